@@ -1,0 +1,1 @@
+"""The terminal face of the verbs."""

@@ -1,0 +1,95 @@
+"""Every error a user can meet, as one tree.
+
+An error is a sentence: what was found, what was expected, what to do. Errors about a file carry one `Problem` per
+place, so that a user mends a file once and not once per error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_PROBLEMS_LISTED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong with the user's input, and where.
+
+    Attributes:
+        where: `file:line` (or `file` alone, or a `--flag`), or None where there is no place to name.
+        message: what was found, what was expected and what to do.
+    """
+
+    message: str
+    where: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class ShardwiseError(Exception):
+    """Base of all errors that are printed as sentences, without a traceback."""
+
+    exit_code = 1
+
+
+class InputError(ShardwiseError):
+    """The question cannot be answered as asked: bad job, data, model or hardware. Exit code 2."""
+
+    exit_code = 2
+
+    def __init__(self, problems: str | Problem | Sequence[Problem], *, total: int | None = None) -> None:
+        if isinstance(problems, str):
+            problems = [Problem(message=problems)]
+        elif isinstance(problems, Problem):
+            problems = [problems]
+        self.problems = tuple(problems)
+        self.total = len(self.problems) if total is None else total
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        lines = [str(problem) for problem in self.problems[:MAX_PROBLEMS_LISTED]]
+        if self.total > len(lines):
+            lines.append(f"... and {self.total - len(lines)} more ({self.total} in all)")
+        return "\n".join(lines)
+
+
+class JobError(InputError):
+    """The job file or a `--set` override is not a valid job."""
+
+
+class DataError(InputError):
+    """A data file cannot be trained on."""
+
+
+class ModelError(InputError):
+    """A model's configuration or weights cannot be used."""
+
+
+class HardwareError(InputError):
+    """A hardware description names something unknown or impossible."""
+
+
+class UnsupportedError(InputError):
+    """The combination is understood but refused; the message names the nearest one that works."""
+
+
+class RunDirectoryError(InputError):
+    """A run directory is missing, damaged, or in use by another run."""
+
+
+class DoesNotFitError(ShardwiseError):
+    """No layout fits the hardware. Exit code 1, as for `plan`."""
+
+
+class WorkerFailedError(ShardwiseError):
+    """A training process failed; the message holds the first cause: rank, phase, file and line."""
+
+
+class StoppedError(ShardwiseError):
+    """The run stopped on a signal after saving; exit code 143 (SIGTERM) or 130 (SIGINT)."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

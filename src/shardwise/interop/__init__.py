@@ -1,0 +1,1 @@
+"""Files of other tools, in and out."""

@@ -1,0 +1,1 @@
+"""Starting, following and stopping worker processes. Knows processes and files, not tensors."""

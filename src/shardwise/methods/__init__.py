@@ -1,0 +1,1 @@
+"""What is trained: all weights, or adapters beside frozen ones."""

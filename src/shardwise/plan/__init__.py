@@ -1,0 +1,1 @@
+"""Arithmetic: pure functions from nouns to forecasts. No I/O, no torch."""

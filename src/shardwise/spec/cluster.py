@@ -1,0 +1,81 @@
+"""Gpu, Link, Node, Cluster: the machines a plan is made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DeviceKind = Literal["cuda", "cpu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A connection, as the alpha-beta model sees it.
+
+    Attributes:
+        bytes_per_second: what one GPU can send in one direction.
+        latency_seconds: fixed cost of one message.
+    """
+
+    name: str
+    bytes_per_second: float
+    latency_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One accelerator (or one CPU process that stands in for it).
+
+    Attributes:
+        memory_bytes: capacity as the driver reports it.
+        dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`, `float16`.
+        memory_bytes_per_second: bandwidth of the device memory.
+        context_bytes: held outside the allocator by the driver and libraries.
+        usd_per_hour: (low, high) rental price, or None where none is known.
+        measured: the figures were measured on this machine, not read from a catalogue.
+    """
+
+    name: str
+    kind: DeviceKind = "cuda"
+    memory_bytes: int
+    dense_flops: dict[str, float]
+    memory_bytes_per_second: float
+    context_bytes: int = 0
+    usd_per_hour: tuple[float, float] | None = None
+    measured: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """GPUs that share a machine and the link between them."""
+
+    gpu: Gpu
+    num_gpus: int
+    link: Link
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Equal nodes and the network between them."""
+
+    node: Node
+    num_nodes: int = 1
+    network: Link | None = None
+
+    @property
+    def gpu(self) -> Gpu:
+        """The one kind of GPU of the cluster."""
+        return self.node.gpu
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.num_nodes * self.node.num_gpus
+
+    @property
+    def name(self) -> str:
+        """As a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:2`."""
+        if self.gpu.kind == "cpu":
+            return f"cpu:{self.num_gpus}"
+        inside = f"{self.node.num_gpus}x {self.gpu.name}"
+        return inside if self.num_nodes == 1 else f"{self.num_nodes} x {inside}"

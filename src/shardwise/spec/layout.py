@@ -1,0 +1,264 @@
+"""Layout and Execution: how a job is spread over GPUs, and how one step is executed there.
+
+This file is the single truth, for the planner and the trainer, about two maps: rank <-> coordinates on the axes, and
+layer <-> pipeline stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from math import prod
+from typing import Any, Literal
+
+Precision = Literal["mixed", "bf16", "fp16", "fp32"]
+Recompute = Literal["none", "selective", "full"]
+Offload = Literal["none", "parameters", "optimizer", "all"]
+LossKind = Literal["full", "chunked"]
+OptimizerName = Literal["adamw", "adamw_8bit", "sgd", "adafactor"]
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
+Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"]
+
+#: From the outermost axis (neighbours are far apart) to the innermost (neighbours share a node): the axes that talk
+#: most stand last, where the links are fastest.
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+
+#: The names a user may write for `layout`, beside `auto` and a product of axes.
+STRATEGIES = ("mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinates:
+    """A rank's place on each axis."""
+
+    pp: int = 0
+    dp_replicate: int = 0
+    dp_shard: int = 0
+    cp: int = 0
+    tp: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Degrees of each way of spreading the work; their product is the number of GPUs.
+
+    Attributes:
+        dp_replicate: copies of the weights that each see other samples (DDP, the outer axis of hybrid sharding).
+        dp_shard: ranks over which one copy is sharded, each seeing other samples (ZeRO, FSDP).
+        tp: ranks that hold slices of each matrix and see the same samples.
+        pp: pipeline stages, each holding a span of layers.
+        cp: ranks that hold slices of each sequence.
+        ep: expert parallel degree, carved out of dp_shard; it does not multiply the world size.
+        zero_stage: what dp_shard shards: 1 optimizer states, 2 and gradients, 3 and weights.
+        reshard_after_forward: free gathered weights between forward and backward (ZeRO-3) or keep them.
+        schedule: order of micro-batches through pipeline stages; `sequential` is naive model parallel.
+    """
+
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero_stage: Literal[1, 2, 3] = 3
+    reshard_after_forward: bool = True
+    schedule: Schedule = "1f1b"
+
+    def __post_init__(self) -> None:
+        for axis in (*AXES, "ep"):
+            degree = getattr(self, axis)
+            if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+                raise ValueError(f"{axis} is {degree!r}; a degree is a whole number of at least 1")
+        if self.dp_shard % self.ep:
+            raise ValueError(f"ep = {self.ep} does not divide dp_shard = {self.dp_shard}")
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degrees in the order of `AXES`."""
+        return tuple(getattr(self, axis) for axis in AXES)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks, one GPU each."""
+        return prod(self.degrees)
+
+    @property
+    def data_world_size(self) -> int:
+        """Number of ranks that see different samples: only these count towards the global batch."""
+        return self.dp_replicate * self.dp_shard
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """The place of a rank; the last axis varies fastest.
+
+        Raises:
+            ValueError: the rank lies outside the world.
+        """
+        if not 0 <= rank < self.world_size:
+            raise ValueError(f"rank {rank} is outside the world of {self.world_size}")
+        places: dict[str, int] = {}
+        for axis in reversed(AXES):
+            rank, places[axis] = divmod(rank, getattr(self, axis))
+        return Coordinates(**places)
+
+    def rank(self, coordinates: Coordinates) -> int:
+        """The rank at a place; the inverse of `coordinates`."""
+        rank = 0
+        for axis in AXES:
+            rank = rank * getattr(self, axis) + getattr(coordinates, axis)
+        return rank
+
+    def data_rank(self, rank: int) -> int:
+        """Which of the `data_world_size` shares of each global batch this rank sees."""
+        at = self.coordinates(rank)
+        return at.dp_replicate * self.dp_shard + at.dp_shard
+
+    @property
+    def strategy(self) -> str:
+        """The product's name for this layout: `single`, `ddp`, `fsdp`, ..., or a product such as `fsdp x tp`."""
+        names = [name for name in (self._data_strategy(), self._pipeline_strategy()) if name]
+        names += [axis for axis in ("tp", "cp") if getattr(self, axis) > 1]
+        return " x ".join(names) if names else "single"
+
+    def _data_strategy(self) -> str | None:
+        if self.dp_shard == 1:
+            return "ddp" if self.dp_replicate > 1 else None
+        if self.zero_stage < 3:
+            return f"zero{self.zero_stage}"
+        if self.dp_replicate > 1:
+            return "hsdp"
+        return "fsdp" if self.reshard_after_forward else "zero2"
+
+    def _pipeline_strategy(self) -> str | None:
+        if self.pp == 1:
+            return None
+        return "mp" if self.schedule == "sequential" else "pp"
+
+    @classmethod
+    def from_strategy(cls, name: str, *, world_size: int, gpus_per_node: int | None = None) -> Layout:
+        """The layout a strategy name means on `world_size` GPUs.
+
+        Raises:
+            ValueError: the name is not one of `STRATEGIES`, or `hsdp` has no whole nodes to shard inside.
+        """
+        if world_size == 1 and name in STRATEGIES:
+            return cls()
+        match name:
+            case "ddp":
+                return cls(dp_replicate=world_size)
+            case "fsdp":
+                return cls(dp_shard=world_size)
+            case "zero2":
+                return cls(dp_shard=world_size, zero_stage=2, reshard_after_forward=False)
+            case "zero1":
+                return cls(dp_shard=world_size, zero_stage=1, reshard_after_forward=False)
+            case "tp":
+                return cls(tp=world_size)
+            case "pp":
+                return cls(pp=world_size)
+            case "mp":
+                return cls(pp=world_size, schedule="sequential")
+            case "hsdp":
+                inside = gpus_per_node if gpus_per_node and gpus_per_node < world_size else max(1, world_size // 2)
+                if world_size % inside:
+                    raise ValueError(f"hsdp shards inside groups of {inside}, which do not divide {world_size} GPUs")
+                return cls(dp_replicate=world_size // inside, dp_shard=inside)
+            case _:
+                raise ValueError(f"{name!r} is not a strategy; the strategies are {', '.join(STRATEGIES)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for plan.json."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Layout:
+        """The inverse of `to_json`; unknown keys are errors."""
+        unknown = set(data) - {f.name for f in fields(cls)}
+        if unknown:
+            raise ValueError(f"unknown layout keys: {', '.join(sorted(unknown))}")
+        return cls(**data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How one optimizer step is executed: a layout and every choice that `auto` left open.
+
+    Attributes:
+        micro_batch_size: sequences per forward per data-parallel rank.
+        gradient_accumulation_steps: forwards per optimizer step per rank.
+        precision: `mixed` keeps float32 masters of what is trained and computes in bfloat16.
+        loss: `full` materialises all logits; `chunked` a slice of them at a time.
+    """
+
+    layout: Layout
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    gradient_checkpointing: Recompute = "none"
+    offload: Offload = "none"
+    precision: Precision = "mixed"
+    optimizer: OptimizerName = "adamw"
+    loss: LossKind = "full"
+    attn_implementation: Attention = "sdpa"
+    compile: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: `strategy`, `layout`, then the fields by their names."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "layout"}
+        return {"strategy": self.layout.strategy, "layout": self.layout.to_json(), **plain}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Execution:
+        """Reads the fields of `to_json` out of a larger object, such as a candidate of plan.json."""
+        plain = {f.name: data[f.name] for f in fields(cls) if f.name != "layout"}
+        return cls(layout=Layout.from_json(data["layout"]), **plain)
+
+
+def accumulation_steps(*, global_batch_size: int, micro_batch_size: int, data_world_size: int) -> int:
+    """Forwards per optimizer step so that every sample of the global batch is seen once.
+
+    Where the product does not divide the global batch, the last micro-batches are filled with samples of zero weight.
+    """
+    return -(-global_batch_size // (micro_batch_size * data_world_size))
+
+
+def stage_layers(costs: list[float], *, num_stages: int, first_extra: float = 0.0, last_extra: float = 0.0) -> list[range]:
+    """Splits layers into contiguous pipeline stages so that the costliest stage is as cheap as possible.
+
+    Args:
+        costs: cost of each layer (seconds, FLOPs or bytes; any one unit), length `num_layers`.
+        num_stages: number of stages, at most `num_layers`.
+        first_extra: cost of the embedding, borne by the first stage.
+        last_extra: cost of the norm, head and loss, borne by the last stage.
+
+    Returns:
+        One range of layer indices per stage; every layer lies in exactly one.
+
+    Raises:
+        ValueError: there are more stages than layers.
+    """
+    num_layers = len(costs)
+    if num_stages > num_layers:
+        raise ValueError(f"{num_stages} pipeline stages for {num_layers} layers; use at most {num_layers}")
+    totals = [0.0]
+    for cost in costs:
+        totals.append(totals[-1] + cost)
+
+    def span(start: int, end: int, stage: int) -> float:
+        extra = (first_extra if stage == 0 else 0.0) + (last_extra if stage == num_stages - 1 else 0.0)
+        return totals[end] - totals[start] + extra
+
+    # best[s][e]: the least possible maximum when stages 0..s hold layers 0..e-1; cut[s][e]: where stage s then begins.
+    best = [[float("inf")] * (num_layers + 1) for _ in range(num_stages)]
+    cut = [[0] * (num_layers + 1) for _ in range(num_stages)]
+    for end in range(1, num_layers + 1):
+        best[0][end] = span(0, end, 0)
+    for stage in range(1, num_stages):
+        for end in range(stage + 1, num_layers + 1):
+            for start in range(stage, end):
+                worst = max(best[stage - 1][start], span(start, end, stage))
+                if worst < best[stage][end]:
+                    best[stage][end], cut[stage][end] = worst, start
+    bounds = [num_layers]
+    for stage in range(num_stages - 1, 0, -1):
+        bounds.append(cut[stage][bounds[-1]])
+    bounds.append(0)
+    bounds.reverse()
+    return [range(bounds[i], bounds[i + 1]) for i in range(num_stages)]

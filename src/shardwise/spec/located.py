@@ -1,0 +1,128 @@
+"""YAML with line numbers: plain data plus the line every key and item came from.
+
+A job file comes from a stranger as often as from a friend, so the reader takes plain scalars, lists and mappings only:
+no tags, no anchors or aliases, no duplicate keys, and limits on size and depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from shardwise.errors import JobError, Problem
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """Plain data and where each part of it stands.
+
+    Attributes:
+        value: dicts, lists, strings, numbers, booleans and None.
+        file: name shown in messages.
+        lines: 1-based line of each path; the path of a mapping entry is the line of its key.
+    """
+
+    value: Any
+    file: str
+    lines: dict[Path, int] = field(default_factory=dict[Path, int])
+
+    def where(self, path: Path) -> str:
+        """`file:line` of the path, or of its nearest ancestor that stands in the file."""
+        for end in range(len(path), -1, -1):
+            if path[:end] in self.lines:
+                return f"{self.file}:{self.lines[path[:end]]}"
+        return f"{self.file}:1"
+
+
+def parse_yaml(text: str, *, file: str) -> Located:
+    """Reads one YAML document.
+
+    Raises:
+        JobError: broken YAML, or a construct that is refused; every message begins with `file:line`.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    if len(text.encode("utf-8", errors="replace")) > MAX_BYTES:
+        raise JobError(Problem(where=f"{file}:1", message=f"larger than {MAX_BYTES} bytes; a job file is a page of text"))
+    if text.startswith("version https://git-lfs"):
+        raise JobError(Problem(where=f"{file}:1", message="this is a Git LFS pointer, not the file; run `git lfs pull`"))
+    yaml: Any = YAML(typ="safe", pure=True)
+    try:
+        root = yaml.compose(text)
+    except MarkedYAMLError as error:
+        mark: Any = error.problem_mark or error.context_mark
+        line = (mark.line + 1) if mark is not None else 1
+        what = " ".join(str(part) for part in (error.context, error.problem) if part)
+        raise JobError(Problem(where=f"{file}:{line}", message=f"not valid YAML: {what}")) from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise JobError(Problem(where=f"{file}:1", message=f"not valid YAML: {first}")) from None
+    reader = _Reader(file=file, yaml=yaml)
+    value = reader.read(root, ()) if root is not None else None
+    if reader.problems:
+        raise JobError(reader.problems)
+    return Located(value=value, file=file, lines=reader.lines)
+
+
+class _Reader:
+    """Turns composed YAML nodes into plain data while noting lines."""
+
+    def __init__(self, *, file: str, yaml: Any) -> None:
+        self.file = file
+        self.yaml = yaml
+        self.lines: dict[Path, int] = {}
+        self.problems: list[Problem] = []
+        self._seen: set[int] = set()
+
+    def read(self, node: Any, path: Path) -> Any:
+        line: int = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        if id(node) in self._seen or node.anchor:
+            return self._refuse(line, "anchors and aliases (& and *) are not read; write the value out")
+        self._seen.add(id(node))
+        if len(path) > MAX_DEPTH:
+            return self._refuse(line, f"nested deeper than {MAX_DEPTH} levels")
+        if node.id == "mapping":
+            return dict(self._entries(node, path))
+        if node.id == "sequence":
+            return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, line)
+
+    def _entries(self, node: Any, path: Path) -> Iterator[tuple[str, Any]]:
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line: int = key_node.start_mark.line + 1
+            if key_node.id != "scalar":
+                self._refuse(line, "a key must be a plain word")
+                continue
+            key = str(key_node.value)
+            if key in seen:
+                self._refuse(line, f"the key {key!r} stands twice (first on line {seen[key]}); remove one")
+                continue
+            seen[key] = line
+            self.lines[(*path, key)] = line
+            yield key, self.read(value_node, (*path, key))
+
+    def _scalar(self, node: Any, line: int) -> Any:
+        tag = str(node.tag)
+        if not tag.startswith("tag:yaml.org,2002:") or tag.rpartition(":")[2] not in _PLAIN_TAGS:
+            return self._refuse(line, f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values")
+        if tag.endswith((":timestamp", ":binary")):
+            return cast(str, node.value)
+        try:
+            return self.yaml.constructor.construct_object(node, deep=True)
+        except (ValueError, TypeError) as error:
+            return self._refuse(line, f"{node.value!r} is not a value: {error}")
+
+    def _refuse(self, line: int, message: str) -> None:
+        self.problems.append(Problem(where=f"{self.file}:{line}", message=message))
+
+
+_PLAIN_TAGS = {"str", "int", "float", "bool", "null", "timestamp"}

@@ -1,0 +1,202 @@
+"""Plan: every candidate execution with its forecast, the one chosen, and why not the others; to and from plan.json.
+
+The planner writes it, the trainer reads it, and neither knows the other. The JSON is versioned and stable: keys are
+added, never renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from shardwise.errors import InputError, Problem
+from shardwise.spec.layout import Execution, Layout
+
+VERSION = 1
+
+#: The parts of a rank's memory, in the order they are drawn.
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMemory:
+    """Peak memory of ranks that are alike.
+
+    Attributes:
+        ranks: the ranks this holds for.
+        peak_bytes: the most that is alive at one instant.
+        parts: bytes alive at that instant, by the names of `PARTS`; they add up to `peak_bytes`.
+    """
+
+    ranks: tuple[int, ...]
+    peak_bytes: int
+    parts: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryForecast:
+    """Memory of the rank that needs most, with its interval, and of every distinct rank.
+
+    Attributes:
+        peak_bytes: allocated (not reserved) bytes plus what lies outside the allocator.
+        peak_reserved_bytes: with the allocator's rounding and fragmentation.
+        peak_instant: when the peak is reached, in words: `backward of layer 31`.
+    """
+
+    capacity_bytes: int
+    peak_bytes: int
+    peak_reserved_bytes: int
+    peak_low_bytes: int
+    peak_high_bytes: int
+    peak_instant: str
+    ranks: tuple[RankMemory, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeForecast:
+    """Time of one optimizer step and of the whole run; utilisations are shares from 0 to 1.
+
+    Attributes:
+        total_seconds: None where the number of steps is not known.
+    """
+
+    step_seconds: float
+    tokens_per_second: float
+    mfu: float
+    gpu_utilization: float
+    compute_utilization: float
+    total_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Rental price; None where the catalogue knows none."""
+
+    usd: float | None = None
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One execution with its forecast."""
+
+    execution: Execution
+    fits: bool
+    memory: MemoryForecast
+    time: TimeForecast
+    cost: Cost = Cost()
+    reasons: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The product page's candidate object."""
+        return {
+            **self.execution.to_json(),
+            "fits": self.fits,
+            "memory": asdict(self.memory),
+            "time": asdict(self.time),
+            "cost": asdict(self.cost),
+            "reasons": list(self.reasons),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Candidate:
+        """The inverse of `to_json`."""
+        memory = dict(data["memory"])
+        memory["ranks"] = tuple(
+            RankMemory(ranks=tuple(rank["ranks"]), peak_bytes=rank["peak_bytes"], parts=rank["parts"])
+            for rank in memory["ranks"]
+        )
+        return cls(
+            execution=Execution.from_json(data),
+            fits=data["fits"],
+            memory=MemoryForecast(**memory),
+            time=TimeForecast(**data["time"]),
+            cost=Cost(**data["cost"]),
+            reasons=tuple(data["reasons"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A way of spreading the work that was not taken, and the sentence that says why."""
+
+    strategy: str
+    layout: Layout
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The product page's rejected object."""
+        return {"strategy": self.strategy, "layout": self.layout.to_json(), "reason": self.reason}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The answer of `plan`: candidates ranked for the goal, `chosen` an index into them or None where none fits."""
+
+    job: dict[str, Any]
+    hardware: dict[str, Any]
+    model: dict[str, Any]
+    candidates: tuple[Candidate, ...]
+    chosen: int | None
+    rejected: tuple[Rejection, ...] = field(default=())
+
+    @property
+    def best(self) -> Candidate | None:
+        """The chosen candidate."""
+        return None if self.chosen is None else self.candidates[self.chosen]
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole of plan.json."""
+        return {
+            "version": VERSION,
+            "job": self.job,
+            "hardware": self.hardware,
+            "model": self.model,
+            "chosen": self.chosen,
+            "candidates": [candidate.to_json() for candidate in self.candidates],
+            "rejected": [rejection.to_json() for rejection in self.rejected],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: another version.
+            KeyError, TypeError: not a plan.
+        """
+        if data["version"] != VERSION:
+            raise ValueError(f"plan version {data['version']!r}; this program reads version {VERSION}")
+        return cls(
+            job=data["job"],
+            hardware=data["hardware"],
+            model=data["model"],
+            chosen=data["chosen"],
+            candidates=tuple(Candidate.from_json(candidate) for candidate in data["candidates"]),
+            rejected=tuple(
+                Rejection(strategy=r["strategy"], layout=Layout.from_json(r["layout"]), reason=r["reason"])
+                for r in data["rejected"]
+            ),
+        )
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads plan.json.
+
+    Raises:
+        InputError: the file is missing, is not JSON, or is not a plan of this version.
+    """
+    try:
+        data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(Problem(where=str(path), message=f"cannot be read: {error.strerror}")) from None
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise InputError(Problem(where=f"{path}:{line}", message=f"is not JSON: {error}")) from None
+    try:
+        return Plan.from_json(cast(dict[str, Any], data))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        message = f"is not a plan made by `shardwise plan --output`: {error}"
+        raise InputError(Problem(where=f"{path}:1", message=message)) from None

@@ -1,0 +1,197 @@
+"""The run directory: names, readers and writers. It is the only thing the two wings exchange after the plan.
+
+The launcher and the faces read it while the workers write it, so every whole file appears by one rename and every
+growing file is a sequence of lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+METRIC_KEYS = (
+    "step",
+    "epoch",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "tokens",
+    "trained_tokens",
+    "step_seconds",
+    "tokens_per_second",
+    "mfu",
+    "gpu_utilization",
+    "peak_memory_bytes",
+)
+
+CHECKPOINT_PREFIX = "checkpoint-"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run and the files that live there."""
+
+    root: Path
+
+    @property
+    def job(self) -> Path:
+        """The job file as the user wrote it."""
+        return self.root / "job.yaml"
+
+    @property
+    def resolved(self) -> Path:
+        """The job with every default filled in, as JSON-compatible YAML."""
+        return self.root / "resolved.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """Forecasts; the chosen candidate is what runs."""
+        return self.root / "plan.json"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, devices and measured rates."""
+        return self.root / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per optimizer step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """Output of each rank, phases and causes of failure."""
+        return self.root / "logs"
+
+    @property
+    def events(self) -> Path:
+        """What rank 0 is doing: one JSON object per phase, each with `time` and `phase`."""
+        return self.logs / "events.jsonl"
+
+    @property
+    def data(self) -> Path:
+        """data.json: which prepared data this run reads, and its counts."""
+        return self.root / "data.json"
+
+    @property
+    def measured(self) -> Path:
+        """measured.json: what each rank really held and used, read back from live tensors."""
+        return self.root / "measured.json"
+
+    @property
+    def final(self) -> Path:
+        """The trained model or adapter, in the ecosystem's format."""
+        return self.root / "final"
+
+    @property
+    def report_json(self) -> Path:
+        """Forecast beside measurement, for programs."""
+        return self.root / "report.json"
+
+    @property
+    def report_html(self) -> Path:
+        """Forecast beside measurement, as one self-contained page."""
+        return self.root / "report.html"
+
+    def rank_log(self, rank: int) -> Path:
+        """Output of one rank."""
+        return self.logs / f"rank_{rank}.log"
+
+    def rank_failure(self, rank: int) -> Path:
+        """First cause of one rank's failure: `time, rank, phase, error, message, file, line`."""
+        return self.logs / f"rank_{rank}.failure.json"
+
+    def checkpoint(self, step: int) -> Path:
+        """Folder of the checkpoint of one step."""
+        return self.root / f"{CHECKPOINT_PREFIX}{step}"
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """Committed checkpoints as (step, folder), newest first; what is inside is for the reader to verify."""
+        found: list[tuple[int, Path]] = []
+        for folder in self.root.glob(f"{CHECKPOINT_PREFIX}*"):
+            step = folder.name.removeprefix(CHECKPOINT_PREFIX)
+            if step.isdigit() and (folder / "manifest.json").is_file():
+                found.append((int(step), folder))
+        return sorted(found, reverse=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a whole file so that a reader sees the old one or the new one, and a power cut leaves one of them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """`write_text` of JSON with a trailing newline."""
+    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename inside the folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, data: dict[str, Any]) -> None:
+    """Appends one JSON object as a line, in one write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(data, allow_nan=False) + "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+
+
+def announce(run: RunDirectory, phase: str, **detail: Any) -> None:
+    """Notes that rank 0 entered a phase; faces that follow the run show it."""
+    append_line(run.events, {"time": time.time(), "phase": phase, **detail})
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """JSON objects of a growing file; a last line that is still being written is left out."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if not line.endswith("\n"):
+                return
+            try:
+                value: Any = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                yield cast(dict[str, Any], value)
+
+
+def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
+    """One object per optimizer step in order; after a resume, the later record of a step stands."""
+    steps: dict[int, dict[str, Any]] = {}
+    for record in read_lines(run.metrics):
+        if isinstance(record.get("step"), int):
+            steps[record["step"]] = record
+    return [steps[step] for step in sorted(steps)]
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None where the file is missing or is no JSON object."""
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return cast(dict[str, Any], value) if isinstance(value, dict) else None

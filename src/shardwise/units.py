@@ -1,0 +1,68 @@
+"""Bytes, counts, rates and seconds: how they are written for people, and how they are read back."""
+
+from __future__ import annotations
+
+import re
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+TIB = 1024**4
+
+_BYTE_UNITS = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)?\s*")
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in binary units with three significant figures: `48.0 GiB`, `612 MiB`."""
+    sign = "-" if count < 0 else ""
+    value = abs(float(count))
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value /= 1024
+    else:
+        unit = "TiB"
+    if unit == "B":
+        return f"{sign}{value:.0f} B"
+    decimals = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{sign}{value:.{decimals}f} {unit}"
+
+
+def parse_bytes(text: str) -> int:
+    """`48 GiB`, `512MiB`, `80GB` or a plain number of bytes, as bytes.
+
+    Raises:
+        ValueError: the text is not a number with a known unit.
+    """
+    match = _QUANTITY.fullmatch(text)
+    unit = (match.group(2) or "b").lower() if match else ""
+    if match is None or unit not in _BYTE_UNITS:
+        raise ValueError(f"{text!r} is not a number of bytes; write for example '48 GiB' or '512 MiB'")
+    return round(float(match.group(1)) * _BYTE_UNITS[unit])
+
+
+def format_count(count: float) -> str:
+    """A number of things with a decimal suffix: `8.03B`, `1.10M`, `512`."""
+    value = float(count)
+    for suffix in ("", "k", "M", "B"):
+        if abs(value) < 1000:
+            break
+        value /= 1000
+    else:
+        suffix = "T"
+    return f"{value:.0f}" if not suffix else f"{value:.3g}{suffix}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people: `0.42 s`, `59 s`, `3 min 53 s`, `5 h 02 min`, `3 d 4 h`."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
