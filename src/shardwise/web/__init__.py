@@ -1,1 +1,0 @@
-"""The browser face of the verbs."""
