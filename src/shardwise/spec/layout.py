@@ -22,6 +22,9 @@ Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"]
 #: most stand last, where the links are fastest.
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
+#: With the chunked loss, trained positions go through the head this many at a time.
+CHUNK_TOKENS = 1024
+
 #: The names a user may write for `layout`, beside `auto` and a product of axes.
 STRATEGIES = ("mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp")
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 MlpKind = Literal["gated", "plain"]
 NormKind = Literal["rms", "layer"]
+#: The tensors of a block that its matrices read; matrices that read the same one can share what is kept of it.
+Reads = Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,8 @@ class Matrix:
         columns: input features.
         bias: whether it has a bias of `rows` elements.
         count: how many alike stand in one block (experts).
+        reads: which tensor of the block is its input.
+        transposed: the weight is stored as (columns, rows), as GPT-2's are.
     """
 
     name: str
@@ -26,11 +30,36 @@ class Matrix:
     columns: int
     bias: bool = False
     count: int = 1
+    reads: Reads = "attention_input"
+    transposed: bool = False
 
     @property
     def num_parameters(self) -> int:
         """Weight and bias elements of all `count` matrices."""
         return self.count * (self.rows * self.columns + (self.rows if self.bias else 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """One normalisation of a block.
+
+    Attributes:
+        size: elements of its weight.
+        width: elements per token that it normalises; a norm of each head has a small weight and a wide input.
+        bias: it has a bias of `size` elements too.
+        count: how many alike it stands for, which share the `width` between them.
+    """
+
+    name: str
+    size: int
+    width: int
+    bias: bool = False
+    count: int = 1
+
+    @property
+    def num_parameters(self) -> int:
+        """Weight and bias elements of all `count` norms."""
+        return self.count * self.size * (2 if self.bias else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +76,9 @@ class ModelShape:
         head_bias: the head has a bias of `vocab_size` elements.
         storage_dtype: the type the weights are stored in, as in config.json: `bfloat16`, `float32`.
         sliding_window: attention window in tokens, or None.
+        norms: the norms inside one block; their parameters add up to `norm_parameters_per_layer`.
+        activation: the MLP's activation function, in transformers' words.
+        attention_softcap: attention scores are capped, which SDPA cannot do.
     """
 
     family: str
@@ -68,6 +100,9 @@ class ModelShape:
     head_bias: bool = False
     storage_dtype: str = "float32"
     sliding_window: int | None = None
+    norms: tuple[Norm, ...] = ()
+    activation: str = "silu"
+    attention_softcap: bool = False
 
     @property
     def embedding_parameters(self) -> int:
