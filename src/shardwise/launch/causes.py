@@ -1,0 +1,136 @@
+"""Why a run failed: one cause out of the many messages that a failing group of processes leaves.
+
+When one rank fails, its peers fail too, of broken connections. The first cause is the earliest failure that a worker
+wrote down; unless a rank vanished without a word (out of memory, segmentation fault), which the workers that lived on
+could only see from outside.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import InputError, ShardwiseError, WorkerFailedError
+from shardwise.spec.run import RunDirectory, read_json
+
+#: A rank ended by one of these was not ended by its peers' failure.
+VIOLENT = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+
+HINTS = {
+    signal.SIGKILL: "; the kernel does that when memory runs out (see `dmesg`), and so do cluster managers",
+    signal.SIGSEGV: "; a native library crashed",
+}
+
+NUM_LINES = 15
+MAX_BYTES_READ = 1024 * 1024
+
+# The summary that torchrun prints, one entry per failed rank.
+_EXIT = re.compile(r"rank\s*: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+) \(pid: (\d+)\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankExit:
+    """How torchrun saw a rank end; a negative code is minus the signal."""
+
+    rank: int
+    code: int
+    pid: int
+
+
+def launcher_log(run: RunDirectory) -> Path:
+    """What torchrun says of itself."""
+    return run.logs / "launcher.log"
+
+
+def first_cause(
+    run: RunDirectory, *, processes: int, exit_code: int, ended_by_us: Collection[int] = ()
+) -> ShardwiseError:
+    """The error to raise after torchrun ended with a failure.
+
+    Args:
+        exit_code: torchrun's own; negative is minus the signal that ended it.
+        ended_by_us: pids that the launcher killed after the failure, whose exit codes say nothing.
+    """
+    failures = written_failures(run, processes=processes)
+    exits = [e for e in rank_exits(tail(launcher_log(run))) if e.pid not in ended_by_us]
+    silent = [e for e in exits if e.rank not in {int(failure["rank"]) for failure in failures}]
+    vanished = [e for e in silent if -e.code in VIOLENT]
+    if vanished:
+        return WorkerFailedError(_ended_silently(run, vanished[0]))
+    if failures:
+        return _written(run, min(failures, key=_time))
+    if silent:
+        return WorkerFailedError(_ended_silently(run, min(silent, key=lambda e: -e.code == signal.SIGTERM)))
+    return WorkerFailedError(_launcher_failed(run, exit_code))
+
+
+def written_failures(run: RunDirectory, *, processes: int) -> list[dict[str, Any]]:
+    """The failures that workers wrote down, with their rank."""
+    found = ((rank, read_json(run.rank_failure(rank))) for rank in range(processes))
+    return [{**failure, "rank": rank} for rank, failure in found if failure is not None]
+
+
+def rank_exits(text: str) -> list[RankExit]:
+    """The entries of torchrun's summary, the root cause (its last entry) first."""
+    entries = [RankExit(rank=int(r), code=int(c), pid=int(p)) for r, c, p in _EXIT.findall(text)]
+    return entries[::-1]
+
+
+def tail(path: Path) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - MAX_BYTES_READ))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _time(failure: dict[str, Any]) -> float:
+    time = failure.get("time")
+    return float(time) if isinstance(time, int | float) else float("inf")
+
+
+def _written(run: RunDirectory, failure: dict[str, Any]) -> ShardwiseError:
+    message = str(failure.get("message", "")).strip()
+    if failure.get("input_error") is True:
+        return InputError(message)
+    rank = int(failure["rank"])
+    cause = f"{failure.get('error', 'an error')}: {message}"
+    place = f" ({failure['file']}:{failure['line']})" if failure.get("file") and failure.get("line") else ""
+    return WorkerFailedError(
+        f"rank {rank} failed while {failure.get('phase', 'starting')}: {cause}{place}\nits log: {run.rank_log(rank)}"
+    )
+
+
+def _ended_silently(run: RunDirectory, end: RankExit) -> str:
+    log = run.rank_log(end.rank)
+    return f"rank {end.rank} {how_it_ended(end.code)}\n{last_lines(log)}"
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code} and left no reason"
+    try:
+        number = signal.Signals(-code)
+    except ValueError:
+        return f"was ended by signal {-code}"
+    return f"was ended by signal {number.value} ({number.name}){HINTS.get(number, '')}"
+
+
+def last_lines(log: Path) -> str:
+    """The end of a log, set apart from the message above it."""
+    lines = [line for line in tail(log).splitlines() if line.strip()][-NUM_LINES:]
+    if not lines:
+        return f"its log is empty: {log}"
+    return "\n".join([f"the end of {log}:", *(f"  | {line}" for line in lines)])
+
+
+def _launcher_failed(run: RunDirectory, exit_code: int) -> str:
+    how = how_it_ended(exit_code)
+    return f"torch.distributed.run {how}, before any rank said why\n{last_lines(launcher_log(run))}"

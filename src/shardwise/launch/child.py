@@ -1,0 +1,59 @@
+"""Runs data preparation: one helper process whose messages go straight to the user's terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
+from shardwise.launch.causes import how_it_ended
+from shardwise.launch.command import PREPARATION
+from shardwise.launch.leash import leashed
+from shardwise.launch.processes import LAUNCH, end_all, send
+from shardwise.launch.signals import StopRequests
+from shardwise.spec.run import RunDirectory
+
+
+class AlreadySaidError(ShardwiseError):
+    """A helper process failed and has told the user why; faces print nothing more."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def prepare_data(run: RunDirectory, *, module: str = PREPARATION) -> None:
+    """Runs data preparation to its end; its stderr, with its progress, is this process's.
+
+    Raises:
+        AlreadySaidError: it failed, and has said why on stderr.
+        WorkerFailedError: it was killed before it could say anything.
+        StoppedError: a signal stopped it.
+    """
+    launch = uuid.uuid4().hex
+    with StopRequests() as requests:
+        child = subprocess.Popen(
+            leashed([sys.executable, "-m", module, str(run.root)]),
+            env={**os.environ, LAUNCH: launch},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            while child.poll() is None and requests.first is None:
+                requests.wait(0.1)
+            # SIGTERM whatever was asked: to Python, SIGINT means a traceback.
+            if child.poll() is None and send(child.pid, signal.SIGTERM):
+                requests.wait(1.0)
+        finally:
+            end_all(launch)
+            code = child.wait()
+    if requests.first is not None and code != 0:
+        message = "stopped while preparing the data; the same command starts again"
+        raise StoppedError(message, exit_code=128 + requests.first)
+    if code < 0:
+        raise WorkerFailedError(f"data preparation {how_it_ended(code)}")
+    if code != 0:
+        raise AlreadySaidError("the data cannot be prepared; the reason stands above", exit_code=code)

@@ -1,0 +1,114 @@
+"""Opens a run directory: writes what the workers read, or finds that the run there is this one and goes on with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from shardwise.errors import JobError, Problem, RunDirectoryError
+from shardwise.launch.workers import outcome_file
+from shardwise.spec.job import Job, read_job
+from shardwise.spec.plan import Plan
+from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
+
+#: What may differ when a run goes on: where and how fast it runs, what is written, but nothing that changes the result.
+MAY_CHANGE = frozenset(
+    {
+        "hardware",
+        "goal",
+        "layout",
+        "output_dir",
+        "data.num_rows",
+        "train.logging_steps",
+        "train.report_to",
+        "train.save_steps",
+        "train.save_total_limit",
+        "train.eval_steps",
+        "train.micro_batch_size",
+        "train.gradient_checkpointing",
+        "train.offload",
+        "train.loss",
+        "train.attn_implementation",
+        "train.compile",
+    }
+)
+
+
+#: What may lie in a folder before its first run got far enough to be one.
+BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
+
+
+def check_same_job(run: RunDirectory, job: Job) -> None:
+    """A folder that holds a run may only go on with that run, and one that holds something else is left alone.
+
+    Raises:
+        RunDirectoryError: it holds the run of another job or other files, or the record of its job is damaged.
+    """
+    if not run.resolved.exists():
+        _check_empty(run)
+        return
+    try:
+        before = read_job(run.resolved)
+    except JobError as error:
+        raise RunDirectoryError(
+            Problem(
+                where=str(run.resolved),
+                message=f"the job of the run in this folder cannot be read ({error.problems[0].message}); "
+                "set another output_dir, or remove the folder",
+            )
+        ) from None
+    difference = first_difference(before.to_json(), job.to_json())
+    if difference is not None:
+        name, old, new = difference
+        raise RunDirectoryError(
+            f"{run.root} holds a run with {name} = {old!r}, and this job has {new!r}; "
+            f"to go on with that run set it back, to start a new one set another output_dir"
+        )
+
+
+def _check_empty(run: RunDirectory) -> None:
+    if run.root.exists() and not run.root.is_dir():
+        raise RunDirectoryError(f"output_dir {run.root} is a file; name a new or empty folder")
+    others = sorted(path.name for path in run.root.glob("*") if path.name not in BEFORE_A_RUN)
+    if others:
+        names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        raise RunDirectoryError(f"output_dir {run.root} holds other files ({names}); name a new or empty folder")
+
+
+def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:
+    """The first key, in the order of the job file, whose value differs and may not: (key, before, now)."""
+    if name in MAY_CHANGE or before == now:
+        return None
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return (name, cast(Any, before), now)
+    old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
+    for key in {**new, **old}:
+        below = f"{name}.{key}" if name else key
+        if (found := first_difference(old.get(key), new.get(key), below)) is not None:
+            return found
+    return None
+
+
+def is_finished(run: RunDirectory) -> bool:
+    """The run there has come to its end and its result lies in final/."""
+    outcome = read_json(outcome_file(run)) or {}
+    return outcome.get("outcome") == "finished" and run.final.is_dir() and any(run.final.iterdir())
+
+
+def write_start(run: RunDirectory, *, text: str, job: Job, plan: Plan) -> None:
+    """Writes what the workers start from; each file appears whole."""
+    write_text(run.job, text)
+    write_json(run.resolved, job.to_json())
+    write_json(run.plan, plan.to_json())
+
+
+def known_rows(run: RunDirectory) -> int | None:
+    """Training samples of the run's prepared data, or None before it was prepared."""
+    train = (read_json(run.data) or {}).get("train")
+    rows: Any = cast(dict[str, Any], train).get("num_samples") if isinstance(train, dict) else None
+    return rows if isinstance(rows, int) and rows > 0 else None
+
+
+def run_of(job: Job) -> RunDirectory:
+    """The run directory a job names."""
+    return RunDirectory(Path(job.output_dir))

@@ -1,0 +1,116 @@
+"""Follows a run while it writes: phases and steps as they appear, each once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from shardwise.spec.run import RunDirectory
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Rank 0 entered a phase.
+
+    Attributes:
+        total_steps: optimizer steps of the whole run, where the phase says so.
+        detail: what else the event holds.
+    """
+
+    name: str
+    total_steps: int | None
+    detail: Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One optimizer step, as in metrics.jsonl; None is "not recorded".
+
+    Attributes:
+        peak_memory_bytes: of the rank that used most.
+    """
+
+    step: int
+    epoch: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    step_seconds: float | None = None
+    tokens_per_second: float | None = None
+    peak_memory_bytes: int | None = None
+    eval_loss: float | None = None
+
+
+Update = Phase | Step
+
+_FIGURES = ("epoch", "loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "eval_loss")
+
+
+class Follower:
+    """Reads what was appended since the last look; what stands in the files already is old news and left out."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._events = _Tail(run.events)
+        self._metrics = _Tail(run.metrics)
+
+    def updates(self) -> list[Update]:
+        """Phases, then steps, that appeared since the last call."""
+        phases = [_phase(record) for record in self._events.records()]
+        steps = [_step(record) for record in self._metrics.records()]
+        return [update for update in (*phases, *steps) if update is not None]
+
+
+class _Tail:
+    """Whole lines appended to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = path.stat().st_size if path.is_file() else 0
+
+    def records(self) -> list[Record]:
+        try:
+            with self._path.open("rb") as file:
+                # A resumed trainer may have cut off what came after its checkpoint.
+                self._at = min(self._at, file.seek(0, 2))
+                file.seek(self._at)
+                text = file.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return [record for line in whole.splitlines() if (record := _object(line)) is not None]
+
+
+def _object(line: bytes) -> Record | None:
+    try:
+        value: Any = json.loads(line)
+    except ValueError:
+        return None
+    return cast(Record, value) if isinstance(value, dict) else None
+
+
+def _phase(record: Record) -> Phase | None:
+    name, total = record.get("phase"), record.get("total_steps")
+    if not isinstance(name, str):
+        return None
+    detail = {key: value for key, value in record.items() if key not in ("time", "phase", "total_steps")}
+    return Phase(name=name, total_steps=total if isinstance(total, int) else None, detail=detail)
+
+
+def _step(record: Record) -> Step | None:
+    step, peaks = record.get("step"), record.get("peak_memory_bytes")
+    if not isinstance(step, int):
+        return None
+    figures = {name: _number(record.get(name)) for name in _FIGURES}
+    by_rank = (
+        [int(peak) for peak in cast(list[Any], peaks) if _number(peak) is not None] if isinstance(peaks, list) else []
+    )
+    return Step(step=step, peak_memory_bytes=max(by_rank, default=None), **figures)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,138 @@
+"""When torchrun, Slurm or Kubernetes has started the ranks already: one of them prepares, then each becomes a worker.
+
+Rank 0 writes the run directory; the others wait for its word in a file that carries the name of this launch. So the
+ranks need a shared file system, which checkpoints need anyway, and no process group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from shardwise.errors import InputError
+from shardwise.launch.command import WORKER, visible_devices
+from shardwise.launch.rank import worker_argv
+from shardwise.spec.cluster import DeviceKind
+from shardwise.spec.run import RunDirectory, read_json, write_json
+
+POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 600.0
+
+REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """This process's place in a group that something else started.
+
+    Attributes:
+        local_size: ranks on this machine.
+        launch: a name that all ranks of this start share and no other start has.
+    """
+
+    rank: int
+    size: int
+    local_size: int
+    launch: str
+
+
+def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """This process's place, or None where nothing but the user started it.
+
+    Raises:
+        InputError: the launcher's variables are not numbers.
+    """
+    if any(name not in environment for name in REQUIRED):
+        return None
+    try:
+        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+        local_size = int(environment.get("LOCAL_WORLD_SIZE", size))
+    except ValueError:
+        values = ", ".join(f"{name}={environment[name]}" for name in REQUIRED)
+        raise InputError(f"the environment says {values}; expected whole numbers, as torchrun sets them") from None
+    if not 0 <= rank < size or not 1 <= local_size <= size:
+        raise InputError(
+            f"the environment says RANK={rank}, WORLD_SIZE={size}, LOCAL_WORLD_SIZE={local_size}; "
+            "a rank lies below the world size"
+        )
+    return Place(
+        rank=rank,
+        size=size,
+        local_size=local_size,
+        launch=_launch_name(environment, one_node=local_size == size),
+    )
+
+
+def _launch_name(environment: Mapping[str, str], *, one_node: bool) -> str:
+    names = (
+        "TORCHELASTIC_RUN_ID",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "SLURM_JOB_ID",
+    )
+    parts = [environment.get(name, "") for name in names]
+    if one_node:
+        # Ports and run ids repeat from one start to the next; the process that started all ranks does not.
+        parts.append(str(os.getppid()))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def tell_others(run: RunDirectory, place: Place, *, exit_code: int, kind: DeviceKind = "cpu") -> None:
+    """Rank 0's word: 0 to begin, anything else to leave with that code."""
+    write_json(_word(run, place), {"exit_code": exit_code, "kind": kind})
+
+
+def take_back_word(run: RunDirectory, place: Place) -> None:
+    """Rank 0, before it prepares: what an earlier start with the same name left counts for nothing."""
+    _word(run, place).unlink(missing_ok=True)
+
+
+def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
+    """The other ranks: waits for rank 0's word.
+
+    Returns:
+        Which devices the ranks use.
+
+    Raises:
+        SystemExit: rank 0 could not prepare; with its exit code, and quietly, for rank 0 has said why.
+    """
+    began, warned = time.monotonic(), False
+    while (word := read_json(_word(run, place))) is None:
+        time.sleep(POLL_SECONDS)
+        if not warned and time.monotonic() - began > PATIENCE_SECONDS:
+            warned = True
+            print(
+                f"rank {place.rank} still waits for rank 0 to write {_word(run, place)}; "
+                "is output_dir on a disk that all nodes share?",
+                file=sys.stderr,
+            )
+    if word["exit_code"] != 0:
+        sys.exit(int(word["exit_code"]))
+    return "cuda" if word["kind"] == "cuda" else "cpu"
+
+
+def become_worker(run: RunDirectory, *, kind: DeviceKind, module: str = WORKER, lock: int | None = None) -> NoReturn:
+    """Replaces this process by the worker; the lock, where given, lives on in it."""
+    environment = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+        **os.environ,
+        **visible_devices(kind),
+    }
+    if lock is not None:
+        os.set_inheritable(lock, True)
+    argv = worker_argv(module, run)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(argv[0], argv, environment)  # noqa: S606 - an argument list, and no shell
+
+
+def _word(run: RunDirectory, place: Place) -> Path:
+    return run.logs / f"start-{place.launch}.json"

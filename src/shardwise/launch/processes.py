@@ -1,0 +1,58 @@
+"""The processes of one launch: finding them all, signalling some, and ending every one.
+
+torchrun gives each rank a session of its own, so no process group holds them all. Each process of a launch carries
+the launch's name in its environment instead, which children inherit and which survives the death of any parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+LAUNCH = "SHARDWISE_LAUNCH"
+
+PROC = Path("/proc")
+
+
+def of_launch(name: str) -> frozenset[int]:
+    """Pids of all living processes of a launch; ended ones that nobody has waited for do not count."""
+    mark = f"{LAUNCH}={name}".encode()
+    found: set[int] = set()
+    for folder in PROC.iterdir() if PROC.is_dir() else ():
+        if folder.name.isdigit() and mark in _environment(folder):
+            found.add(int(folder.name))
+    return frozenset(found)
+
+
+def send(pid: int, signal_number: int) -> bool:
+    """Sends a signal; False where the process has gone."""
+    try:
+        os.kill(pid, signal_number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end_all(name: str, *, patience_seconds: float = 10.0) -> frozenset[int]:
+    """Kills every process of a launch, those included that are just being started.
+
+    Returns:
+        Pids that are still there: none, unless a process hangs in the kernel.
+    """
+    deadline = time.monotonic() + patience_seconds
+    while left := of_launch(name):
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+    return frozenset()
+
+
+def _environment(folder: Path) -> list[bytes]:
+    try:
+        return (folder / "environ").read_bytes().split(b"\0")
+    except OSError:  # ended meanwhile, or another user's
+        return []

@@ -1,0 +1,39 @@
+"""What torchrun starts for each rank: sends its output to one log, then becomes the worker.
+
+`python -m shardwise.launch.rank RUN_DIR MODULE`. torchrun's own redirection makes two files per rank, in folders named
+after the attempt; here both streams go, in their order, to logs/rank_N.log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from shardwise.launch.leash import end_with_parent
+from shardwise.spec.run import RunDirectory
+
+
+def worker_argv(module: str, run: RunDirectory) -> list[str]:
+    """The command line of one worker."""
+    return [sys.executable, "-m", module, str(run.root)]
+
+
+def main(arguments: list[str]) -> None:
+    """Redirects and becomes the worker."""
+    root, module = arguments
+    run, rank = RunDirectory(Path(root)), int(os.environ["RANK"])
+    # torchrun may end without its workers: the kernel's out-of-memory killer chooses as it likes.
+    end_with_parent(signal.SIGKILL)
+    # A restarted rank begins with a clean slate: what it failed of before is not what it fails of now.
+    run.rank_failure(rank).unlink(missing_ok=True)
+    log = os.open(run.rank_log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    argv = worker_argv(module, run)
+    os.execv(argv[0], argv)  # noqa: S606 - an argument list, and no shell
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

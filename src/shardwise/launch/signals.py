@@ -1,0 +1,58 @@
+"""Requests to stop: what a user or a cluster says to the launcher, kept until the launcher looks."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+#: A terminal that goes away asks for the same as a cluster that wants its machine back.
+PASSED_ON_AS = {signal.SIGHUP: signal.SIGTERM}
+
+
+class StopRequests:
+    """While entered, signals are counted and do not interrupt.
+
+    Signals ignored before (`nohup`) stay ignored. Outside the main thread Python delivers no signals, and none are
+    counted.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[signal.Signals] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequests:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOPPING:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(PASSED_ON_AS.get(signal.Signals(number), signal.Signals(number)))
+
+    @property
+    def first(self) -> signal.Signals | None:
+        """The signal to pass on, SIGTERM or SIGINT; None as long as nobody asked."""
+        return self.received[0] if self.received else None
+
+    @property
+    def is_urgent(self) -> bool:
+        """Someone asked twice."""
+        return len(self.received) > 1
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps, less if a request arrives."""
+        before, deadline = len(self.received), time.monotonic() + seconds
+        while len(self.received) == before and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))

@@ -1,0 +1,223 @@
+"""Runs the workers of one machine: starts torch elastic, passes signals on, ends everything, says how it went.
+
+The promises: a request to stop reaches each rank once and is waited for; a second one, or a failing rank, ends
+everything within seconds; no process outlives this call, whatever ends it; one cause is named.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
+from shardwise.launch.causes import first_cause, launcher_log, tail
+from shardwise.launch.command import WORKER, require_torch, torchrun_argv, worker_environment
+from shardwise.launch.follow import Follower, Update
+from shardwise.launch.leash import leashed
+from shardwise.launch.processes import end_all, of_launch, send
+from shardwise.launch.signals import StopRequests
+from shardwise.spec.cluster import DeviceKind
+from shardwise.spec.run import RunDirectory, read_json
+
+POLL_SECONDS = 0.2
+
+#: torchrun says this as soon as it has seen a rank fail and before it waits, half a minute, for the others.
+CLOSING = "closing signal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the workers ended when they did not fail."""
+
+    outcome: Literal["finished", "stopped"]
+    step: int | None = None
+
+
+def outcome_file(run: RunDirectory) -> Path:
+    """How rank 0 says the run ended: `outcome`, `signal`, `step`."""
+    return run.logs / "outcome.json"
+
+
+def pid_file(run: RunDirectory, rank: int) -> Path:
+    """Where a worker says which process it is, once it listens to signals."""
+    return run.logs / f"rank_{rank}.pid"
+
+
+def forget_last_launch(run: RunDirectory) -> None:
+    """Removes what an earlier launch said of its ranks and its end."""
+    outcome_file(run).unlink(missing_ok=True)
+    for pattern in ("rank_*.pid", "rank_*.failure.json"):
+        for path in run.logs.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def run_workers(
+    run: RunDirectory,
+    *,
+    processes: int,
+    kind: DeviceKind = "cpu",
+    module: str = WORKER,
+    max_restarts: int = 0,
+    grace_seconds: float = 3.0,
+    lock: int | None = None,
+    on_update: Callable[[Update], None] | None = None,
+) -> Outcome:
+    """Runs `processes` workers to their end.
+
+    Args:
+        kind: `cpu` hides the machine's GPUs from the workers.
+        module: run as `python -m MODULE RUN_DIR` in each rank.
+        max_restarts: how often torch elastic starts the group again after a failure.
+        grace_seconds: how long the other ranks may live after one failed.
+        lock: a descriptor that torchrun shall hold open as long as it lives.
+        on_update: called with each new phase and step.
+
+    Raises:
+        StoppedError: a signal stopped the run.
+        InputError: a worker refused the user's input.
+        WorkerFailedError: a worker failed.
+    """
+    require_torch()
+    forget_last_launch(run)
+    with tempfile.TemporaryDirectory(prefix="shardwise-") as private, StopRequests() as requests:
+        launch = uuid.uuid4().hex
+        argv = torchrun_argv(
+            run,
+            module=module,
+            processes=processes,
+            rendezvous=Path(private) / "rendezvous",
+            max_restarts=max_restarts,
+        )
+        environment = worker_environment(os.environ, launch=launch, processes=processes, kind=kind)
+        torchrun = _start(argv, environment=environment, log=launcher_log(run), lock=lock)
+        watch = _Watch(run, launch=launch, processes=processes, requests=requests, grace_seconds=grace_seconds)
+        follower = Follower(run)
+        try:
+            while torchrun.poll() is None and not requests.is_urgent:
+                _tell(follower, on_update)
+                watch.look()
+                requests.wait(POLL_SECONDS)
+        finally:
+            end_all(launch)
+            code = torchrun.wait()
+        _tell(follower, on_update)
+        return _conclude(run, code=code, watch=watch, requests=requests, processes=processes)
+
+
+def _start(argv: list[str], *, environment: dict[str, str], log: Path, lock: int | None) -> subprocess.Popen[bytes]:
+    """Starts torchrun in a session of its own, so that a terminal's Ctrl-C reaches the launcher alone."""
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            leashed(argv),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            pass_fds=() if lock is None else (lock,),
+        )
+
+
+def _tell(follower: Follower, on_update: Callable[[Update], None] | None) -> None:
+    for update in follower.updates():
+        if on_update is not None:
+            on_update(update)
+
+
+class _Watch:
+    """What the launcher does between two looks at torchrun."""
+
+    def __init__(
+        self, run: RunDirectory, *, launch: str, processes: int, requests: StopRequests, grace_seconds: float
+    ) -> None:
+        self.ended_by_us: set[int] = set()
+        self._run = run
+        self._launch = launch
+        self._processes = processes
+        self._requests = requests
+        self._grace_seconds = grace_seconds
+        self._told: set[int] = set()
+        self._evidence: frozenset[str] = frozenset()
+        self._survivors: frozenset[int] = frozenset()
+        self._deadline = float("inf")
+
+    def look(self) -> None:
+        """Passes a request on to ranks that have not had it, and ends the survivors of a failure."""
+        if self._requests.first is not None:
+            self._pass_on(self._requests.first)
+        self._end_survivors()
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """Ranks that are still importing get the signal when they listen to it."""
+        for pid in self._ranks() - self._told:
+            self._told.add(pid)
+            send(pid, number)
+
+    def _ranks(self) -> frozenset[int]:
+        written = (_read_pid(pid_file(self._run, rank)) for rank in range(self._processes))
+        return frozenset(pid for pid in written if pid is not None) & of_launch(self._launch)
+
+    def _end_survivors(self) -> None:
+        evidence = self._evidence_of_failure()
+        if evidence != self._evidence:
+            self._evidence = evidence
+            if evidence and self._deadline == float("inf"):
+                # Only those alive now: after a restart the group consists of new processes.
+                self._survivors = self._ranks()
+                self._deadline = time.monotonic() + self._grace_seconds
+        if time.monotonic() > self._deadline:
+            self._deadline = float("inf")
+            for pid in self._survivors & of_launch(self._launch):
+                self.ended_by_us.add(pid)
+                send(pid, signal.SIGKILL)
+
+    def _evidence_of_failure(self) -> frozenset[str]:
+        files = (self._run.rank_failure(rank) for rank in range(self._processes))
+        found = [f"{path.name} {path.stat().st_mtime_ns}" for path in files if path.exists()]
+        if self._requests.first is None:
+            found += [f"closing {line}" for line in tail(launcher_log(self._run)).splitlines() if CLOSING in line]
+        return frozenset(found)
+
+
+def _read_pid(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _conclude(run: RunDirectory, *, code: int, watch: _Watch, requests: StopRequests, processes: int) -> Outcome:
+    asked = requests.first
+    said = read_json(outcome_file(run)) or {}
+    step = said.get("step") if isinstance(said.get("step"), int) else None
+    if asked is not None and requests.is_urgent:
+        raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
+    if code != 0:
+        raise first_cause(run, processes=processes, exit_code=code, ended_by_us=watch.ended_by_us)
+    if said.get("outcome") == "finished":
+        return Outcome(outcome="finished", step=step)
+    if said.get("outcome") == "stopped":
+        raise _stopped(run, asked=asked, step=step)
+    raise WorkerFailedError(f"the workers ended without saying how; look into {run.rank_log(0)}")
+
+
+def _stopped(run: RunDirectory, *, asked: signal.Signals | None, step: int | None) -> ShardwiseError:
+    at = "" if step is None else f" after step {step}"
+    name = "a signal" if asked is None else asked.name
+    return StoppedError(f"stopped{at} by {name}; {resume_hint(run)}", exit_code=128 + (asked or signal.SIGTERM))
+
+
+def resume_hint(run: RunDirectory) -> str:
+    """Where a next start goes on."""
+    checkpoints = run.checkpoints()
+    if not checkpoints:
+        return "there is no checkpoint, so the same command starts from the beginning"
+    return f"the same command goes on from {checkpoints[0][1]}"

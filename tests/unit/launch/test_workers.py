@@ -1,0 +1,256 @@
+"""The launcher through the real torch.distributed.run, with small workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from shardwise.errors import InputError, WorkerFailedError
+from shardwise.launch.follow import Phase, Step, Update
+from shardwise.launch.processes import LAUNCH, PROC
+from shardwise.launch.workers import Outcome, run_workers
+from shardwise.spec.run import RunDirectory
+from tests.unit.launch.conftest import processes_of, wait_until
+
+pytestmark = pytest.mark.dist
+
+Maker = Callable[[str], str]
+
+LOOP = """
+listen()
+print("to stdout"); print("to stderr", file=sys.stderr)
+while not stopped:
+    time.sleep(0.02)
+time.sleep(0.5)  # the save
+write_json(run.logs / f"signals_{rank}.json", stopped)
+outcome("stopped", signal=stopped[0])
+"""
+
+
+def test_workers_that_finish_give_their_outcome_updates_logs_and_environment(
+    run: RunDirectory, worker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    module = worker("""
+listen()
+print("to stdout", flush=True); print("to stderr", file=sys.stderr)
+names = ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "WORLD_SIZE")
+write_json(run.logs / f"environment_{rank}.json", {name: os.environ.get(name) for name in names})
+if rank == 0:
+    announce(run, "training", total_steps=3)
+    append_line(run.metrics, {"step": 1, "loss": 2.5, "peak_memory_bytes": [10, 20]})
+outcome("finished")
+""")
+    updates: list[Update] = []
+    outcome = run_workers(run, processes=2, module=module, on_update=updates.append)
+    assert outcome == Outcome(outcome="finished", step=3)
+    assert updates == [
+        Phase(name="training", total_steps=3, detail={}),
+        Step(step=1, loss=2.5, peak_memory_bytes=20),
+    ]
+    for rank in (0, 1):
+        assert run.rank_log(rank).read_text() == "to stdout\nto stderr\n"
+        threads = max(1, len(os.sched_getaffinity(0)) // 2)
+        assert (run.logs / f"environment_{rank}.json").read_text().split() == [
+            "{",
+            *('"OMP_NUM_THREADS":', f'"{threads}",', '"TOKENIZERS_PARALLELISM":', '"false",'),
+            *('"CUDA_VISIBLE_DEVICES":', '"",', '"MASTER_ADDR":', '"127.0.0.1",', '"WORLD_SIZE":', '"2"'),
+            "}",
+        ]
+    assert processes_of(run) == []
+
+
+def test_a_failing_rank_ends_all_within_seconds_with_one_first_cause(run: RunDirectory, worker: Maker) -> None:
+    module = worker("""
+listen()
+if rank == 1:
+    wait_for(run.logs / "rank_0.pid")
+    write_json(run.logs / "failed_at.json", time.time())
+    fail("the loss is nan")
+time.sleep(600)  # a rank that hangs in a collective and does not hear the signal
+""")
+    with pytest.raises(WorkerFailedError) as caught:
+        run_workers(run, processes=2, module=module, grace_seconds=1.0)
+    ended = time.time()
+    first, log = str(caught.value).splitlines()
+    assert first == "rank 1 failed while training (step 17): ValueError: the loss is nan (loop.py:88)"
+    assert log == f"its log: {run.rank_log(1)}"
+    assert ended - float((run.logs / "failed_at.json").read_text()) < 5
+    assert processes_of(run) == []
+
+
+def test_a_rank_that_is_killed_is_the_cause_even_when_its_peers_complain_first(
+    run: RunDirectory, worker: Maker
+) -> None:
+    module = worker("""
+listen()
+if rank == 1:
+    print("last words", flush=True)
+    wait_for(run.logs / "rank_0.pid")
+    os.kill(os.getpid(), signal.SIGKILL)
+while not stopped:
+    time.sleep(0.02)
+fail("connection closed by peer")
+""")
+    with pytest.raises(WorkerFailedError) as caught:
+        run_workers(run, processes=2, module=module)
+    assert str(caught.value).startswith("rank 1 was ended by signal 9 (SIGKILL); the kernel does that when")
+    assert "  | last words" in str(caught.value)
+    assert processes_of(run) == []
+
+
+def test_the_users_mistake_found_by_a_worker_is_an_input_error(run: RunDirectory, worker: Maker) -> None:
+    module = worker('fail("rows.jsonl:7: token id 9 lies beyond the vocabulary", input_error=True)')
+    with pytest.raises(InputError) as caught:
+        run_workers(run, processes=1, module=module)
+    assert str(caught.value) == "rows.jsonl:7: token id 9 lies beyond the vocabulary"
+
+
+def test_a_crash_without_a_word_shows_the_end_of_the_log(run: RunDirectory, worker: Maker) -> None:
+    module = worker("raise RuntimeError('unforeseen')")
+    with pytest.raises(WorkerFailedError, match=r"rank 0 ended with exit code 1 and left no reason"):
+        run_workers(run, processes=1, module=module)
+
+
+def test_a_restarted_group_that_finishes_is_a_success(run: RunDirectory, worker: Maker) -> None:
+    module = worker("""
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    fail("the first time")
+assert not run.rank_failure(rank).exists()
+outcome("finished")
+""")
+    assert run_workers(run, processes=2, module=module, max_restarts=1).outcome == "finished"
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from shardwise.errors import ShardwiseError
+from shardwise.launch.lock import locked
+from shardwise.launch.workers import run_workers
+from shardwise.spec.run import RunDirectory
+
+run = RunDirectory(Path(sys.argv[1]))
+try:
+    with locked(run) as lock:
+        print(run_workers(run, processes=2, module=sys.argv[2], lock=lock).outcome)
+except ShardwiseError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def launch(run: RunDirectory, module: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", LAUNCHER, str(run.root), module], stdout=subprocess.PIPE, text=True)
+
+
+def both_listen(run: RunDirectory) -> bool:
+    return all((run.logs / f"rank_{rank}.pid").exists() for rank in (0, 1))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(
+    run: RunDirectory, worker: Maker, number: signal.Signals, code: int
+) -> None:
+    with launch(run, worker(LOOP)) as launcher:
+        wait_until(lambda: both_listen(run))
+        launcher.send_signal(number)
+        said, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == code
+    assert said.startswith("stopped after step 3 by SIG")
+    passed_on = signal.SIGTERM if number == signal.SIGHUP else number
+    for rank in (0, 1):
+        assert (run.logs / f"signals_{rank}.json").read_text().split() == ["[", str(int(passed_on)), "]"]
+    assert processes_of(run) == []
+
+
+def test_a_signal_before_the_workers_listen_is_kept_for_them(run: RunDirectory, worker: Maker) -> None:
+    module = worker("wait_for(run.root / 'go')" + LOOP)
+    with launch(run, module) as launcher:
+        wait_until(lambda: run.rank_log(1).exists())
+        launcher.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        (run.root / "go").touch()
+        launcher.communicate(timeout=60)
+    assert launcher.returncode == 143
+    assert (run.logs / "signals_1.json").exists()
+
+
+def test_a_second_signal_ends_everything_at_once(run: RunDirectory, worker: Maker) -> None:
+    with launch(run, worker("listen()\nwhile True: time.sleep(1)")) as launcher:
+        wait_until(lambda: both_listen(run))
+        launcher.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert launcher.poll() is None
+        launcher.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        said, _ = launcher.communicate(timeout=60)
+        assert time.monotonic() - began < 3
+    assert launcher.returncode == 143
+    assert said.startswith("ended at once by a second signal")
+    assert processes_of(run) == []
+
+
+def test_no_worker_outlives_a_launcher_that_is_killed(run: RunDirectory, worker: Maker) -> None:
+    with launch(run, worker(LOOP)) as launcher:
+        wait_until(lambda: both_listen(run))
+        launcher.kill()
+        wait_until(lambda: processes_of(run) == [], seconds=10)
+    assert (run.logs / "signals_0.json").exists(), "the workers had the time to save"
+
+
+def test_a_second_run_into_the_same_folder_is_refused(run: RunDirectory, worker: Maker) -> None:
+    module = worker(LOOP)
+    with launch(run, module) as first:
+        wait_until(lambda: both_listen(run))
+        with launch(run, module) as second:
+            said, _ = second.communicate(timeout=60)
+        assert second.returncode == 2
+        assert f"is in use by another run (process {first.pid})" in said
+        assert first.poll() is None
+        first.terminate()
+        first.communicate(timeout=60)
+
+
+def test_nothing_listens_on_the_network(run: RunDirectory, worker: Maker) -> None:
+    module = worker("""
+listen()
+wait_for(run.logs / f"rank_{1 - rank}.pid")
+wait_for(run.root / "looked")
+outcome("finished")
+""")
+    with launch(run, module) as launcher:
+        wait_until(lambda: both_listen(run))
+        listening = {pid: sockets_listening(pid) for pid in [launcher.pid, *launched()]}
+        (run.root / "looked").touch()
+        launcher.communicate(timeout=60)
+    assert len(listening) >= 4, "launcher, torchrun and two ranks"
+    assert not any(listening.values()), listening
+
+
+def launched() -> list[int]:
+    folders = [folder for folder in PROC.iterdir() if folder.name.isdigit()]
+    found: list[int] = []
+    for folder in folders:
+        try:
+            if LAUNCH.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def sockets_listening(pid: int) -> list[str]:
+    """Local addresses on which a process listens; 0A is the kernel's number for that state."""
+    rows = [
+        line.split() for name in ("tcp", "tcp6") for line in (PROC / str(pid) / "net" / name).read_text().splitlines()
+    ]
+    waiting = {f"socket:[{row[9]}]": row[1] for row in rows if row[3] == "0A"}
+    held = [str(link.readlink()) for link in (PROC / str(pid) / "fd").iterdir() if link.is_symlink()]
+    return [waiting[socket] for socket in held if socket in waiting]
