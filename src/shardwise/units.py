@@ -9,7 +9,17 @@ MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
 
-_BYTE_UNITS = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTE_UNITS = {
+    "b": 1,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)?\s*")
 
 
@@ -17,12 +27,11 @@ def format_bytes(count: float) -> str:
     """Bytes in binary units with three significant figures: `48.0 GiB`, `612 MiB`."""
     sign = "-" if count < 0 else ""
     value = abs(float(count))
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            break
+    units = ["TiB", "GiB", "MiB", "KiB", "B"]
+    while value >= 1024 and len(units) > 1:
         value /= 1024
-    else:
-        unit = "TiB"
+        units.pop()
+    unit = units[-1]
     if unit == "B":
         return f"{sign}{value:.0f} B"
     decimals = 2 if value < 10 else 1 if value < 100 else 0
@@ -45,12 +54,11 @@ def parse_bytes(text: str) -> int:
 def format_count(count: float) -> str:
     """A number of things with a decimal suffix: `8.03B`, `1.10M`, `512`."""
     value = float(count)
-    for suffix in ("", "k", "M", "B"):
-        if abs(value) < 1000:
-            break
+    suffixes = ["T", "B", "M", "k", ""]
+    while abs(value) >= 1000 and len(suffixes) > 1:
         value /= 1000
-    else:
-        suffix = "T"
+        suffixes.pop()
+    suffix = suffixes[-1]
     return f"{value:.0f}" if not suffix else f"{value:.3g}{suffix}"
 
 

@@ -13,7 +13,16 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from shardwise.errors import JobError, Problem
-from shardwise.spec.layout import STRATEGIES, Attention, Layout, LossKind, Offload, OptimizerName, Precision, Recompute
+from shardwise.spec.layout import (
+    STRATEGIES,
+    Attention,
+    Layout,
+    LossKind,
+    Offload,
+    OptimizerName,
+    Precision,
+    Recompute,
+)
 from shardwise.spec.located import Located, parse_yaml
 
 Auto = Literal["auto"]
@@ -22,7 +31,14 @@ Goal = Literal["fastest", "cheapest", "fewest-gpus"]
 TrainOn = Literal["auto", "assistant", "completion", "all"]
 OverLong = Literal["error", "drop", "truncate"]
 RowFormat = Literal[
-    "auto", "messages", "conversations", "instruction", "prompt_completion", "question_answer", "query_response", "text"
+    "auto",
+    "messages",
+    "conversations",
+    "instruction",
+    "prompt_completion",
+    "question_answer",
+    "query_response",
+    "text",
 ]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
 
@@ -236,7 +252,9 @@ def read_job(path: str | Path, *, overrides: list[str] | None = None) -> Job:
         raise JobError(Problem(where=file, message="is a folder; expected a YAML job file")) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise JobError(Problem(where=f"{file}:{line}", message="is not UTF-8 text; save the job file as UTF-8")) from None
+        raise JobError(
+            Problem(where=f"{file}:{line}", message="is not UTF-8 text; save the job file as UTF-8")
+        ) from None
     except OSError as error:
         raise JobError(Problem(where=file, message=f"cannot be read: {error.strerror}")) from None
     return parse_job(text, file=file, overrides=overrides)
@@ -247,7 +265,9 @@ def parse_job(text: str, *, file: str = "job.yaml", overrides: list[str] | None 
     located = parse_yaml(text, file=file)
     if not isinstance(located.value, dict):
         found = "nothing" if located.value is None else f"a {type(located.value).__name__}"
-        raise JobError(Problem(where=f"{file}:1", message=f"found {found}; expected keys such as model:, data:, method:"))
+        raise JobError(
+            Problem(where=f"{file}:1", message=f"found {found}; expected keys such as model:, data:, method:")
+        )
     data = cast(dict[str, Any], located.value)
     origins: dict[tuple[str | int, ...], str] = {}
     for override in overrides or []:
@@ -256,7 +276,10 @@ def parse_job(text: str, *, file: str = "job.yaml", overrides: list[str] | None 
 
 
 def job_from_data(
-    data: dict[str, Any], *, located: Located | None = None, origins: dict[tuple[str | int, ...], str] | None = None
+    data: dict[str, Any],
+    *,
+    located: Located | None = None,
+    origins: dict[tuple[str | int, ...], str] | None = None,
 ) -> Job:
     """Validates plain data as a job; `located` and `origins` say where each key came from.
 
@@ -298,7 +321,7 @@ def _apply_override(data: dict[str, Any], override: str, origins: dict[tuple[str
 def _path_in_data(loc: tuple[str | int, ...], data: Any) -> tuple[str | int, ...]:
     """Pydantic's location without the names of union branches, which are not in the file."""
     path: list[str | int] = []
-    at = data
+    at: Any = data
     for part in loc:
         if isinstance(at, dict):
             entries = cast(dict[Any, Any], at)
@@ -317,7 +340,9 @@ def _path_in_data(loc: tuple[str | int, ...], data: Any) -> tuple[str | int, ...
     return tuple(path)
 
 
-def _where(path: tuple[str | int, ...], located: Located | None, origins: dict[tuple[str | int, ...], str]) -> str | None:
+def _where(
+    path: tuple[str | int, ...], located: Located | None, origins: dict[tuple[str | int, ...], str]
+) -> str | None:
     for end in range(len(path), 0, -1):
         if path[:end] in origins:
             return origins[path[:end]]

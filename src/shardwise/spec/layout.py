@@ -222,7 +222,9 @@ def accumulation_steps(*, global_batch_size: int, micro_batch_size: int, data_wo
     return -(-global_batch_size // (micro_batch_size * data_world_size))
 
 
-def stage_layers(costs: list[float], *, num_stages: int, first_extra: float = 0.0, last_extra: float = 0.0) -> list[range]:
+def stage_layers(
+    costs: list[float], *, num_stages: int, first_extra: float = 0.0, last_extra: float = 0.0
+) -> list[range]:
     """Splits layers into contiguous pipeline stages so that the costliest stage is as cheap as possible.
 
     Args:

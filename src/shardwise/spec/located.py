@@ -50,16 +50,21 @@ def parse_yaml(text: str, *, file: str) -> Located:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     if len(text.encode("utf-8", errors="replace")) > MAX_BYTES:
-        raise JobError(Problem(where=f"{file}:1", message=f"larger than {MAX_BYTES} bytes; a job file is a page of text"))
+        raise JobError(
+            Problem(where=f"{file}:1", message=f"larger than {MAX_BYTES} bytes; a job file is a page of text")
+        )
     if text.startswith("version https://git-lfs"):
-        raise JobError(Problem(where=f"{file}:1", message="this is a Git LFS pointer, not the file; run `git lfs pull`"))
+        raise JobError(
+            Problem(where=f"{file}:1", message="this is a Git LFS pointer, not the file; run `git lfs pull`")
+        )
     yaml: Any = YAML(typ="safe", pure=True)
     try:
         root = yaml.compose(text)
     except MarkedYAMLError as error:
-        mark: Any = error.problem_mark or error.context_mark
-        line = (mark.line + 1) if mark is not None else 1
-        what = " ".join(str(part) for part in (error.context, error.problem) if part)
+        marked: Any = error
+        mark: Any = marked.problem_mark or marked.context_mark
+        line: int = mark.line + 1 if mark is not None else 1
+        what = " ".join(str(part) for part in (marked.context, marked.problem) if part)
         raise JobError(Problem(where=f"{file}:{line}", message=f"not valid YAML: {what}")) from None
     except (YAMLError, ValueError, RecursionError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -113,7 +118,10 @@ class _Reader:
     def _scalar(self, node: Any, line: int) -> Any:
         tag = str(node.tag)
         if not tag.startswith("tag:yaml.org,2002:") or tag.rpartition(":")[2] not in _PLAIN_TAGS:
-            return self._refuse(line, f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values")
+            return self._refuse(
+                line,
+                f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values",
+            )
         if tag.endswith((":timestamp", ":binary")):
             return cast(str, node.value)
         try:

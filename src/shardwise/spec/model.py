@@ -123,7 +123,9 @@ class ModelShape:
     @property
     def num_parameters(self) -> int:
         """All elements, shared ones counted once."""
-        outside = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
+        outside = (
+            self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
+        )
         return self.num_layers * self.layer_parameters + outside
 
     def to_json(self) -> dict[str, Any]:

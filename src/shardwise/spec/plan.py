@@ -17,7 +17,16 @@ from shardwise.spec.layout import Execution, Layout
 VERSION = 1
 
 #: The parts of a rank's memory, in the order they are drawn.
-PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context")
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "communication",
+    "temporary",
+    "context",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,85 @@
+"""Where a Hugging Face causal language model keeps its embedding, blocks, norm and head.
+
+Everything that spreads a model needs these four places and nothing else about the architecture, so this is the only
+file that looks for them. They are found by structure, not by a table of model classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+
+from shardwise.errors import UnsupportedError
+
+#: Configuration keys by which a family caps or scales its logits after the head; such a head is not plain.
+_LOGIT_TRANSFORMS = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+    "mup_width_scale",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anatomy:
+    """The parts of one model; references, not copies.
+
+    Attributes:
+        model: the whole causal language model.
+        backbone: the model without its head; called with token ids it returns hidden states.
+        blocks: the decoder blocks in order.
+        head: the linear layer from hidden states to logits.
+        tied: the head's weight and the embedding's are one tensor (found by identity, not by configuration).
+        plain_head: logits are `head(hidden)` with no cap or scale behind it.
+    """
+
+    model: nn.Module
+    backbone: nn.Module
+    embedding: nn.Module
+    blocks: nn.ModuleList
+    head: nn.Module
+    tied: bool
+    plain_head: bool
+
+
+def find_anatomy(model: nn.Module) -> Anatomy:
+    """Finds the parts of a causal language model from transformers.
+
+    Raises:
+        UnsupportedError: the model does not have one embedding, one list of blocks and one linear head.
+    """
+    hugging_face = cast(Any, model)
+    embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()
+    backbone = getattr(model, hugging_face.base_model_prefix, None)
+    if embedding is None or head is None or not isinstance(backbone, nn.Module):
+        raise UnsupportedError(
+            f"{type(model).__name__} is not a causal language model with an embedding, a backbone and a head; "
+            "Shardwise trains models that AutoModelForCausalLM builds"
+        )
+    return Anatomy(
+        model=model,
+        backbone=backbone,
+        embedding=embedding,
+        blocks=_find_blocks(backbone, num_layers=hugging_face.config.num_hidden_layers),
+        head=head,
+        tied=head.weight is embedding.weight,
+        plain_head=_head_is_plain(hugging_face.config),
+    )
+
+
+def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
+    lists = [m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
+    outermost = [m for m in lists if not any(m is not other and m in set(other.modules()) for other in lists)]
+    if len(outermost) != 1:
+        raise UnsupportedError(
+            f"{type(backbone).__name__} has {len(outermost)} lists of {num_layers} blocks; expected exactly one. "
+            "This architecture is not trained by this version"
+        )
+    return outermost[0]
+
+
+def _head_is_plain(config: Any) -> bool:
+    return all(getattr(config, key, None) in (None, 1, 1.0) for key in _LOGIT_TRANSFORMS)

@@ -1,0 +1,212 @@
+"""From a model folder to live weights: the architecture on the meta device first, then each rank's own slices.
+
+No rank ever holds more than what its layout says: parameters are made on the meta device, sharded there, and only
+then filled, each from the part of the safetensors file that this rank keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from shardwise.errors import ModelError, Problem, UnsupportedError
+from shardwise.models.weights import Weights, check_names
+
+#: Adapter wrappers put these parts into the names of weights that exist in the base model.
+_WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
+
+
+def find_model_folder(name: str) -> Path:
+    """The folder of a model: a local one, or a hub id's snapshot (downloaded once, then cached).
+
+    Raises:
+        ModelError: neither exists.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        message = f"is neither a folder nor a model the hub gives: {str(error).splitlines()[0]}"
+        raise ModelError(Problem(where=name, message=message)) from None
+
+
+def read_config(folder: Path) -> Any:
+    """The transformers configuration of a folder; code inside the folder is never run.
+
+    Raises:
+        ModelError: the configuration is unknown to transformers or broken.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        message = f"transformers cannot read it: {str(error).splitlines()[0]}"
+        raise ModelError(Problem(where=str(folder / "config.json"), message=message)) from None
+
+
+def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
+    """The architecture with parameters on the meta device and buffers computed on the CPU.
+
+    Raises:
+        UnsupportedError: transformers has no causal language model for it, or not with this attention.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with _parameters_on_meta():
+            model: nn.Module = AutoModelForCausalLM.from_config(
+                config, attn_implementation=attn_implementation, dtype=torch.float32, trust_remote_code=False
+            )
+    except (ValueError, ImportError) as error:
+        raise UnsupportedError(f"{config.model_type} cannot be built here: {str(error).splitlines()[0]}") from None
+    tie: Callable[[], None] = model.tie_weights  # pyright: ignore[reportAssignmentType]
+    tie()
+    return model
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Moves each parameter to the meta device as it is registered, and skips its initialisation.
+
+    Buffers stay real: rotary frequencies are computed in constructors and stand in no file.
+    """
+    from transformers.initialization import no_init_weights
+
+    register = nn.Module.register_parameter
+
+    def register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and param.device.type != "meta":
+            param = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+        register(module, name, param)
+
+    nn.Module.register_parameter = register_on_meta  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        with no_init_weights():
+            yield
+    finally:
+        nn.Module.register_parameter = register
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """One parameter and every (module, attribute) that holds it; tied weights have several."""
+
+    names: tuple[str, ...]
+    parameter: nn.Parameter
+    holders: tuple[tuple[nn.Module, str], ...]
+
+
+def _places(model: nn.Module) -> list[_Place]:
+    found: dict[int, _Place] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for attribute, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            name = f"{prefix}.{attribute}" if prefix else attribute
+            known = found.get(id(parameter))
+            names = (*known.names, name) if known else (name,)
+            holders = (*known.holders, (module, attribute)) if known else ((module, attribute),)
+            found[id(parameter)] = _Place(names=names, parameter=parameter, holders=holders)
+    return list(found.values())
+
+
+def materialise(
+    model: nn.Module,
+    *,
+    weights: Weights,
+    device: torch.device,
+    initialise: Callable[[str, tuple[int, ...]], torch.Tensor | None],
+) -> None:
+    """Gives every meta parameter its values, each rank only its own slices.
+
+    Args:
+        model: parameters on the meta device, plain or sharded (DTensor).
+        weights: the folder to read from.
+        device: where the values go.
+        initialise: (parameter name, global shape) -> the whole initial value of a parameter that the folder does not
+            have (adapters), or None for one that it must have.
+
+    Raises:
+        ModelError: the folder lacks a weight, has one too many, or one of another shape.
+    """
+    places = _places(model)
+    fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
+    stored = {id(p): _stored_name(p, weights, model) for p in places if fresh[id(p)] is None}
+    shapes = {stored[id(p)]: tuple(p.parameter.shape) for p in places if id(p) in stored}
+    aliases = {name for p in places for name in map(_base_name, p.names)}
+    check_names(weights, expected=shapes, ignored=aliases)
+    for place in places:
+        whole = fresh[id(place)]
+        _fill(
+            place,
+            device=device,
+            read=_slicer(whole) if whole is not None else _reader(weights, stored[id(place)]),
+        )
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.to(device)
+
+
+Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]
+
+
+def _reader(weights: Weights, name: str) -> Read:
+    return lambda offsets, lengths: weights.read(name, offsets=offsets, lengths=lengths)
+
+
+def _slicer(whole: torch.Tensor) -> Read:
+    return lambda offsets, lengths: whole[tuple(slice(o, o + n) for o, n in zip(offsets, lengths, strict=True))]
+
+
+def _base_name(name: str) -> str:
+    for part in _WRAPPER_PARTS:
+        name = name.replace(part, "")
+    return name
+
+
+def _stored_name(place: _Place, weights: Weights, model: nn.Module) -> str:
+    """The name a parameter has in the folder: one of its aliases, with or without the backbone's prefix."""
+    candidates = [_base_name(name) for name in place.names]
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    candidates += [name.removeprefix(prefix) for name in candidates]
+    return next((name for name in candidates if name in weights.names), candidates[0])
+
+
+def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(offsets, lengths) of the part of a parameter that this rank keeps; the whole where it is not sharded."""
+    shape = tuple(parameter.shape)
+    if not isinstance(parameter, DTensor):
+        return (0,) * len(shape), shape
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    lengths, offsets = compute_local_shape_and_global_offset(shape, parameter.device_mesh, parameter.placements)
+    return tuple(offsets), tuple(lengths)
+
+
+def _fill(place: _Place, *, device: torch.device, read: Read) -> None:
+    old = place.parameter
+    offsets, lengths = local_window(old)
+    local = torch.empty(lengths, dtype=old.dtype, device=device)
+    if local.numel():
+        local.copy_(read(offsets, lengths))
+    value: torch.Tensor = local
+    if isinstance(old, DTensor):
+        value = DTensor.from_local(
+            local, old.device_mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride()
+        )
+    new = nn.Parameter(value, requires_grad=old.requires_grad)
+    for module, attribute in place.holders:
+        module._parameters[attribute] = new

@@ -1,0 +1,148 @@
+"""The weights of a model folder, as slices read from safetensors.
+
+A model folder is data from a stranger: names inside it must be plain file names, only safetensors is opened, and a
+pointer, a truncated file or a pickle is refused by content with a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from shardwise.errors import ModelError, Problem
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_MAX_INDEX_BYTES = 64 * 1024 * 1024
+
+
+class Weights:
+    """Named tensors spread over the safetensors files of one folder; nothing is read until a slice is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, Any] = {}
+        self._file_of: dict[str, str] = {}
+        for name in _weight_files(folder):
+            handle = _open(folder / name)
+            self._files[name] = handle
+            self._file_of.update(dict.fromkeys(handle.keys(), name))
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors."""
+        return set(self._file_of)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Global shape of a tensor."""
+        return tuple(self._slice(name).get_shape())
+
+    def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
+        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim.
+
+        Raises:
+            ModelError: the part holds NaN or infinity.
+        """
+        if not lengths:
+            part: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
+        else:
+            window = tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
+            part = self._slice(name)[window]
+        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+            raise ModelError(Problem(where=self.where(name), message=f"the weight {name} holds NaN or infinity"))
+        return part
+
+    def where(self, name: str) -> str:
+        """The file a tensor stands in."""
+        return str(self.folder / self._file_of[name])
+
+    def _slice(self, name: str) -> Any:
+        return self._files[self._file_of[name]].get_slice(name)
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """Names of the safetensors files of a model folder.
+
+    Raises:
+        ModelError: there are none, or the index names something that is not a plain file of the folder.
+    """
+    index = folder / _INDEX
+    if not index.is_file():
+        if (folder / _SINGLE).is_file():
+            return [_SINGLE]
+        raise ModelError(Problem(where=str(folder), message=_no_weights(folder)))
+    if index.stat().st_size > _MAX_INDEX_BYTES:
+        raise ModelError(Problem(where=str(index), message="is larger than 64 MiB; it is not a weight index"))
+    try:
+        data: Any = json.loads(index.read_text(encoding="utf-8"))
+        names = sorted(set(cast(dict[str, str], data["weight_map"]).values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(Problem(where=str(index), message=f"is not a weight index: {error}")) from None
+    for name in names:
+        _check_member(folder, name)
+    return names
+
+
+def _check_member(folder: Path, name: object) -> None:
+    """Refuses names that leave the folder."""
+    where = str(folder / _INDEX)
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+        raise ModelError(
+            Problem(where=where, message=f"names {name!r}; expected a .safetensors file of the same folder")
+        )
+    if not (folder / name).is_file():
+        raise ModelError(Problem(where=where, message=f"names {name}, which is missing; download the model again"))
+
+
+def _no_weights(folder: Path) -> str:
+    others = sorted(p.name for p in folder.glob("*") if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+    if others:
+        return (
+            f"holds {others[0]} but no safetensors; pickled weights can run code and are not read. "
+            "Convert them with save_pretrained(safe_serialization=True) in an environment you trust"
+        )
+    return f"holds no {_SINGLE} and no {_INDEX}; expected a model folder with weights"
+
+
+def _open(path: Path) -> Any:
+    with path.open("rb") as file:
+        if file.read(24).startswith(b"version https://git-lfs"):
+            raise ModelError(
+                Problem(where=str(path), message="is a Git LFS pointer, not the weights; run `git lfs pull`")
+            )
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError, ValueError) as error:
+        message = f"is not a whole safetensors file ({error}); download it again"
+        raise ModelError(Problem(where=str(path), message=message)) from None
+
+
+def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignored: Iterable[str] = ()) -> None:
+    """Compares a folder's tensors with what the model needs.
+
+    Args:
+        weights: the folder.
+        expected: name in the folder -> global shape.
+        ignored: names that may stand in the folder without being needed.
+
+    Raises:
+        ModelError: missing or unexpected tensors, or other shapes; all of them, each as its own problem.
+    """
+    problems: list[Problem] = []
+    names = weights.names
+    for name, shape in expected.items():
+        if name not in names:
+            problems.append(Problem(where=str(weights.folder), message=f"the weight {name} is missing"))
+        elif weights.shape(name) != shape:
+            message = f"{name} has the shape {weights.shape(name)}; config.json asks for {shape}"
+            problems.append(Problem(where=weights.where(name), message=message))
+    extra = names - set(expected) - set(ignored)
+    for name in sorted(n for n in extra if not n.endswith((".inv_freq", ".masked_bias", ".attn.bias"))):
+        problems.append(Problem(where=weights.where(name), message=f"{name} has no place in this architecture"))
+    if problems:
+        raise ModelError(problems)

@@ -1,0 +1,25 @@
+"""Data parallel without sharding: every rank holds everything, gradients are averaged while backward runs."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+
+
+def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.device) -> nn.Module:
+    """Wraps a model whose weights are already equal on all ranks (every rank read the same files).
+
+    Gradients are views of the communication buckets: no second copy of them exists. Buffers are constants that every
+    rank computes alike (rotary frequencies); DDP would send them before each forward, so it is told to leave them.
+    """
+    constants = [name for name, _ in root.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
+    return DistributedDataParallel(
+        root,
+        device_ids=[device] if device.type == "cuda" else None,
+        process_group=group,
+        gradient_as_bucket_view=True,
+        init_sync=False,
+    )

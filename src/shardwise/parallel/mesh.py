@@ -1,0 +1,91 @@
+"""The process group and the device mesh: which rank stands where on the axes of a layout.
+
+The mesh has all axes of `spec.layout.AXES` in their order, those of degree 1 too, so that nothing that uses it asks
+which axes exist. spec/layout.py says which rank has which coordinates; a test compares it with this mesh.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from shardwise.errors import InputError
+from shardwise.spec.layout import AXES, Layout
+
+#: Long enough for rank 0 to write and verify a large model while the others wait.
+TIMEOUT = timedelta(minutes=60)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This process's place.
+
+    Attributes:
+        mesh: all axes of the layout.
+        data_group: ranks that see different samples and hold the same slice of the model.
+        control: a group over all ranks for small messages on the CPU, whatever moves the tensors.
+    """
+
+    layout: Layout
+    rank: int
+    local_rank: int
+    size: int
+    device: torch.device
+    mesh: DeviceMesh
+    data_group: dist.ProcessGroup
+    control: dist.ProcessGroup
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of each global batch this rank sees."""
+        return self.layout.data_rank(self.rank)
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0, which writes what is written once."""
+        return self.rank == 0
+
+
+def join_world(layout: Layout) -> World:
+    """Initialises torch.distributed from the launcher's environment and lays the mesh.
+
+    Raises:
+        InputError: the number of started processes is not the layout's.
+    """
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if size != layout.world_size:
+        raise InputError(f"{size} processes were started; the layout {layout.strategy} needs {layout.world_size}")
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        _init_process_group(device, rank=rank, size=size)
+    mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
+    control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
+    return World(
+        layout=layout,
+        rank=rank,
+        local_rank=local_rank,
+        size=size,
+        device=device,
+        mesh=mesh,
+        data_group=mesh["dp_replicate", "dp_shard"]._flatten("dp").get_group(),
+        control=control,
+    )
+
+
+def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
+    backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
+    if size == 1 and "MASTER_ADDR" not in os.environ:
+        # One process needs no rendezvous and opens no port.
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+    else:
+        dist.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)

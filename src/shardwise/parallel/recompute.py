@@ -1,0 +1,54 @@
+"""Activation recompute: what a block saves for the backward pass, and what it computes again.
+
+Always non-reentrant: the reentrant kind needs inputs that require gradients, which frozen embeddings do not give. It
+wraps `forward`, inside the hooks of sharding, so that gathered weights serve the recomputation too and no parameter
+changes its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from shardwise.spec.layout import Recompute
+
+_aten = torch.ops.aten
+
+#: Costly to compute again for the bytes they take: matrix products of weights and attention.
+_SAVED = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+
+
+def apply_recompute(blocks: Iterable[nn.Module], kind: Recompute) -> None:
+    """Makes each block save its inputs only (`full`), or also its matrix products and attention (`selective`)."""
+    if kind == "none":
+        return
+    for block in blocks:
+        block.forward = partial(_RECOMPUTE[kind], block.forward)
+
+
+def _full(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+def _selective(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    contexts = partial(create_selective_checkpoint_contexts, _policy)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+
+def _policy(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "selective": _selective}

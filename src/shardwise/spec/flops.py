@@ -1,0 +1,45 @@
+"""Model FLOPs of a token: the one formula behind every MFU, forecast or measured.
+
+Chowdhery et al., "PaLM" (2022), appendix B: 6 FLOPs per matrix parameter (2 forward, 2 for the gradient of inputs, 2
+for the gradient of weights) and 12 * layers * width * length for attention, recompute not counted. Frozen matrices
+need no weight gradient, so LoRA costs 4 per frozen matrix parameter and 6 per adapter parameter.
+"""
+
+from __future__ import annotations
+
+from shardwise.spec.job import LoraSpec
+from shardwise.spec.model import Matrix, ModelShape
+
+
+def matrix_parameters(shape: ModelShape) -> int:
+    """Elements of all matrices a token is multiplied with: blocks and head (tied or not), not the embedding lookup."""
+    block = sum(matrix.count * matrix.rows * matrix.columns for matrix in shape.matrices)
+    return shape.num_layers * block + shape.vocab_size * shape.hidden_size
+
+
+def is_target(matrix: Matrix, targets: str | list[str]) -> bool:
+    """Whether an adapter hangs on a matrix, by PEFT's rule: `all-linear`, or the end of its name."""
+    if targets == "all-linear":
+        return True
+    names = [targets] if isinstance(targets, str) else targets
+    return any(matrix.name == name or matrix.name.endswith(f".{name}") for name in names)
+
+
+def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
+    """Elements of all LoRA adapters: r * (rows + columns) for each target matrix (Hu et al., 2021, section 4)."""
+    targets = [matrix for matrix in shape.matrices if is_target(matrix, lora.target_modules)]
+    return shape.num_layers * sum(m.count * lora.r * (m.rows + m.columns) for m in targets)
+
+
+def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | None) -> float:
+    """FLOPs of one token, forward and backward.
+
+    Args:
+        shape: the model.
+        length: mean tokens a sequence has, which attention reaches over.
+        lora: adapters, or None where everything is trained.
+    """
+    attention = 12 * shape.num_layers * shape.num_attention_heads * shape.head_dim * length
+    if lora is None:
+        return 6 * matrix_parameters(shape) + attention
+    return 4 * matrix_parameters(shape) + 6 * adapter_parameters(shape, lora) + attention

@@ -1,0 +1,260 @@
+"""The one place that composes: job, execution, model, method, layout and data become something that takes steps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from shardwise.catalog.models import read_model
+from shardwise.data.batches import Batches, EvalBatches
+from shardwise.data.store import PreparedData
+from shardwise.errors import RunDirectoryError, UnsupportedError
+from shardwise.methods.lora import add_adapters, initial_adapter
+from shardwise.models.anatomy import find_anatomy
+from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
+from shardwise.models.weights import Weights
+from shardwise.parallel.apply import Spread, parallelize
+from shardwise.parallel.mesh import World
+from shardwise.spec.flops import model_flops_per_token
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution
+from shardwise.spec.run import RunDirectory, read_json
+from shardwise.spec.support import execution_refusals
+from shardwise.train.checkpoint import Checkpoints
+from shardwise.train.journal import Journal
+from shardwise.train.loss import LossModule
+from shardwise.train.memory import MemoryMeter
+from shardwise.train.metrics import Metrics, Rates
+from shardwise.train.optim import build_optimizer, build_schedule
+from shardwise.train.precision import TYPES, Types
+from shardwise.train.rates import peak_flops
+from shardwise.train.save import Result
+from shardwise.train.step import Step
+from shardwise.train.trackers import Trackers, open_trackers
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A spread model and what is known about it.
+
+    Attributes:
+        parameters: (Hugging Face name, parameter), each tensor once.
+    """
+
+    spread: Spread
+    types: Types
+    result: Result
+
+    @property
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """All parameters by name."""
+        return self.result.parameters
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """What the optimizer changes."""
+        return [parameter for _, parameter in self.parameters if parameter.requires_grad]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """Everything the loop uses."""
+
+    job: Job
+    world: World
+    model: TrainedModel
+    step: Step
+    batches: Batches
+    evaluation: EvalBatches | None
+    data: PreparedData
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    checkpoints: Checkpoints
+    metrics: Metrics
+    meter: MemoryMeter
+
+
+def build_model(job: Job, execution: Execution, *, world: World) -> TrainedModel:
+    """Loads, adapts and spreads the model of a job.
+
+    Raises:
+        UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
+        ModelError: the model folder cannot be used.
+    """
+    reasons = execution_refusals(job, execution)
+    if reasons:
+        raise UnsupportedError("; ".join(reasons))
+    types = TYPES[execution.precision]
+    source = find_model_folder(job.model)
+    weights = Weights(source)
+    config = read_config(source)
+    model = build_on_meta(config, attn_implementation=execution.attn_implementation)
+    adapters = add_adapters(model, job.adapters, base_model=job.model) if job.adapters else None
+    _set_types(model, types)
+    anatomy = find_anatomy(model)
+    spread = parallelize(
+        LossModule(anatomy, types=types, kind=execution.loss),
+        blocks=list(anatomy.blocks),
+        execution=execution,
+        world=world,
+        compute_dtype=types.compute,
+        materialise=lambda: materialise(
+            model,
+            weights=weights,
+            device=world.device,
+            initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
+        ),
+    )
+    result = Result(
+        model=model,
+        adapters=adapters,
+        source=source,
+        source_dtype=_source_dtype(config),
+        parameters=list(model.named_parameters()),
+    )
+    return TrainedModel(spread=spread, types=types, result=result)
+
+
+def _set_types(model: nn.Module, types: Types) -> None:
+    """Gives each parameter, still on the meta device, the type it will be stored in."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
+
+
+def _source_dtype(config: Any) -> torch.dtype:
+    dtype = getattr(config, "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def build(run: RunDirectory, job: Job, execution: Execution, *, world: World, journal: Journal) -> Build:
+    """Composes a run.
+
+    Raises:
+        InputError: job, model or data cannot be used; a sentence says why.
+    """
+    prepared = read_json(run.data)
+    if prepared is None:
+        raise RunDirectoryError(f"{run.data} is missing; start the run with `shardwise train`, which prepares the data")
+    torch.manual_seed(job.train.seed + world.data_rank)
+    if job.train.full_determinism:
+        torch.use_deterministic_algorithms(True)
+    journal.enter("loading")
+    model = build_model(job, execution, world=world)
+    data = PreparedData.open(Path(prepared["train"]["folder"]))
+    batches = _batches(job, execution, data=data, world=world, padding_id=prepared["padding_id"])
+    optimizer = build_optimizer(model.trainable, train=job.train, name=execution.optimizer)
+    meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
+    return Build(
+        job=job,
+        world=world,
+        model=model,
+        step=Step(spread=model.spread, world=world),
+        batches=batches,
+        evaluation=_evaluation(execution, prepared, world=world),
+        data=data,
+        optimizer=optimizer,
+        schedule=build_schedule(optimizer, train=job.train, total_steps=batches.total_steps),
+        checkpoints=Checkpoints(
+            run=run,
+            world=world,
+            journal=journal,
+            parameters=model.parameters,
+            optimizer=optimizer,
+            fingerprint=_fingerprint(job, prepared),
+            keep=job.train.save_total_limit,
+        ),
+        metrics=_metrics(
+            run, job, execution, world=world, journal=journal, meter=meter, batches=batches, data=prepared
+        ),
+        meter=meter,
+    )
+
+
+def _batches(job: Job, execution: Execution, *, data: PreparedData, world: World, padding_id: int) -> Batches:
+    return Batches(
+        data,
+        global_batch_size=job.train.global_batch_size,
+        micro_batch_size=execution.micro_batch_size,
+        data_rank=world.data_rank,
+        data_world_size=world.layout.data_world_size,
+        seed=job.train.seed,
+        shuffle=job.data.shuffle,
+        num_epochs=job.train.num_train_epochs,
+        max_steps=job.train.max_steps,
+        padding_id=padding_id,
+    )
+
+
+def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World) -> EvalBatches | None:
+    if prepared.get("eval") is None:
+        return None
+    return EvalBatches(
+        PreparedData.open(Path(prepared["eval"]["folder"])),
+        micro_batch_size=execution.micro_batch_size,
+        data_rank=world.data_rank,
+        data_world_size=world.layout.data_world_size,
+        padding_id=prepared["padding_id"],
+    )
+
+
+def _metrics(
+    run: RunDirectory,
+    job: Job,
+    execution: Execution,
+    *,
+    world: World,
+    journal: Journal,
+    meter: MemoryMeter,
+    batches: Batches,
+    data: dict[str, Any],
+) -> Metrics:
+    mean_length = data["train"]["num_tokens"] / max(1, data["train"]["num_samples"])
+    rates = Rates(
+        flops_per_token=model_flops_per_token(read_model(job.model), length=mean_length, lora=job.adapters),
+        peak_flops=peak_flops(world.device, TYPES[execution.precision].compute)[0],
+    )
+    trackers = open_trackers(job, run, complain=journal.say) if world.is_first else Trackers({}, complain=journal.say)
+    return Metrics(
+        run,
+        world=world,
+        journal=journal,
+        meter=meter,
+        trackers=trackers,
+        rates=rates,
+        total_steps=batches.total_steps,
+        logging_steps=job.train.logging_steps,
+    )
+
+
+#: Fields of a job that say how it runs or what is shown, not what is trained; they may change between resumptions.
+_NOT_TRAINING = ("output_dir", "hardware", "goal", "layout")
+_NOT_TRAINING_TRAIN = (
+    "save_steps",
+    "save_total_limit",
+    "eval_steps",
+    "logging_steps",
+    "report_to",
+    "micro_batch_size",
+    "gradient_checkpointing",
+    "offload",
+    "loss",
+    "attn_implementation",
+    "compile",
+)
+
+
+def _fingerprint(job: Job, prepared: dict[str, Any]) -> str:
+    """A hash of what is trained, on what: the same on every layout."""
+    plain = job.to_json()
+    for key in _NOT_TRAINING:
+        plain.pop(key)
+    for key in _NOT_TRAINING_TRAIN:
+        cast(dict[str, Any], plain["train"]).pop(key)
+    text = json.dumps({"job": plain, "data": prepared["fingerprint"]}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

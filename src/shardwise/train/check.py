@@ -1,0 +1,99 @@
+"""A clean process that loads `final/` as a user would and compares it with what the live model said.
+
+    python -m shardwise.train.check FOLDER PROBE.safetensors --compute-dtype float32 --base SOURCE
+
+Exit 0 and one JSON line, or exit 1 and one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+#: Largest difference of logits over their standard deviation. The same kernels on the same values agree far better in
+#: float32; in bfloat16 one rounding of a weight or sum moves a logit by up to 2^-8 of its size.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Checks one folder; see the module's docstring."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("probe", type=Path)
+    parser.add_argument("--compute-dtype", choices=sorted(TOLERANCE), required=True)
+    parser.add_argument("--base", required=True)
+    options = parser.parse_args(arguments)
+    request = load_file(options.probe)
+    load = _load_adapter if (options.folder / "adapter_config.json").is_file() else _load_model
+    model, faults = load(options.folder, base=options.base)
+    faults += _not_finite(options.folder)
+    difference = 0.0
+    if not faults:
+        difference = _difference(model, request, compute=getattr(torch, options.compute_dtype))
+        if difference > TOLERANCE[options.compute_dtype]:
+            faults.append(
+                f"its logits differ from the live model's by {difference:.2e} standard deviations; "
+                f"expected at most {TOLERANCE[options.compute_dtype]:.0e}"
+            )
+    if faults:
+        print(f"the saved folder is not the trained model: {'; '.join(faults[:3])}", file=sys.stderr)
+        return 1
+    print(json.dumps({"ok": True, "difference": difference}))
+    return 0
+
+
+def _load_model(folder: Path, *, base: str) -> tuple[Any, list[str]]:
+    del base
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, trust_remote_code=False)
+    model, info = loaded
+    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    return model, [f"{kind.replace('_', ' ')} {sorted(map(str, info[kind]))[:3]}" for kind in kinds if info.get(kind)]
+
+
+def _load_adapter(folder: Path, *, base: str) -> tuple[Any, list[str]]:
+    from peft import PeftModel, get_peft_model_state_dict
+    from transformers import AutoModelForCausalLM
+
+    source = AutoModelForCausalLM.from_pretrained(base, trust_remote_code=False)
+    model = PeftModel.from_pretrained(source, str(folder))
+    stored = load_file(folder / "adapter_model.safetensors")
+    expected = get_peft_model_state_dict(model, save_embedding_layers=False)
+    faults = [f"{name} has no place in PEFT's model" for name in stored.keys() - expected.keys()]
+    faults += [f"{name} is missing" for name in expected.keys() - stored.keys()]
+    if not any(bool(tensor.any()) for name, tensor in stored.items() if "lora_B" in name):
+        faults.append("every lora_B is zero: nothing was trained")
+    return model, faults
+
+
+def _not_finite(folder: Path) -> list[str]:
+    faults: list[str] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        if file.name.startswith("."):
+            continue
+        faults += [
+            f"{name} holds NaN or infinity" for name, t in load_file(file).items() if not torch.isfinite(t).all()
+        ]
+    return faults
+
+
+@torch.no_grad()
+def _difference(model: Any, request: dict[str, torch.Tensor], *, compute: torch.dtype) -> float:
+    """Largest difference of logits, over the standard deviation of the live ones."""
+    model = model.to(compute).eval()
+    logits = model(input_ids=request["probe"], use_cache=False).logits.float()
+    live = request["logits"]
+    if logits.shape != live.shape:
+        return float("inf")
+    return ((logits - live).abs().max() / live.std().clamp_min(1e-6)).item()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Folders that appear whole or not at all, and file actions that no rank fails alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from safetensors import SafetensorError
+
+from shardwise.errors import ShardwiseError
+from shardwise.parallel.mesh import World
+from shardwise.spec.run import sync_folder
+
+T = TypeVar("T")
+
+
+class SaveError(ShardwiseError):
+    """A file action failed on some rank; every rank raises this with the same sentence."""
+
+
+def together(world: World, action: Callable[[], T], *, what: str) -> T:
+    """Runs a file action on this rank, then learns whether it worked on all.
+
+    Raises:
+        SaveError: it failed on some rank; names it.
+    """
+    result: Any = None
+    failure: str | None = None
+    try:
+        result = action()
+    except (OSError, SafetensorError, ValueError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    failures: list[str | None] = [None] * world.size
+    dist.all_gather_object(failures, failure, group=world.control)
+    for rank, reason in enumerate(failures):
+        if reason is not None:
+            raise SaveError(f"{what} failed on rank {rank}: {reason}")
+    return result
+
+
+@contextmanager
+def staged(world: World, target: Path) -> Iterator[Path]:
+    """A fresh folder beside the target that all ranks fill; on leaving, one rename makes it the target.
+
+    The rename is the only commit point. If anything fails, the fresh folder is removed and the target is as it was.
+    """
+    names = [f".{target.name}.{uuid.uuid4().hex[:8]}"]
+    dist.broadcast_object_list(names, src=0, group=world.control)
+    folder = target.with_name(names[0])
+    try:
+        together(
+            world,
+            lambda: folder.mkdir(parents=True, exist_ok=True),
+            what=f"making a folder for {target.name}",
+        )
+        yield folder
+        together(
+            world,
+            lambda: _commit(folder, target) if world.is_first else None,
+            what=f"committing {target.name}",
+        )
+    except BaseException:
+        if world.is_first:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _commit(folder: Path, target: Path) -> None:
+    sync_folder(folder)
+    replaced = target.with_name(f".{target.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)
+    if target.exists():
+        target.rename(replaced)
+    folder.rename(target)
+    sync_folder(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def seal(path: Path) -> dict[str, Any]:
+    """Makes a written file durable and returns its size and sha256."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size": path.stat().st_size, "sha256": digest}
+
+
+def file_fault(path: Path, recorded: dict[str, Any]) -> str | None:
+    """What is wrong with a file beside its record, or None."""
+    if not path.is_file() or path.is_symlink():
+        return f"{path.name} is missing"
+    if path.stat().st_size != recorded["size"]:
+        return f"{path.name} has {path.stat().st_size} bytes; {recorded['size']} were written"
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != recorded["sha256"]:
+            return f"{path.name} is not what was written (its sha256 differs)"
+    return None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes staged folders that an earlier run was killed in."""
+    for pattern in (".checkpoint-*", ".final.*"):
+        for leftover in folder.glob(pattern):
+            shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,84 @@
+"""The loop: what happens in training, in the order it happens. It does not know how the model is spread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.train.build import Build
+from shardwise.train.guards import check_finite, check_replicas
+from shardwise.train.journal import Journal
+from shardwise.train.optim import clip_gradients, learning_rate
+from shardwise.train.signals import StopFlag
+
+#: Replicas are compared at the start, every so many steps, and before every save.
+REPLICA_CHECK_STEPS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        steps: optimizer steps done in all.
+        signal: the signal it stopped on, or 0 if it finished.
+    """
+
+    steps: int
+    signal: int = 0
+
+
+def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outcome:
+    """Trains from step `start` to the end, or to a signal.
+
+    Raises:
+        GuardError: a loss or gradient is not finite, or replicas differ.
+    """
+    train_spec = build.job.train
+    total = build.batches.total_steps
+    for batch in build.batches.from_(start):
+        rate = learning_rate(build.optimizer)
+        with build.metrics.measuring(batch.step):
+            loss = build.step(batch)
+            norm = clip_gradients(build.model.trainable, max_norm=train_spec.max_grad_norm)
+            check_finite(
+                build.world,
+                step=batch.step,
+                loss=loss,
+                norm=norm,
+                bad_sample=lambda batch=batch: build.step.first_bad_sample(batch),
+                where=build.data.where,
+            )
+            build.optimizer.step()
+            build.schedule.step()
+            build.optimizer.zero_grad()
+        journal.step = batch.step
+        last = batch.step == total
+        pulse = build.metrics.pulse(stop=stop.number)
+        eval_loss = evaluate(build) if last or _due(batch.step, train_spec.eval_steps) else None
+        build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
+        stopping = bool(pulse.stop) and not last
+        saving = stopping or _due(batch.step, train_spec.save_steps)
+        if saving or last or _due(batch.step, REPLICA_CHECK_STEPS):
+            check_replicas(build.world, build.model.parameters, when=f"after step {batch.step}")
+        if saving:
+            build.checkpoints.save(batch.step)
+        if stopping:
+            return Outcome(steps=batch.step, signal=pulse.stop)
+    return Outcome(steps=total)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def evaluate(build: Build) -> float | None:
+    """Loss per trained token over the evaluation data, the same for any number of ranks; None where there is none."""
+    if build.evaluation is None:
+        return None
+    build.model.spread.module.eval()
+    summed, tokens = 0.0, 0
+    for batch in build.evaluation:
+        summed += build.step.evaluate(batch)
+        tokens += batch.trained_tokens
+    build.model.spread.module.train()
+    return summed / tokens

@@ -1,0 +1,100 @@
+"""Measured memory of a rank: what it holds, read from live tensors, and the peak of a step.
+
+On a GPU the allocator counts. On the CPU the same allocations are read from the profiler's memory events of the first
+two steps, the second of which has optimizer states: the peak above the step's beginning, on top of what was held then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile
+
+#: Steps measured on the CPU.
+_MEASURED_STEPS = (1, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Bytes a rank holds between steps."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def held(parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer) -> Held:
+    """Counts storages, each once, of parameters, gradients and optimizer states."""
+    parameters = list(parameters)
+    states = [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+    return Held(
+        weights=_bytes(parameters),
+        gradients=_bytes(p.grad for p in parameters if p.grad is not None),
+        optimizer=_bytes(states),
+    )
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    storages: dict[int, int] = {}
+    for tensor in tensors:
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        storage = local.untyped_storage()
+        storages[storage.data_ptr() or id(storage)] = local.numel() * local.element_size()
+    return sum(storages.values())
+
+
+class MemoryMeter:
+    """Peak memory of this rank so far."""
+
+    def __init__(
+        self, device: torch.device, *, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._device = device
+        self._parameters = parameters
+        self._optimizer = optimizer
+        self._peak = 0
+
+    @property
+    def kind(self) -> str:
+        """What the figure is."""
+        return "cuda_allocated" if self._device.type == "cuda" else "cpu_allocation_events"
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was allocated at one instant."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return self._peak
+
+    @contextmanager
+    def watch(self, step: int) -> Iterator[None]:
+        """Measures the step inside, where this device needs it to be watched."""
+        if self._device.type == "cuda" or step not in _MEASURED_STEPS:
+            yield
+            return
+        before = held(self._parameters, self._optimizer).total
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
+            yield
+        self._peak = max(self._peak, before + _highest(profiler))
+
+
+def _highest(profiler: Any) -> int:
+    """Largest sum of allocations minus frees since the profiler began, in order of time."""
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    now = highest = 0
+    for event in events:
+        now += event.nbytes()
+        highest = max(highest, now)
+    return highest

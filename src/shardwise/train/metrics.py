@@ -1,0 +1,174 @@
+"""Figures of each optimizer step: metrics.jsonl, trackers, plain progress lines.
+
+Every figure recomputes from others: tokens_per_second = tokens / step_seconds, and
+mfu = model FLOPs per token * tokens_per_second / (ranks * dense peak FLOP/s). Tokens are real ones; padding is not
+throughput.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardwise.data.batches import GlobalBatch
+from shardwise.parallel.mesh import World
+from shardwise.spec.run import RunDirectory, append_line
+from shardwise.train.journal import Journal
+from shardwise.train.memory import MemoryMeter
+from shardwise.train.trackers import Trackers
+from shardwise.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """What all ranks learn of each other at a step's edge, in one small collective.
+
+    Attributes:
+        peak_memory_bytes: by rank.
+        busy: share of the step in which the rank worked, by rank.
+        stop: the signal some rank was asked to stop with, or 0.
+    """
+
+    peak_memory_bytes: list[int]
+    busy: list[float]
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Constants of the run that turn tokens and seconds into MFU.
+
+    Attributes:
+        flops_per_token: model FLOPs, forward and backward, of one token.
+        peak_flops: dense peak of one device in the compute type, or None where it is not known.
+    """
+
+    flops_per_token: float
+    peak_flops: float | None
+
+
+class Metrics:
+    """Measures steps and writes them down; only rank 0 writes."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        *,
+        world: World,
+        journal: Journal,
+        meter: MemoryMeter,
+        trackers: Trackers,
+        rates: Rates,
+        total_steps: int,
+        logging_steps: int,
+    ) -> None:
+        self._run = run
+        self._world = world
+        self._journal = journal
+        self._meter = meter
+        self._trackers = trackers
+        self._rates = rates
+        self._total_steps = total_steps
+        self._logging_steps = logging_steps
+        self._began = time.monotonic()
+        self._seconds = 0.0
+        self._busy = 0.0
+
+    @contextmanager
+    def measuring(self, step: int) -> Iterator[None]:
+        """Times the step inside."""
+        began, cpu = time.perf_counter(), time.process_time()
+        with self._meter.watch(step):
+            yield
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize(self._world.device)
+        self._seconds = time.perf_counter() - began
+        self._busy = self._utilization(time.process_time() - cpu)
+
+    def _utilization(self, cpu_seconds: float) -> float:
+        """What nvidia-smi means on a GPU; on the CPU, the share of its threads' time that was worked."""
+        if self._world.device.type == "cuda":
+            try:
+                return torch.cuda.utilization(self._world.device) / 100
+            except (ModuleNotFoundError, RuntimeError):
+                return float("nan")
+        return min(1.0, cpu_seconds / (self._seconds * torch.get_num_threads()))
+
+    def pulse(self, *, stop: int) -> Pulse:
+        """Exchanges this rank's figures, and whether it was asked to stop."""
+        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop], dtype=torch.float64)
+        everyone = torch.empty(self._world.size * 3, dtype=torch.float64)
+        dist.all_gather_into_tensor(everyone, mine, group=self._world.control)
+        rows = everyone.view(-1, 3).tolist()
+        return Pulse(
+            peak_memory_bytes=[int(peak) for peak, _, _ in rows],
+            busy=[busy for _, busy, _ in rows],
+            stop=int(max(stop for _, _, stop in rows)),
+        )
+
+    def record(
+        self,
+        batch: GlobalBatch,
+        *,
+        loss: float,
+        norm: float,
+        learning_rate: float,
+        pulse: Pulse,
+        eval_loss: float | None,
+    ) -> None:
+        """Writes one step down."""
+        rate = batch.tokens / self._seconds
+        figures: dict[str, Any] = {
+            "step": batch.step,
+            "epoch": round(batch.epoch, 6),
+            "loss": loss,
+            "grad_norm": norm,
+            "learning_rate": learning_rate,
+            "tokens": batch.tokens,
+            "trained_tokens": batch.trained_tokens,
+            "step_seconds": self._seconds,
+            "tokens_per_second": rate,
+            "mfu": self._mfu(rate),
+            "gpu_utilization": _mean(pulse.busy),
+            "peak_memory_bytes": pulse.peak_memory_bytes,
+        }
+        if eval_loss is not None:
+            figures["eval_loss"] = eval_loss
+        if self._world.is_first:
+            append_line(self._run.metrics, figures)
+        numbers = {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and k != "step"}
+        self._trackers.record(numbers, step=batch.step)
+        if batch.step % self._logging_steps == 0 or batch.step in (1, self._total_steps):
+            self._journal.say(self._line(figures))
+
+    def _mfu(self, tokens_per_second: float) -> float | None:
+        if not self._rates.peak_flops:
+            return None
+        return self._rates.flops_per_token * tokens_per_second / (self._world.size * self._rates.peak_flops)
+
+    def _line(self, figures: dict[str, Any]) -> str:
+        left = (self._total_steps - figures["step"]) * figures["step_seconds"]
+        evaluated = f"  eval loss {figures['eval_loss']:.4f}" if "eval_loss" in figures else ""
+        return (
+            f"step {figures['step']}/{self._total_steps}  loss {figures['loss']:.4f}{evaluated}  "
+            f"grad norm {figures['grad_norm']:.3f}  lr {figures['learning_rate']:.2e}  "
+            f"{figures['tokens_per_second']:.0f} tokens/s  peak {format_bytes(max(figures['peak_memory_bytes']))}  "
+            f"ETA {format_seconds(left)}"
+        )
+
+    def close(self) -> None:
+        """Ends the trackers."""
+        self._trackers.close()
+
+
+def _mean(shares: list[float]) -> float | None:
+    """The mean over ranks, or None where a rank could not measure it."""
+    mean = sum(shares) / len(shares)
+    return None if math.isnan(mean) else mean

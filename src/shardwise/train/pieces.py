@@ -1,0 +1,89 @@
+"""Tensors as pieces: a name, a global shape, and the window this rank holds.
+
+Checkpoints are made of pieces under Hugging Face names, so that what one layout wrote another can read: a window is
+filled from whatever stored windows overlap it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from shardwise.models.load import local_window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """The part of one named tensor that a rank holds.
+
+    Attributes:
+        shape: global shape.
+        offsets: where the part begins in each dim.
+        local: the part itself, live storage and not a copy.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    local: torch.Tensor
+
+
+def piece(name: str, tensor: torch.Tensor) -> Piece:
+    """The local part of a plain or sharded tensor."""
+    offsets, _ = local_window(tensor)
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return Piece(name=name, shape=tuple(tensor.shape), offsets=offsets, local=local.detach())
+
+
+def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Piece]:
+    """What is trained; frozen weights stay in the model folder they came from."""
+    return [piece(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+
+
+def optimizer_pieces(parameters: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer) -> list[Piece]:
+    """Optimizer states as `optimizer.STATE.PARAMETER`."""
+    found: list[Piece] = []
+    for name, parameter in parameters:
+        state: dict[str, Any] = optimizer.state.get(parameter, {})
+        found += [piece(f"optimizer.{key}.{name}", v) for key, v in state.items() if isinstance(v, torch.Tensor)]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSlice:
+    """A stored window: which file, where it begins, how long it is in each dim."""
+
+    file: str
+    offsets: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+def overlap(target: Piece, stored: StoredSlice) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+    """Where a stored window and a piece meet, as (slices into the piece, slices into the stored window)."""
+    into_piece: list[slice] = []
+    into_stored: list[slice] = []
+    for at, length, begin, count in zip(
+        target.offsets, target.local.shape, stored.offsets, stored.lengths, strict=True
+    ):
+        first, end = max(at, begin), min(at + length, begin + count)
+        if first >= end:
+            return None
+        into_piece.append(slice(first - at, end - at))
+        into_stored.append(slice(first - begin, end - begin))
+    return tuple(into_piece), tuple(into_stored)
+
+
+def num_covered(windows: Sequence[tuple[slice, ...]]) -> int:
+    """Elements of disjoint windows."""
+    total = 0
+    for window in windows:
+        count = 1
+        for part in window:
+            count *= part.stop - part.start
+        total += count
+    return total

@@ -1,0 +1,207 @@
+"""One rank: `python -m shardwise.train.worker RUN_DIR`, started by the launcher, by torchrun or by a cluster.
+
+It reads the run directory and nothing else, and leaves its results and, if it fails, the cause there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardwise import __version__
+from shardwise.errors import InputError, RunDirectoryError
+from shardwise.parallel.mesh import World, join_world
+from shardwise.spec.job import Job, read_job
+from shardwise.spec.layout import Execution
+from shardwise.spec.plan import read_plan
+from shardwise.spec.run import RunDirectory, write_json
+from shardwise.train.build import Build, build
+from shardwise.train.durable import remove_leftovers
+from shardwise.train.guards import agree, check_layout, check_replicas, gather
+from shardwise.train.journal import Journal
+from shardwise.train.loop import Outcome, train
+from shardwise.train.memory import held
+from shardwise.train.precision import TYPES, type_name
+from shardwise.train.rates import peak_flops
+from shardwise.train.save import save_final
+from shardwise.train.signals import StopFlag
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one rank of the run directory named by the only argument; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) != 1:
+        print("usage: python -m shardwise.train.worker RUN_DIR", file=sys.stderr)
+        return 2
+    run = RunDirectory(Path(arguments[0]).resolve())
+    journal = Journal(run=run, rank=int(os.environ.get("RANK", "0")))
+    journal.started()
+    stop = StopFlag()
+    stop.listen()
+    try:
+        _run(run, journal=journal, stop=stop)
+    except Exception as error:
+        # Whatever ends a rank is left as a cause for the launcher; the traceback goes to this rank's log.
+        journal.failed(error)
+        if isinstance(error, InputError):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return error.exit_code
+        raise
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return 0
+
+
+def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> None:
+    job, execution = read_request(run)
+    _limit_threads()
+    world = join_world(execution.layout)
+    agree(world, {"job": job.to_json(), "execution": execution.to_json(), "versions": _versions()})
+    if world.is_first:
+        remove_leftovers(run.root)
+        (run.logs / "outcome.json").unlink(missing_ok=True)
+        write_json(run.environment, _environment(world, execution))
+    began = time.monotonic()
+    composed = build(run, job, execution, world=world, journal=journal)
+    check_layout(world, composed.model.parameters)
+    check_replicas(world, composed.model.parameters, when="at the start")
+    start = composed.checkpoints.restore()
+    _advance(composed, start)
+    journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
+    outcome = train(composed, start=start, journal=journal, stop=stop)
+    seconds = time.monotonic() - began
+    _finish(composed, outcome, run=run, journal=journal, seconds=seconds)
+
+
+def read_request(run: RunDirectory) -> tuple[Job, Execution]:
+    """The job and the chosen execution of a run directory.
+
+    Raises:
+        InputError: either is missing or broken, or the plan chose nothing.
+    """
+    job = read_job(run.resolved)
+    chosen = read_plan(run.plan).best
+    if chosen is None:
+        raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
+    return job, chosen.execution
+
+
+def _limit_threads() -> None:
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def _advance(composed: Build, start: int) -> None:
+    """Puts the schedule where it was after `start` steps."""
+    if not start:
+        return
+    composed.schedule.last_epoch = start - 1
+    composed.schedule.step()
+
+
+def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal, seconds: float) -> None:
+    world = composed.world
+    ranks = gather(world, _rank_figures(composed))
+    if world.is_first:
+        write_json(run.measured, _measured(composed, outcome, ranks=ranks, seconds=seconds))
+    composed.metrics.close()
+    if not outcome.signal:
+        save_final(
+            composed.model.result,
+            run=run,
+            world=world,
+            journal=journal,
+            spread=composed.model.spread,
+            types=composed.model.types,
+            probe=_probe(composed),
+        )
+    name = "stopped" if outcome.signal else "finished"
+    journal.outcome(name, signal=outcome.signal or None)
+    journal.enter("done", outcome=name)
+
+
+def _probe(composed: Build, *, length: int = 64) -> torch.Tensor:
+    """Token ids [1, length at most] of the first training sample, on which saved and live models are compared."""
+    ids, _, _ = composed.data.sample(0)
+    return torch.tensor(ids[:length].tolist(), dtype=torch.int64).unsqueeze(0)
+
+
+def _rank_figures(composed: Build) -> dict[str, Any]:
+    mine = held((p for _, p in composed.model.parameters), composed.optimizer)
+    # Gradients are freed at the step's edge; at its peak every trained element has one.
+    gradients = held_gradients(composed)
+    peak = composed.meter.peak_bytes
+    return {
+        "rank": composed.world.rank,
+        "peak_memory_bytes": peak,
+        "weights": mine.weights,
+        "gradients": gradients,
+        "optimizer": mine.optimizer,
+        "other": max(0, peak - mine.weights - gradients - mine.optimizer),
+    }
+
+
+def held_gradients(composed: Build) -> int:
+    """Bytes of gradients at the end of a backward pass: one per trained element that this rank keeps."""
+    local = [getattr(p, "_local_tensor", p) for p in composed.model.trainable]
+    return sum(p.numel() * p.element_size() for p in local)
+
+
+def _measured(composed: Build, outcome: Outcome, *, ranks: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    states = [
+        v for s in composed.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.ndim
+    ]
+    frozen = {type_name(p.dtype) for _, p in composed.model.parameters if not p.requires_grad}
+    return {
+        "version": 1,
+        "kind": composed.meter.kind,
+        "ranks": ranks,
+        "dtypes": {
+            "weights": "/".join(sorted({type_name(p.dtype) for p in composed.model.trainable})),
+            "frozen": "/".join(sorted(frozen)) or None,
+            "compute": type_name(composed.model.types.compute),
+            "reduction": type_name(
+                torch.float32 if composed.world.layout.dp_shard > 1 else composed.model.types.trainable
+            ),
+            "optimizer": "/".join(sorted({type_name(v.dtype) for v in states})) or None,
+        },
+        "train_seconds": seconds,
+        "steps": outcome.steps,
+        "outcome": "stopped" if outcome.signal else "finished",
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version(), "shardwise": __version__}
+    for name in ("torch", "transformers", "peft", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _environment(world: World, execution: Execution) -> dict[str, Any]:
+    peak, source = peak_flops(world.device, TYPES[execution.precision].compute)
+    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
+    return {
+        **_versions(),
+        "device": device,
+        "world_size": world.size,
+        "threads_per_process": torch.get_num_threads(),
+        "peak_flops": peak,
+        "peak_flops_source": source,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
