@@ -263,12 +263,13 @@ def read_job(path: str | Path, *, overrides: list[str] | None = None) -> Job:
 def parse_job(text: str, *, file: str = "job.yaml", overrides: list[str] | None = None) -> Job:
     """Like `read_job`, from text."""
     located = parse_yaml(text, file=file)
-    if not isinstance(located.value, dict):
-        found = "nothing" if located.value is None else f"a {type(located.value).__name__}"
+    value: object = located.value
+    if not isinstance(value, dict):
+        found = "nothing" if value is None else f"a {type(value).__name__}"
         raise JobError(
             Problem(where=f"{file}:1", message=f"found {found}; expected keys such as model:, data:, method:")
         )
-    data = cast(dict[str, Any], located.value)
+    data = cast(dict[str, Any], value)
     origins: dict[tuple[str | int, ...], str] = {}
     for override in overrides or []:
         _apply_override(data, override, origins)

@@ -1,0 +1,104 @@
+"""Worlds of real gloo processes for tests: torch is imported once, every rank is a fork.
+
+Every world, that of one process too, runs in forked children, so that the parent never starts a thread or a process
+group and can be forked again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT_SECONDS = 150
+
+
+def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Runs `work(*arguments)` on `size` ranks and returns what each returned, by rank.
+
+    Raises:
+        AssertionError: a rank raised, died or did not answer; holds its traceback.
+    """
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context("fork")
+    port = _free_port()
+    pipes = [context.Pipe(duplex=False) for _ in range(size)]
+    ranks = [
+        context.Process(target=_rank, args=(rank, size, port, pipes[rank][1], work, arguments)) for rank in range(size)
+    ]
+    with warnings.catch_warnings():
+        # Python 3.12 warns that forking a threaded process may deadlock; the parent's threads idle in a pool.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for process in ranks:
+            process.start()
+    try:
+        return [_answer(rank, pipe[0], ranks) for rank, pipe in enumerate(pipes)]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+        for receiving, sending in pipes:
+            receiving.close()
+            sending.close()
+
+
+def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:
+    if not pipe.poll(TIMEOUT_SECONDS):
+        raise AssertionError(f"rank {rank} gave no answer in {TIMEOUT_SECONDS} s")
+    kind, value = pipe.recv()
+    assert kind == "result", f"rank {rank} of {len(ranks)} failed:\n{value}"
+    return value
+
+
+def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        pipe.send(("result", work(*arguments)))
+        if dist.is_initialized():
+            dist.barrier()
+            dist.destroy_process_group()
+    except BaseException:  # noqa: BLE001  # whatever happens in a rank must reach the parent
+        pipe.send(("failure", traceback.format_exc()))
+    finally:
+        os._exit(0)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, **changes: Any) -> Path:
+    """A random Llama with grouped-query attention, saved as a Hugging Face folder without a tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    settings: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": tied,
+        **changes,
+    }
+    LlamaForCausalLM(LlamaConfig(**settings)).save_pretrained(folder)
+    return folder
