@@ -1,0 +1,129 @@
+"""Does the run agree with itself? What can be computed in two ways is, and the difference is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from statistics import median
+from typing import Any
+
+from shardwise.report.fields import number, section, text, whole
+from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
+from shardwise.report.sources import Sources
+from shardwise.spec.flops import model_flops_per_token
+from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.plan import Candidate
+from shardwise.units import format_count
+
+#: Recorded rates are rounded and timed once; more than this is another definition of a token or of a second.
+RATE_TOLERANCE = 0.005
+
+MFU_TOLERANCE = 0.01
+
+
+def run_checks(sources: Sources, candidate: Candidate | None, memory: MemoryReport) -> tuple[Check, ...]:
+    """All checks, in the order they are shown."""
+    return (
+        _tokens_recompute(sources.metrics),
+        _mfu_recomputes(sources),
+        _every_step_recorded(sources.metrics),
+        _parts_add_up(memory),
+        _world_size(sources, candidate),
+    )
+
+
+def _tokens_recompute(records: Sequence[dict[str, Any]]) -> Check:
+    name = "tokens/s × time = tokens"
+    keys = ("tokens_per_second", "step_seconds", "tokens")
+    rows = [row for record in records if None not in (row := [number(record, key) for key in keys])]
+    product = sum((rate or 0.0) * (seconds or 0.0) for rate, seconds, _ in rows)
+    counted = sum(tokens or 0.0 for *_, tokens in rows)
+    if not counted:
+        return Check(name=name, passed=None, detail="no step has recorded tokens, seconds and a rate")
+    off = (product - counted) / counted
+    return Check(
+        name=name,
+        passed=abs(off) <= RATE_TOLERANCE,
+        detail=f"{counted:,.0f} tokens counted; Σ tokens/s × seconds = {product:,.0f} ({100 * off:+.2f} %)",
+    )
+
+
+def _mfu_recomputes(sources: Sources) -> Check:
+    """MFU from its formula and the recorded rate, against the MFU that was recorded."""
+    name = "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)"
+    peak, world = number(sources.environment, "peak_flops"), whole(sources.environment, "world_size")
+    if not peak or not world:
+        return Check(name=name, passed=None, detail="the device's peak rate is not known, so MFU was not measured")
+    source = text(sources.environment, "peak_flops_source") or "source not recorded"
+    given = f"ranks × peak = {world} × {format_count(peak)}FLOP/s ({source})"
+    per_token = flops_per_token(sources)
+    if per_token is None:
+        return Check(name=name, passed=None, detail=f"{given}; model FLOPs cannot be recomputed from these files")
+    given += f"; {format_count(per_token)}FLOP per token"
+    pairs = [(number(record, "mfu"), number(record, "tokens_per_second")) for record in sources.metrics]
+    ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
+    if not ratios:
+        return Check(name=name, passed=None, detail=f"{given}; no step has recorded its MFU")
+    off = median(ratios) - 1
+    return Check(
+        name=name,
+        passed=abs(off) <= MFU_TOLERANCE,
+        detail=f"{given}; recomputed against recorded {100 * off:+.2f} %",
+    )
+
+
+def flops_per_token(sources: Sources) -> float | None:
+    """Model FLOPs of the mean training sequence, by `spec.flops`; None where a file it needs is missing."""
+    tokens = number(section(sources.data, "train"), "num_tokens")
+    samples = number(section(sources.data, "train"), "num_samples")
+    if sources.plan is None or sources.job is None or tokens is None or not samples:
+        return None
+    try:
+        shape = _shape(sources.plan.model)
+        return model_flops_per_token(shape, length=tokens / samples, lora=sources.job.adapters)
+    except (KeyError, TypeError):
+        return None
+
+
+def _shape(model: dict[str, Any]) -> ModelShape:
+    """The shape inside plan.json's model, which has more keys than the shape.
+
+    Raises:
+        KeyError, TypeError: the plan was made by hand or by another version.
+    """
+    plain: dict[str, Any] = {field.name: model[field.name] for field in fields(ModelShape) if field.name in model}
+    plain["matrices"] = tuple(Matrix(**matrix) for matrix in model["matrices"])
+    return ModelShape(**plain)
+
+
+def _every_step_recorded(records: Sequence[dict[str, Any]]) -> Check:
+    name = "every step is recorded once"
+    if not records:
+        return Check(name=name, passed=None, detail="no step is recorded")
+    first, last = records[0]["step"], records[-1]["step"]
+    return Check(
+        name=name,
+        passed=len(records) == last - first + 1,
+        detail=f"{len(records):,} records for steps {first:,} to {last:,}",
+    )
+
+
+def _parts_add_up(memory: MemoryReport) -> Check:
+    name = "measured parts add up to the measured peak"
+    whole_ranks = [
+        rank for rank in memory.ranks if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS)
+    ]
+    if not whole_ranks:
+        return Check(name=name, passed=None, detail="parts were not measured")
+    wrong = [rank.rank for rank in whole_ranks if sum((rank.measured_parts or {}).values()) != rank.measured_peak_bytes]
+    detail = f"on {len(whole_ranks)} of {len(memory.ranks)} ranks" if not wrong else f"they do not on rank {wrong[0]}"
+    return Check(name=name, passed=not wrong, detail=detail)
+
+
+def _world_size(sources: Sources, candidate: Candidate | None) -> Check:
+    name = "as many processes ran as were planned"
+    world = whole(sources.environment, "world_size")
+    if candidate is None or world is None:
+        return Check(name=name, passed=None, detail="one of the two is not known")
+    planned = candidate.execution.layout.world_size
+    return Check(name=name, passed=planned == world, detail=f"{planned} planned, {world} ran")

@@ -1,0 +1,160 @@
+"""From a run directory to a Report: what was asked, what ran, how it ended, forecast beside measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from shardwise.report.checks import run_checks
+from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons
+from shardwise.report.curves import curve, smoothed_curve
+from shardwise.report.fields import section, sections, text, whole
+from shardwise.report.html import report_html
+from shardwise.report.nouns import DataCounts, Example, FileEntry, Report
+from shardwise.report.outcome import read_outcome
+from shardwise.report.settings import execution_settings, job_settings, scalars
+from shardwise.report.sources import Sources, previews, read_sources
+from shardwise.spec.run import RunDirectory, write_json, write_text
+
+MAX_EXAMPLES = 5
+MAX_EXAMPLE_CHARACTERS = 4000
+
+CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second")
+NOISY_CURVES = ("loss", "grad_norm")
+COUNTS = (
+    "num_rows",
+    "num_samples",
+    "num_tokens",
+    "num_trained_tokens",
+    "longest",
+    "num_truncated",
+    "num_dropped",
+)
+
+
+def collect(run: RunDirectory) -> Report:
+    """Reads a run directory, whole or not; what is missing is named in `Report.gaps`.
+
+    Raises:
+        RunDirectoryError: the folder does not exist or is no run directory.
+    """
+    sources = read_sources(run)
+    candidate = sources.plan.best if sources.plan else None
+    memory = memory_report(sources, candidate)
+    return Report(
+        name=run.root.resolve().name,
+        outcome=read_outcome(sources),
+        model=sources.job.model if sources.job else text(_planned_job(sources), "model"),
+        method=sources.job.method if sources.job else text(_planned_job(sources), "method"),
+        strategy=candidate.execution.layout.strategy if candidate else None,
+        hardware=_hardware(sources),
+        num_parameters=whole(_planned_model(sources), "num_parameters"),
+        num_trainable_parameters=whole(_planned_model(sources), "num_trainable_parameters"),
+        execution=execution_settings(candidate.execution) if candidate else (),
+        job=job_settings(sources.job) if sources.job else (),
+        dtypes=scalars(section(sources.measured, "dtypes")),
+        environment=scalars(sources.environment),
+        tokens=_sum(sources.metrics, "tokens"),
+        trained_tokens=_sum(sources.metrics, "trained_tokens"),
+        memory=memory,
+        comparisons=(*memory_comparisons(memory), *time_comparisons(sources, candidate)),
+        curves={
+            **{key: curve(sources.metrics, key) for key in CURVES},
+            **{f"{key}_smoothed": smoothed_curve(sources.metrics, key) for key in NOISY_CURVES},
+        },
+        data=_data_counts(sources.data),
+        examples=tuple(_examples(sources.data)),
+        checks=run_checks(sources, candidate, memory),
+        gaps=sources.gaps,
+        files=_files(run),
+    )
+
+
+def write_report(report: Report, run: RunDirectory) -> None:
+    """Writes report.json and report.html; each appears whole or not at all."""
+    write_json(run.report_json, report.to_json())
+    write_text(run.report_html, report_html(report))
+
+
+def _sum(records: list[dict[str, Any]], key: str) -> int | None:
+    counts = [count for record in records if (count := whole(record, key)) is not None]
+    return sum(counts) if counts else None
+
+
+def _planned_job(sources: Sources) -> dict[str, Any] | None:
+    return sources.plan.job if sources.plan else None
+
+
+def _planned_model(sources: Sources) -> dict[str, Any] | None:
+    return sources.plan.model if sources.plan else None
+
+
+def _hardware(sources: Sources) -> str | None:
+    planned = text(sources.plan.hardware, "name") if sources.plan else None
+    return planned or (sources.job.hardware if sources.job else None) or text(sources.environment, "device")
+
+
+def _data_counts(data: dict[str, Any] | None) -> tuple[DataCounts, ...]:
+    found: list[DataCounts] = []
+    for split in ("train", "eval"):
+        counted = section(data, split)
+        if counted is None:
+            continue
+        counts = {key: value for key in COUNTS if (value := whole(counted, key)) is not None}
+        paths = tuple(path for source in sections(counted, "sources") if (path := text(source, "path")))
+        found.append(DataCounts(split=split, counts=counts, sources=paths))
+    return tuple(found)
+
+
+def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
+    """The first previews, each cut to a length that a page can carry."""
+    for where, pieces in islice(previews(data), MAX_EXAMPLES):
+        left, shown = MAX_EXAMPLE_CHARACTERS, list[tuple[str, bool]]()
+        for piece, trained in pieces:
+            shown.append((piece[:left], trained))
+            left -= len(piece)
+            if left <= 0:
+                break
+        yield Example(where=where, pieces=tuple(shown), cut=left < 0)
+
+
+#: What each name in a run directory is, in words; checkpoints are found by their prefix.
+FILES = {
+    "job.yaml": "the job as written",
+    "resolved.yaml": "the job with every default",
+    "plan.json": "forecasts; the chosen one ran",
+    "environment.json": "versions and devices",
+    "data.json": "prepared data and its counts",
+    "metrics.jsonl": "one record per optimizer step",
+    "measured.json": "what each rank held and used",
+    "logs": "output and phases of the ranks",
+    "final": "the trained model or adapter",
+}
+
+
+def _files(run: RunDirectory) -> tuple[FileEntry, ...]:
+    named = [(run.root / name, what) for name, what in FILES.items()]
+    saved = [(folder, f"checkpoint of step {step}") for step, folder in run.checkpoints()]
+    return tuple(
+        FileEntry(name=path.name + ("/" if path.is_dir() else ""), num_bytes=_size(path), what=what)
+        for path, what in (*named, *saved)
+        if path.exists()
+    )
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file or of all regular files below a folder; links are not followed."""
+    inside = path.rglob("*") if path.is_dir() else (path,)
+    return sum(_bytes_of_file(file) for file in inside)
+
+
+def _bytes_of_file(path: Path) -> int:
+    """0 for what is no regular file, and for a temporary file that a running trainer has just renamed."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return 0
+    return status.st_size if S_ISREG(status.st_mode) else 0

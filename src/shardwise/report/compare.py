@@ -1,0 +1,213 @@
+"""Forecast beside measurement: memory part by part, time, throughput, utilisation. Numbers in, rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from shardwise.report.fields import items, number, sections, whole
+from shardwise.report.nouns import (
+    COMMON_PARTS,
+    OTHER_PARTS,
+    OUTSIDE_PART,
+    Comparison,
+    MemoryReport,
+    RankReport,
+)
+from shardwise.report.sources import Sources
+from shardwise.spec.plan import Candidate, RankMemory
+
+#: The first steps allocate, compile and warm the caches; they say nothing about the rest.
+WARM_UP_STEPS = 3
+
+
+def steady_records(records: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The records after the warm-up; all of them where the run has no more than the warm-up."""
+    return records[WARM_UP_STEPS:] or records
+
+
+def common_parts(parts: dict[str, int]) -> dict[str, int]:
+    """A forecast's parts in the words that the measurement has: `COMMON_PARTS`."""
+    other = sum(parts.get(name, 0) for name in OTHER_PARTS)
+    return {**{name: parts.get(name, 0) for name in COMMON_PARTS[:3]}, "other": other}
+
+
+def memory_report(sources: Sources, candidate: Candidate | None) -> MemoryReport:
+    """Every rank that the plan or the measurement knows, in order."""
+    forecast = candidate.memory if candidate else None
+    by_rank = {rank: memory for memory in (forecast.ranks if forecast else ()) for rank in memory.ranks}
+    measured = _measured_ranks(sources)
+    ranks = tuple(
+        _rank_report(rank, by_rank.get(rank), measured.get(rank)) for rank in sorted(by_rank.keys() | measured.keys())
+    )
+    return MemoryReport(
+        kind=str(sources.measured["kind"]) if sources.measured and "kind" in sources.measured else None,
+        capacity_bytes=forecast.capacity_bytes if forecast else None,
+        peak_low_bytes=forecast.peak_low_bytes if forecast else None,
+        peak_high_bytes=forecast.peak_high_bytes if forecast else None,
+        peak_instant=forecast.peak_instant if forecast else None,
+        worst_rank=_worst_rank(ranks),
+        ranks=ranks,
+    )
+
+
+def _rank_report(rank: int, forecast: RankMemory | None, measured: dict[str, int] | None) -> RankReport:
+    """One rank; the forecast peak is taken without the context, which an allocator's count cannot see."""
+    outside = forecast.parts.get(OUTSIDE_PART, 0) if forecast else 0
+    parts = {name: measured[name] for name in COMMON_PARTS if name in measured} if measured else None
+    return RankReport(
+        rank=rank,
+        forecast_parts=forecast.parts if forecast else None,
+        measured_parts=parts or None,
+        forecast_peak_bytes=forecast.peak_bytes - outside if forecast else None,
+        measured_peak_bytes=measured.get("peak_memory_bytes") if measured else None,
+    )
+
+
+def _measured_ranks(sources: Sources) -> dict[int, dict[str, int]]:
+    """Measured bytes by rank: measured.json, else the highest peak that metrics.jsonl has seen so far."""
+    found: dict[int, dict[str, int]] = {}
+    for entry in sections(sources.measured, "ranks"):
+        rank = whole(entry, "rank")
+        if rank is not None:
+            found[rank] = {key: value for key in entry if (value := whole(entry, key)) is not None}
+    return found or _peaks_so_far(sources.metrics)
+
+
+def _peaks_so_far(records: Sequence[dict[str, Any]]) -> dict[int, dict[str, int]]:
+    peaks: dict[int, int] = {}
+    for record in records:
+        for rank, peak in enumerate(items(record, "peak_memory_bytes")):
+            if (size := whole({"peak": peak}, "peak")) is not None:
+                peaks[rank] = max(size, peaks.get(rank, 0))
+    return {rank: {"peak_memory_bytes": peak} for rank, peak in peaks.items()}
+
+
+def _worst_rank(ranks: tuple[RankReport, ...]) -> int | None:
+    """The first rank with the highest measured peak, else with the highest forecast."""
+
+    def height(rank: RankReport) -> tuple[int, int, int]:
+        return (rank.measured_peak_bytes or 0, rank.forecast_peak_bytes or 0, -rank.rank)
+
+    return max(ranks, key=height).rank if ranks else None
+
+
+def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
+    """Peak and parts of the worst rank."""
+    worst = memory.worst
+    if worst is None:
+        return ()
+    forecast = common_parts(worst.forecast_parts) if worst.forecast_parts else {}
+    measured = worst.measured_parts or {}
+    peak = Comparison(
+        what="peak memory",
+        unit="bytes",
+        forecast=worst.forecast_peak_bytes,
+        measured=worst.measured_peak_bytes,
+        note=f"rank {worst.rank}, inside the allocator",
+    )
+    parts = [
+        Comparison(
+            what=name,
+            unit="bytes",
+            forecast=forecast.get(name),
+            measured=measured.get(name),
+            note=PART_NOTES[name],
+        )
+        for name in COMMON_PARTS
+    ]
+    outside = (worst.forecast_parts or {}).get(OUTSIDE_PART)
+    context = Comparison(
+        what=OUTSIDE_PART,
+        unit="bytes",
+        forecast=outside,
+        measured=None,
+        note="outside the allocator; no run can count it",
+    )
+    return (peak, *parts, context)
+
+
+PART_NOTES = {
+    "weights": "read back from live tensors",
+    "gradients": "read back from live tensors",
+    "optimizer": "read back from live tensors",
+    "other": "activations, logits, communication, temporary: the rest of the peak",
+}
+
+
+def time_comparisons(sources: Sources, candidate: Candidate | None) -> tuple[Comparison, ...]:
+    """Step, throughput, utilisation and total time."""
+    steady = steady_records(sources.metrics)
+    forecast = candidate.time if candidate else None
+    covers = f"median of {len(steady)} steps" + (" after the warm-up" if len(steady) < len(sources.metrics) else "")
+    seconds = _values(steady, "step_seconds")
+    utilization = _values(steady, "gpu_utilization")
+    return (
+        Comparison(
+            what="step time",
+            unit="seconds",
+            forecast=forecast.step_seconds if forecast else None,
+            measured=median(seconds) if seconds else None,
+            note=covers,
+        ),
+        Comparison(
+            what="throughput",
+            unit="tokens_per_second",
+            forecast=forecast.tokens_per_second if forecast else None,
+            measured=_rate(steady),
+            note="tokens of those steps ÷ their seconds",
+        ),
+        Comparison(
+            what="MFU",
+            unit="share",
+            forecast=forecast.mfu if forecast else None,
+            measured=_middle(_values(steady, "mfu")),
+            note="model FLOPs; see the formula below",
+        ),
+        Comparison(
+            what="GPU utilisation",
+            unit="share",
+            forecast=forecast.gpu_utilization if forecast else None,
+            measured=_middle(utilization),
+            note="share of time in which any kernel runs",
+        ),
+        _total_time(sources, forecast.total_seconds if forecast else None),
+    )
+
+
+def _total_time(sources: Sources, forecast: float | None) -> Comparison:
+    """The whole run, comparable only where it finished.
+
+    The trainer times its last attempt, loading included; a resumed run counts the steps of all attempts.
+    """
+    in_steps = sum(_values(sources.metrics, "step_seconds"))
+    last_attempt = number(sources.measured, "train_seconds")
+    if (sources.measured or {}).get("outcome") != "finished" or last_attempt is None:
+        note = f"not finished; {in_steps:,.1f} s in recorded steps" if in_steps else "not finished"
+        return Comparison(what="total time", unit="seconds", forecast=forecast, measured=None, note=note)
+    if _was_resumed(sources):
+        note, measured = "steps of all attempts; the run was resumed", in_steps
+    else:
+        note, measured = f"loading to last step; {in_steps:,.1f} s in steps", last_attempt
+    return Comparison(what="total time", unit="seconds", forecast=forecast, measured=measured, note=note)
+
+
+def _was_resumed(sources: Sources) -> bool:
+    return any((whole(event, "first_step") or 1) > 1 for event in sources.events)
+
+
+def _values(records: Sequence[dict[str, Any]], key: str) -> list[float]:
+    return [value for record in records if (value := number(record, key)) is not None]
+
+
+def _middle(values: list[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _rate(records: Sequence[dict[str, Any]]) -> float | None:
+    """Tokens per second over records that have both; None where none has."""
+    pairs = [(number(record, "tokens"), number(record, "step_seconds")) for record in records]
+    whole_pairs = [(tokens, seconds) for tokens, seconds in pairs if tokens is not None and seconds is not None]
+    total = sum(seconds for _, seconds in whole_pairs)
+    return sum(tokens for tokens, _ in whole_pairs) / total if total > 0 else None

@@ -1,0 +1,70 @@
+"""Series over the steps of a run: thinned for drawing, smoothed for reading, as one line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from shardwise.report.fields import number
+from shardwise.report.nouns import Curve
+
+MAX_POINTS = 600
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+Point = tuple[int, float]
+
+
+def curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
+    """The metric `key` of those records that have it as a finite number."""
+    points = [(record["step"], value) for record in records if (value := number(record, key)) is not None]
+    return Curve(name=key, points=thin(points), num_recorded=len(points))
+
+
+def smoothed_curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
+    """The running mean of a metric over a fiftieth of the run, smoothed before it is thinned."""
+    points = [(record["step"], value) for record in records if (value := number(record, key)) is not None]
+    return Curve(name=f"{key}_smoothed", points=thin(smooth(points)), num_recorded=len(points))
+
+
+def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:
+    """At most `limit` points: first, last, and the lowest and highest of equal spans, so that spikes stay."""
+    if len(points) <= limit:
+        return tuple(points)
+    inner = points[1:-1]
+    num_spans = (limit - 2) // 2
+    bounds = [len(inner) * i // num_spans for i in range(num_spans + 1)]
+    kept: list[Point] = [points[0]]
+    for start, end in pairwise(bounds):
+        span = inner[start:end]
+        extremes = {min(span, key=lambda point: point[1]), max(span, key=lambda point: point[1])}
+        kept.extend(sorted(extremes))
+    return (*kept, points[-1])
+
+
+def smooth(points: Sequence[Point]) -> list[Point]:
+    """Exponential running mean whose span is a fiftieth of the series, at least 5 points.
+
+    The start is corrected for its bias (Adam's correction), so that the line begins at the first value.
+    """
+    decay = 1 - 2 / (max(5, len(points) / 50) + 1)
+    result: list[Point] = []
+    mean, weight = 0.0, 0.0
+    for step, value in points:
+        mean = decay * mean + (1 - decay) * value
+        weight = decay * weight + (1 - decay)
+        result.append((step, mean / weight))
+    return result
+
+
+def sparkline(values: Sequence[float], *, width: int = 40) -> str:
+    """At most `width` block characters, each the mean of an equal span, from lowest to highest."""
+    if not values:
+        return ""
+    num_spans = min(width, len(values))
+    bounds = [len(values) * i // num_spans for i in range(num_spans + 1)]
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]
+    low, height = min(means), max(means) - min(means)
+    if height == 0:
+        return BLOCKS[0] * num_spans
+    return "".join(BLOCKS[round((mean - low) / height * (len(BLOCKS) - 1))] for mean in means)

@@ -1,0 +1,149 @@
+"""The files of a run directory as they are now, read once, with a sentence for each that cannot be had.
+
+A report is asked for while a run goes on and after it died, so a missing file is a fact to report, no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardwise.errors import InputError, RunDirectoryError
+from shardwise.report.fields import items, number, sections, text, whole
+from shardwise.report.nouns import Gap
+from shardwise.spec.job import Job, read_job
+from shardwise.spec.plan import Plan, read_plan
+from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
+
+T = TypeVar("T")
+
+#: Any of these makes a folder a run directory.
+SIGNS = ("plan.json", "resolved.yaml", "metrics.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What the files hold; None or empty where a file is missing, with its gap.
+
+    Attributes:
+        metrics: one record per optimizer step, in order; every `step` is a whole number.
+        failures: of all ranks and attempts, the earliest first.
+    """
+
+    plan: Plan | None
+    job: Job | None
+    metrics: list[dict[str, Any]]
+    measured: dict[str, Any] | None
+    data: dict[str, Any] | None
+    environment: dict[str, Any] | None
+    outcome: dict[str, Any] | None
+    events: list[dict[str, Any]]
+    failures: list[dict[str, Any]]
+    gaps: tuple[Gap, ...]
+
+
+def read_sources(run: RunDirectory) -> Sources:
+    """Reads everything a report is made of.
+
+    Raises:
+        RunDirectoryError: the folder does not exist or is no run directory.
+    """
+    _refuse_other_folders(run)
+    gaps: list[Gap] = []
+    metrics = _attempt(gaps, run.metrics, lambda: _records(run))
+    events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
+    return Sources(
+        plan=_attempt(gaps, run.plan, lambda: read_plan(run.plan)),
+        job=_attempt(gaps, run.resolved, lambda: read_job(run.resolved)),
+        metrics=metrics or [],
+        measured=_json(gaps, run.measured),
+        data=_json(gaps, run.data),
+        environment=_json(gaps, run.environment),
+        outcome=_json([], run.logs / "outcome.json"),
+        events=events or [],
+        failures=_failures(run),
+        gaps=tuple(gaps),
+    )
+
+
+#: What a report lacks without a file, in the words of its reader.
+LOST = {
+    "plan.json": "there is no forecast to compare with",
+    "resolved.yaml": "the job's settings are not shown",
+    "metrics.jsonl": "no optimizer step is recorded",
+    "measured.json": "memory by part and total time were not measured; the trainer writes it at its end",
+    "data.json": "rows and tokens were not counted",
+    "environment.json": "versions and devices are not known",
+}
+
+
+def _refuse_other_folders(run: RunDirectory) -> None:
+    if not run.root.is_dir():
+        found = "is a file" if run.root.exists() else "there is no such folder"
+        raise RunDirectoryError(f"{run.root}: {found}; name the output_dir of a run, for example runs/first")
+    if not any((run.root / sign).exists() for sign in SIGNS):
+        raise RunDirectoryError(
+            f"{run.root}: is not a run directory: it holds none of {', '.join(SIGNS)}; "
+            "name the output_dir of a run that `shardwise train` started"
+        )
+
+
+def _attempt(gaps: list[Gap], path: Path, read: Callable[[], T]) -> T | None:
+    """The file's content; where there is none, a gap that says why and what is lost."""
+    lost = LOST.get(path.name)
+    try:
+        if path.is_file():
+            return read()
+        reason = "is missing"
+    except InputError as error:
+        reason = str(error)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        reason = "is damaged: it is not the text its writer writes"
+    if lost:
+        gaps.append(Gap(file=path.name, reason=f"{reason}; {lost}"))
+    return None
+
+
+def _json(gaps: list[Gap], path: Path) -> dict[str, Any] | None:
+    def read() -> dict[str, Any]:
+        data = read_json(path)
+        if data is None:
+            raise ValueError(path.name)
+        return data
+
+    return _attempt(gaps, path, read)
+
+
+def _records(run: RunDirectory) -> list[dict[str, Any]]:
+    """Records whose step is a step; `True` is an int to Python, and a stranger's file may hold anything."""
+    return [record for record in read_metrics(run) if whole(record, "step") is not None]
+
+
+def _failures(run: RunDirectory) -> list[dict[str, Any]]:
+    found = [read for path in sorted(run.logs.glob("rank_*.failure.json")) if (read := _json([], path))]
+    return sorted(found, key=_time)
+
+
+def _time(record: dict[str, Any]) -> float:
+    return number(record, "time") or 0.0
+
+
+def previews(data: dict[str, Any] | None) -> list[tuple[str, list[tuple[str, bool]]]]:
+    """The decoded examples of data.json: where each stands, and its pieces with whether they are trained."""
+    found: list[tuple[str, list[tuple[str, bool]]]] = []
+    for entry in sections(data, "preview"):
+        pieces = [piece for pair in items(entry, "text") if (piece := _piece(pair)) is not None]
+        found.append((text(entry, "where") or "", pieces))
+    return found
+
+
+def _piece(pair: Any) -> tuple[str, bool] | None:
+    match pair:
+        case [str(piece), bool(trained)]:
+            return piece, trained
+        case _:
+            return None

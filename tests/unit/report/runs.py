@@ -1,0 +1,210 @@
+"""Run directories as the real writers leave them, with figures that the tests can recompute in their heads."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise.spec.flops import model_flops_per_token
+from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.plan import Candidate, MemoryForecast, Plan, RankMemory, TimeForecast
+from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
+
+GIB = 1024**3
+
+FORECAST_PARTS = {
+    "weights": 10 * GIB,
+    "gradients": 2 * GIB,
+    "optimizer": 4 * GIB,
+    "activations": 3 * GIB,
+    "logits": 1 * GIB,
+    "communication": GIB // 2,
+    "temporary": GIB // 2,
+    "context": 1 * GIB,
+}
+MEASURED_PARTS = {"weights": 10 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB, "other": 4 * GIB}
+TOKENS_PER_STEP = 4000
+STEP_SECONDS = 2.0
+TRAIN_SECONDS = 137.5
+PEAK_FLOPS = 1.5e9
+COUNTS = {
+    "num_rows": 1001,
+    "num_samples": 996,
+    "num_tokens": 99600,
+    "num_trained_tokens": 62003,
+    "longest": 812,
+    "num_truncated": 7,
+    "num_dropped": 5,
+}
+SHAPE = ModelShape(
+    family="llama",
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=128,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    head_dim=16,
+    vocab_size=1000,
+    max_position_embeddings=2048,
+    matrices=(Matrix(name="self_attn.q_proj", rows=64, columns=64), Matrix(name="mlp.up_proj", rows=128, columns=64)),
+    norm_parameters_per_layer=128,
+    final_norm_parameters=64,
+)
+
+
+def make_job(**changes: Any) -> Job:
+    data = {"model": "example/tiny-llama", "method": "lora", "hardware": "2x H100-SXM", "data": {"path": "chats.jsonl"}}
+    return job_from_data({**data, **changes})
+
+
+def make_plan(job: Job, *, parts: dict[str, int] = FORECAST_PARTS, world_size: int = 2) -> Plan:
+    peak = sum(parts.values())
+    candidate = Candidate(
+        execution=Execution(layout=Layout(dp_shard=world_size), micro_batch_size=2, gradient_accumulation_steps=4),
+        fits=True,
+        memory=MemoryForecast(
+            capacity_bytes=80 * GIB,
+            peak_bytes=peak,
+            peak_reserved_bytes=peak + GIB,
+            peak_low_bytes=peak - GIB,
+            peak_high_bytes=peak + 2 * GIB,
+            peak_instant="backward of layer 1",
+            ranks=(RankMemory(ranks=tuple(range(world_size)), peak_bytes=peak, parts=parts),),
+        ),
+        time=TimeForecast(
+            step_seconds=2.2,
+            tokens_per_second=1800.0,
+            mfu=0.36,
+            gpu_utilization=0.95,
+            compute_utilization=0.8,
+            total_seconds=110.0,
+        ),
+    )
+    model = {**SHAPE.to_json(), "num_trainable_parameters": 12_288}
+    return Plan(job=job.to_json(), hardware={"name": job.hardware}, model=model, candidates=(candidate,), chosen=0)
+
+
+def mfu_of(job: Job, *, rate: float, world_size: int) -> float:
+    length = COUNTS["num_tokens"] / COUNTS["num_samples"]
+    per_token = model_flops_per_token(SHAPE, length=length, lora=job.adapters)
+    return per_token * rate / (world_size * PEAK_FLOPS)
+
+
+def record(step: int, *, job: Job, world_size: int = 2) -> dict[str, Any]:
+    """One optimizer step; the first three are slow, as warm-up steps are."""
+    seconds = STEP_SECONDS if step > 3 else 9.0
+    rate = TOKENS_PER_STEP / seconds
+    noise = 0.15 * math.sin(step * 12.9898) + 0.1 * math.sin(step * 78.233)
+    return {
+        "step": step,
+        "epoch": step / 124.5,
+        "loss": 1.1 + 1.4 * math.exp(-step / 40) + noise,
+        "grad_norm": 0.8 + 0.3 * math.sin(step),
+        "learning_rate": 2e-4 * max(0.0, 1 - step / 200),
+        "tokens": TOKENS_PER_STEP,
+        "trained_tokens": 2500,
+        "step_seconds": seconds,
+        "tokens_per_second": rate,
+        "mfu": mfu_of(job, rate=rate, world_size=world_size),
+        "gpu_utilization": 0.9,
+        "peak_memory_bytes": [20 * GIB] * world_size,
+    }
+
+
+@dataclass(kw_only=True)
+class RunMaker:
+    """Builds a run directory file by file, so that a test can leave one out or spoil one."""
+
+    root: Path
+    job: Job = field(default_factory=make_job)
+    world_size: int = 2
+    num_steps: int = 50
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory(self.root)
+
+    def planned(self, **plan: Any) -> RunMaker:
+        write_text(self.run.job, "model: example/tiny-llama\n")
+        write_text(self.run.resolved, json.dumps(self.job.to_json()))
+        write_json(self.run.plan, make_plan(self.job, world_size=self.world_size, **plan).to_json())
+        return self
+
+    def prepared(self, *, preview: list[Any] | None = None) -> RunMaker:
+        train = {
+            **COUNTS,
+            "folder": "/cache/1",
+            "sources": [{"path": "chats.jsonl", "format": "messages", "num_rows": 1001}],
+        }
+        shown = preview or [{"where": "chats.jsonl:1", "text": [["user: what is 2+2?\n", False], ["4", True]]}]
+        held_out = {**train, "num_rows": 20, "num_samples": 20, "num_truncated": 0, "num_dropped": 0}
+        write_json(
+            self.run.data,
+            {
+                "version": 1,
+                "train": train,
+                "eval": held_out,
+                "fingerprint": "0" * 64,
+                "preview": shown,
+                "padding_id": 0,
+            },
+        )
+        return self
+
+    def started(self) -> RunMaker:
+        write_json(
+            self.run.environment,
+            {
+                "python": "3.11.9",
+                "torch": "2.13.0",
+                "peft": None,
+                "device": "NVIDIA H100",
+                "world_size": self.world_size,
+                "peak_flops": PEAK_FLOPS,
+                "peak_flops_source": "catalogue entry H100-SXM",
+            },
+        )
+        announce(self.run, "loading")
+        announce(self.run, "training", total_steps=self.num_steps, first_step=1)
+        return self
+
+    def stepped(self, steps: range | None = None) -> RunMaker:
+        for step in steps or range(1, self.num_steps + 1):
+            found = record(step, job=self.job, world_size=self.world_size)
+            if step % 10 == 0:
+                found["eval_loss"] = 1.2 + 1.3 * math.exp(-step / 40)
+            append_line(self.run.metrics, found)
+        return self
+
+    def measured(self, outcome: str = "finished", parts: dict[str, int] = MEASURED_PARTS) -> RunMaker:
+        peak = sum(parts.values())
+        ranks = [{"rank": rank, "peak_memory_bytes": peak, **parts} for rank in range(self.world_size)]
+        dtypes = {"weights": "float32", "compute": "bfloat16", "reduction": "float32", "optimizer": "float32"}
+        write_json(
+            self.run.measured,
+            {
+                "version": 1,
+                "kind": "cuda_allocated",
+                "ranks": ranks,
+                "dtypes": dtypes,
+                "train_seconds": TRAIN_SECONDS,
+                "outcome": outcome,
+            },
+        )
+        return self
+
+    def ended(self, outcome: str = "finished", *, signal: int | None = None, step: int | None = None) -> RunMaker:
+        announce(self.run, "done", outcome=outcome)
+        step = self.num_steps if step is None else step
+        write_json(self.run.logs / "outcome.json", {"outcome": outcome, "signal": signal, "step": step})
+        return self
+
+
+def finished_run(root: Path, **changes: Any) -> RunDirectory:
+    """A whole run that went well."""
+    return RunMaker(root=root, **changes).planned().prepared().started().stepped().measured().ended().run
