@@ -1,1 +1,1 @@
-"""Facts: GPUs, models and this machine, each figure with its source. Data in, nouns out; no arithmetic of the planner."""
+"""Facts: GPUs, models and this machine, each figure with its source. Data in, nouns out; no planner arithmetic."""

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 MlpKind = Literal["gated", "plain"]
-NormKind = Literal["rms", "layer"]
+#: `gemma` is an RMS norm that multiplies by its weight in float32.
+NormKind = Literal["rms", "layer", "gemma"]
 #: The tensors of a block that its matrices read; matrices that read the same one can share what is kept of it.
 Reads = Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
 
@@ -79,6 +80,8 @@ class ModelShape:
         norms: the norms inside one block; their parameters add up to `norm_parameters_per_layer`.
         activation: the MLP's activation function, in transformers' words.
         attention_softcap: attention scores are capped, which SDPA cannot do.
+        partial_rotary: queries and keys are rotated in part and joined again, which changes their memory layout.
+        plain_head: logits are the head's output, with no cap or scale behind it.
     """
 
     family: str
@@ -103,6 +106,8 @@ class ModelShape:
     norms: tuple[Norm, ...] = ()
     activation: str = "silu"
     attention_softcap: bool = False
+    partial_rotary: bool = False
+    plain_head: bool = True
 
     @property
     def embedding_parameters(self) -> int:

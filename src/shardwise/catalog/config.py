@@ -1,0 +1,217 @@
+"""config.json -> ModelShape, strictly: a file from a stranger is plain JSON of known keys and sane values, or an error.
+
+No code is run for it and none is looked for: a configuration that names Python code of its own is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from shardwise.catalog.families import FAMILIES, Dimensions, Family
+from shardwise.errors import ModelError, Problem
+from shardwise.spec.model import ModelShape
+
+MAX_BYTES = 1024 * 1024
+_LARGEST = 10**8
+_MAX_LAYERS = 10_000
+
+#: Keys by which a configuration asks for Python code from its own repository.
+_CODE_KEYS = ("auto_map", "custom_pipelines", "trust_remote_code")
+#: Keys by which a family caps or scales its logits behind the head.
+_LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling")
+_STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
+_ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu")
+
+
+def read_shape(path: Path) -> ModelShape:
+    """Reads one config.json.
+
+    Raises:
+        ModelError: the file cannot be read, is not a configuration, or is of a family that is not known.
+    """
+    file = str(path)
+    try:
+        with path.open("rb") as opened:
+            raw = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ModelError(Problem(where=file, message=f"cannot be read: {error.strerror}")) from None
+    return shape_from_data(parse_config(raw, file=file), file=file)
+
+
+def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:
+    """The JSON object of a configuration's bytes.
+
+    Raises:
+        ModelError: too large, a Git LFS pointer, not UTF-8, or not a JSON object.
+    """
+    if len(raw) > MAX_BYTES:
+        raise ModelError(
+            Problem(where=file, message=f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
+        )
+    if raw.startswith(b"version https://git-lfs"):
+        raise ModelError(Problem(where=file, message="is a Git LFS pointer, not the file; run `git lfs pull`"))
+    try:
+        value: Any = json.loads(raw.decode("utf-8-sig"), parse_constant=_not_a_number)
+    except json.JSONDecodeError as error:
+        raise ModelError(Problem(where=f"{file}:{error.lineno}", message=f"is not JSON: {error.msg}")) from None
+    except RecursionError:
+        raise ModelError(Problem(where=file, message="is nested too deeply for a configuration")) from None
+    except ValueError as error:
+        raise ModelError(Problem(where=file, message=f"is not JSON in UTF-8: {error}")) from None
+    if not isinstance(value, dict):
+        raise ModelError(
+            Problem(where=file, message=f"holds a JSON {type(value).__name__}; expected an object of keys")
+        )
+    return cast(dict[str, Any], value)
+
+
+def _not_a_number(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
+    """The shape a configuration describes; `file` names it in messages.
+
+    Raises:
+        ModelError: a sentence naming the key, what it holds and what was expected.
+    """
+    config = _Config(file=file, data=data, family=_family(data, file=file))
+    _refuse_foreign(config)
+    return _shape(config)
+
+
+def _family(data: dict[str, Any], *, file: str) -> Family:
+    kind = data.get("model_type")
+    if kind is None:
+        raise ModelError(Problem(where=file, message="has no model_type; it is not a transformers configuration"))
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ModelError(Problem(where=file, message=f"model_type {kind!r} is not known; known are {known}"))
+    return FAMILIES[kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Config:
+    """Typed access to the keys, with the family's names and defaults."""
+
+    file: str
+    data: dict[str, Any]
+    family: Family
+
+    def error(self, message: str) -> ModelError:
+        return ModelError(Problem(where=self.file, message=message))
+
+    def name(self, key: str) -> str:
+        """The family's own name of a key; the usual name stands where the file uses it."""
+        return key if key in self.data else self.family.keys.get(key, key)
+
+    def value(self, key: str) -> Any:
+        """What the file says, or the family's default; a key that the family does not read is None."""
+        if key not in self.family.defaults:
+            return None
+        return self.data.get(self.name(key), self.family.defaults[key])
+
+    def whole(self, key: str, *, most: int = _LARGEST) -> int:
+        found = self.value(key)
+        if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= most:
+            raise self.error(f"{self.name(key)} is {found!r}; expected a whole number from 1 to {most}")
+        return found
+
+    def optional_whole(self, key: str) -> int | None:
+        return None if self.value(key) is None else self.whole(key)
+
+    def flag(self, key: str) -> bool:
+        found = self.value(key)
+        if not isinstance(found, bool):
+            raise self.error(f"{self.name(key)} is {found!r}; expected true or false")
+        return found
+
+    def word(self, key: str, *, choices: tuple[str, ...]) -> str:
+        found = self.value(key)
+        if found not in choices:
+            raise self.error(f"{self.name(key)} is {found!r}; expected one of {', '.join(choices)}")
+        return found
+
+
+def _refuse_foreign(config: _Config) -> None:
+    for key in _CODE_KEYS:
+        if config.data.get(key):
+            raise config.error(
+                f"{key} names Python code of the model's own, which is never run; use a copy that "
+                "transformers supports without it"
+            )
+    if config.data.get("quantization_config"):
+        raise config.error("quantization_config says the weights are quantised already; name the unquantised model")
+    if config.data.get("add_cross_attention") or config.data.get("is_encoder_decoder"):
+        raise config.error("it is not a decoder-only language model; cross attention is not known")
+
+
+def _dimensions(config: _Config) -> Dimensions:
+    heads = config.whole("num_attention_heads")
+    hidden = config.whole("hidden_size")
+    head_dim = config.optional_whole("head_dim")
+    if head_dim is None:
+        if hidden % heads:
+            raise config.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
+        head_dim = hidden // heads
+    kv_heads = config.optional_whole("num_key_value_heads") or heads
+    if heads % kv_heads:
+        raise config.error(f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
+    booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
+    return Dimensions(
+        hidden=hidden,
+        intermediate=config.optional_whole("intermediate_size") or 4 * hidden,
+        layers=config.whole("num_hidden_layers", most=_MAX_LAYERS),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=config.whole("vocab_size"),
+        positions=config.whole("max_position_embeddings"),
+        flags={key: config.flag(key) for key in booleans},
+    )
+
+
+def _shape(config: _Config) -> ModelShape:
+    family, d = config.family, _dimensions(config)
+    norms = family.norms(d)
+    return ModelShape(
+        family=config.data["model_type"],
+        num_layers=d.layers,
+        hidden_size=d.hidden,
+        intermediate_size=d.intermediate,
+        num_attention_heads=d.heads,
+        num_key_value_heads=d.kv_heads,
+        head_dim=d.head_dim,
+        vocab_size=d.vocab,
+        max_position_embeddings=d.positions,
+        matrices=family.attention(d) + family.mlp(d),
+        norm_parameters_per_layer=sum(norm.num_parameters for norm in norms),
+        final_norm_parameters=d.hidden * (2 if family.norm_bias else 1),
+        position_parameters=d.positions * d.hidden if family.learned_positions else 0,
+        mlp=family.mlp_kind,
+        norm=family.norm_kind,
+        tied=d.flags["tie_word_embeddings"],
+        storage_dtype=_storage_type(config),
+        sliding_window=_window(config, d),
+        norms=norms,
+        activation=config.word("hidden_act", choices=_ACTIVATIONS),
+        attention_softcap=config.value("attn_logit_softcapping") is not None,
+        partial_rotary=family.partial_rotary,
+        plain_head=all(config.value(key) in (None, 1, 1.0) for key in _LOGIT_TRANSFORMS),
+    )
+
+
+def _window(config: _Config, d: Dimensions) -> int | None:
+    if config.family.optional_window and not d.flags["use_sliding_window"]:
+        return None
+    return config.optional_whole("sliding_window")
+
+
+def _storage_type(config: _Config) -> str:
+    found = config.data.get("dtype") or config.data.get("torch_dtype") or "float32"
+    if found not in _STORAGE_TYPES:
+        raise config.error(f"dtype is {found!r}; expected one of {', '.join(_STORAGE_TYPES)}")
+    return found

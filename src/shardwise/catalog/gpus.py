@@ -1,0 +1,178 @@
+"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:4`.
+
+An unknown GPU is an error with the nearest names, never a guess: a plan for a GPU whose memory was guessed is worse
+than none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from shardwise.catalog.processors import cpu_cluster
+from shardwise.errors import HardwareError
+from shardwise.spec.cluster import Cluster, Gpu, Link, Node
+from shardwise.units import MIB
+
+MAX_GPUS = 1_000_000
+MAX_CPU_PROCESSES = 1024
+
+#: Held outside the allocator by one process: the CUDA context and the kernels of the libraries, 300 to 500 MB on recent
+#: drivers. Communicators come on top, and are the planner's to count.
+CONTEXT_BYTES = 450 * MIB
+
+_HARDWARE = re.compile(
+    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*]*)", re.IGNORECASE
+)
+_CPU = re.compile(r"cpu(?:\s*:\s*(\d+))?", re.IGNORECASE)
+_DEFAULT_NETWORK = "ethernet100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownGpu:
+    """One entry of gpus.toml.
+
+    Attributes:
+        link: inside the usual node.
+        network: between usual nodes, per GPU.
+        driver: the name the driver prints.
+        names: every name it is found by, in normal form.
+    """
+
+    gpu: Gpu
+    link: Link
+    network: Link
+    driver: str
+    names: frozenset[str]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceList:
+    """When and where the rental prices were read."""
+
+    date: str
+    source: str
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads((resources.files("shardwise.catalog") / "gpus.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def known_gpus() -> dict[str, KnownGpu]:
+    """The catalogue, by name."""
+    return {name: _entry(name, row) for name, row in _data()["gpus"].items()}
+
+
+def price_list() -> PriceList:
+    """The date and sources of `Gpu.usd_per_hour`."""
+    return PriceList(**_data()["prices"])
+
+
+def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
+    plain = name.replace("-", " ")
+    brand = "NVIDIA GeForce" if re.match(r"RTX [345]0", plain) else "NVIDIA"
+    driver = row.get("driver", f"{brand} {plain}")
+    peaks = {
+        kind: row[f"{kind}_tflops"] * 1e12 for kind in ("float32", "bfloat16", "float16") if f"{kind}_tflops" in row
+    }
+    price: list[float] | None = row.get("usd_per_hour")
+    gpu = Gpu(
+        name=name,
+        memory_bytes=row["memory_mib"] * MIB,
+        dense_flops=peaks,
+        memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
+        context_bytes=CONTEXT_BYTES,
+        usd_per_hour=(price[0], price[1]) if price else None,
+    )
+    return KnownGpu(
+        gpu=gpu,
+        link=_link("links", row["link"]),
+        network=_link("networks", row.get("network", _DEFAULT_NETWORK)),
+        driver=driver,
+        names=frozenset(_normal(n) for n in (name, driver, *row.get("aliases", ()))),
+        source=row["source"],
+    )
+
+
+def _link(table: str, name: str) -> Link:
+    row = _data()[table][name]
+    bandwidth, latency = row["gigabytes_per_second"] * 1e9, row["latency_us"] * 1e-6
+    return Link(name=name, bytes_per_second=bandwidth, latency_seconds=latency)
+
+
+def _normal(name: str) -> str:
+    """A name without case, spaces, hyphens and vendor."""
+    squeezed = re.sub(r"[\s_\-]+", "", name.lower())
+    return re.sub(r"^(nvidia|amd|tesla|geforce|instinct|quadro)+", "", squeezed)
+
+
+def find_gpu(name: str) -> KnownGpu:
+    """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not matter.
+
+    Raises:
+        HardwareError: no entry has that name; the message gives the nearest.
+    """
+    wanted = _normal(name)
+    for known in known_gpus().values():
+        if wanted in known.names:
+            return known
+    raise HardwareError(f"hardware names the GPU {name.strip()!r}, which is not in the catalogue{_nearest(wanted)}")
+
+
+def _nearest(wanted: str) -> str:
+    names = {alias: known.gpu.name for known in known_gpus().values() for alias in known.names}
+    close = [names[alias] for alias in difflib.get_close_matches(wanted, names, n=6, cutoff=0.5)]
+    contains = [name for alias, name in names.items() if wanted and (wanted in alias or alias in wanted)]
+    near = list(dict.fromkeys(contains + close))[:3]
+    return f"; nearest: {', '.join(near)}" if near else f"; known are {', '.join(known_gpus())}"
+
+
+def parse_hardware(text: str) -> Cluster:
+    """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine.
+
+    Raises:
+        HardwareError: the text has another form, names an unknown GPU, or asks for an impossible number of them.
+    """
+    cpu = _CPU.fullmatch(text.strip())
+    if cpu is not None:
+        return cpu_cluster(num_processes=_cpu_count(cpu.group(1) or "1", text))
+    match = _HARDWARE.fullmatch(text.strip())
+    if match is None:
+        raise HardwareError(
+            f"hardware is {text!r}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada' or '2 x 8x H100-SXM', "
+            "or cpu:N"
+        )
+    counts = [_count(n, text) for n in match.group("first", "second") if n]
+    num_nodes, num_gpus = (counts[0], counts[1]) if len(counts) == 2 else (1, counts[0] if counts else 1)
+    known = find_gpu(match.group("name"))
+    if num_nodes * num_gpus > MAX_GPUS:
+        raise HardwareError(f"hardware is {text!r}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for")
+    return cluster_of(known, num_gpus=num_gpus, num_nodes=num_nodes)
+
+
+def cluster_of(known: KnownGpu, *, num_gpus: int, num_nodes: int = 1) -> Cluster:
+    """Equal nodes of one catalogue GPU, with its usual links."""
+    network = known.network if num_nodes > 1 else None
+    return Cluster(node=Node(gpu=known.gpu, num_gpus=num_gpus, link=known.link), num_nodes=num_nodes, network=network)
+
+
+def _cpu_count(digits: str, text: str) -> int:
+    count = _count(digits, text)
+    if count > MAX_CPU_PROCESSES:
+        raise HardwareError(f"hardware is {text!r}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for")
+    return count
+
+
+def _count(digits: str, text: str) -> int:
+    count = int(digits[:9])
+    if count < 1 or len(digits) > 9:
+        raise HardwareError(f"hardware is {text!r}; a number of nodes, GPUs or processes is at least 1 and below 10^9")
+    return count

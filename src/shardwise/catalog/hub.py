@@ -1,0 +1,78 @@
+"""A model's config.json by hub id: from the local Hugging Face cache by plain file access, or by one HTTP request."""
+
+from __future__ import annotations
+
+import os
+import re
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from shardwise.catalog.config import MAX_BYTES
+from shardwise.errors import ModelError, Problem
+
+_TIMEOUT_SECONDS = 10
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
+
+_MEANING = {
+    401: "needs a login; set HF_TOKEN to a token that may read it",
+    403: "is gated; accept its licence on the hub and set HF_TOKEN",
+    404: "is not on the hub, or has no config.json; check the id, or name a folder",
+}
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a text has the form `name` or `org/name`."""
+    return _HUB_ID.fullmatch(name) is not None and ".." not in name
+
+
+def cached_config(hub_id: str) -> Path | None:
+    """The newest config.json that the Hugging Face cache holds for a hub id, or None."""
+    snapshots = _cache_folder() / f"models--{hub_id.replace('/', '--')}" / "snapshots"
+    found = [path for path in snapshots.glob("*/config.json") if path.is_file()]
+    return max(found, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
+
+
+def _cache_folder() -> Path:
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "huggingface" / "hub"
+
+
+def download_config(hub_id: str) -> tuple[str, bytes]:
+    """Fetches config.json from the hub.
+
+    Returns:
+        Its address, and at most one byte more than a configuration may have.
+
+    Raises:
+        ModelError: HF_HUB_OFFLINE is set, or the hub did not answer, or refused.
+    """
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise ModelError(Problem(where=hub_id, message="is not in the local cache, and HF_HUB_OFFLINE is set"))
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    if not endpoint.startswith(("https://", "http://")):
+        raise ModelError(f"HF_ENDPOINT is {endpoint!r}; expected an address that begins with https://")
+    url = f"{endpoint}/{hub_id}/resolve/main/config.json"
+    try:
+        with urlopen(_request(url), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the scheme is checked above
+            return url, answer.read(MAX_BYTES + 1)
+    except HTTPError as error:
+        meaning = _MEANING.get(error.code, f"could not be read: the hub answered {error.code}")
+        raise ModelError(Problem(where=hub_id, message=meaning)) from None
+    except (URLError, HTTPException, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        message = f"is neither a folder nor in the local cache, and {endpoint} cannot be reached: {reason}"
+        raise ModelError(Problem(where=hub_id, message=message)) from None
+
+
+def _request(url: str) -> Request:
+    request = Request(url, headers={"User-Agent": "shardwise"})  # noqa: S310 - the scheme was checked by the caller
+    if token := os.environ.get("HF_TOKEN"):
+        # Unredirected: a redirect to a file host must not carry the user's token along.
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    return request

@@ -1,0 +1,101 @@
+"""What a job's `model:` names, as a ModelShape: a folder, a config.json, a catalogue name or a hub id."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from shardwise.catalog.config import parse_config, read_shape, shape_from_data
+from shardwise.catalog.hub import cached_config, download_config, is_hub_id
+from shardwise.errors import ModelError, Problem
+from shardwise.spec.model import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownModel:
+    """One entry of models.toml.
+
+    Attributes:
+        hub_id: where its weights are.
+        config: the keys of its config.json that the shape depends on.
+        num_parameters: as its model card states it; the tests hold the counting against it.
+        source: where the values were read.
+    """
+
+    name: str
+    hub_id: str
+    config: dict[str, Any]
+    num_parameters: int
+    source: str
+
+
+@cache
+def known_models() -> dict[str, KnownModel]:
+    """The catalogue, by name."""
+    text = (resources.files("shardwise.catalog") / "models.toml").read_text(encoding="utf-8")
+    return {name: _entry(name, row) for name, row in tomllib.loads(text).items()}
+
+
+def _entry(name: str, row: dict[str, Any]) -> KnownModel:
+    # TOML has no null, and an absent key would mean the family's default.
+    nulls: dict[str, Any] = dict.fromkeys(row.get("null_keys", ()))
+    return KnownModel(
+        name=name,
+        hub_id=row["id"],
+        config={**row["config"], **nulls},
+        num_parameters=row["num_parameters"],
+        source=f"https://huggingface.co/{row['id']}/blob/main/config.json",
+    )
+
+
+def find_model(name: str, *, offline: bool = False) -> ModelShape:
+    """The shape of the model a job names.
+
+    Looked for in this order: a folder with a config.json, a config.json itself, a catalogue name or the hub id of a
+    catalogue entry, the local Hugging Face cache, and (unless `offline`) the hub.
+
+    Raises:
+        ModelError: it is none of these, or its configuration is not one that can be planned.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return read_shape(path / "config.json")
+    if path.is_file():
+        return read_shape(path)
+    known = _known(name)
+    if known is not None:
+        return shape_from_data(known.config, file=f"catalogue entry {known.name}")
+    if not is_hub_id(name):
+        raise ModelError(
+            Problem(where=name, message=f"is no folder, no config.json and no known model{_nearest(name)}")
+        )
+    cached = cached_config(name)
+    if cached is not None:
+        return read_shape(cached)
+    return _from_hub(name, offline=offline)
+
+
+def _known(name: str) -> KnownModel | None:
+    wanted = name.lower()
+    for model in known_models().values():
+        if wanted in (model.name, model.hub_id.lower()):
+            return model
+    return None
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), known_models(), n=3, cutoff=0.5)
+    return f"; nearest known: {', '.join(near)}" if near else "; name a folder, or a hub id such as org/name"
+
+
+def _from_hub(name: str, *, offline: bool) -> ModelShape:
+    if offline:
+        message = f"is not in the local Hugging Face cache, and the network is not to be used{_nearest(name)}"
+        raise ModelError(Problem(where=name, message=message))
+    url, raw = download_config(name)
+    return shape_from_data(parse_config(raw, file=url), file=url)
