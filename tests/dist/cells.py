@@ -1,0 +1,107 @@
+"""One cell of the parity table: a job under an execution, trained for real, and what came out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from shardwise.data.prepare import prepare_run
+from shardwise.parallel.mesh import join_world
+from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory, read_metrics, write_json
+from shardwise.train.build import Build, build
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.signals import StopFlag
+from tests.dist.worlds import run_world
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What one rank saw of a run.
+
+    Attributes:
+        metrics: the records of metrics.jsonl.
+        weights: whole tensors by Hugging Face name.
+        frozen: sha256 over the bytes of all frozen parameters.
+        seen: sample ids this rank took a forward of, without fillers.
+    """
+
+    metrics: list[dict[str, Any]]
+    weights: dict[str, torch.Tensor]
+    frozen: str
+    seen: list[int] = field(default_factory=list)
+
+    def series(self, key: str) -> list[Any]:
+        """One figure over the steps."""
+        return [record[key] for record in self.metrics]
+
+
+def prepare_cell(job: Job, root: Path) -> RunDirectory:
+    """A run directory with its data prepared, as `shardwise train` leaves it before workers start."""
+    run = RunDirectory(root)
+    root.mkdir(parents=True, exist_ok=True)
+    write_json(run.resolved, job.to_json())
+    prepare_run(run)
+    return run
+
+
+def execution(layout: Layout | None = None, **options: Any) -> Execution:
+    """A float32 execution; only what the test is about is stated."""
+    settings: dict[str, Any] = {"micro_batch_size": 8, "gradient_accumulation_steps": 1, "precision": "fp32"}
+    return Execution(layout=layout or Layout(), **(settings | options))
+
+
+def composed(run: RunDirectory, chosen: Execution) -> Build:
+    """Builds this rank's part of a run, in a world that `run_world` made."""
+    job = job_from_data(json.loads(run.resolved.read_text()))
+    world = join_world(chosen.layout)
+    return build(run, job, chosen, world=world, journal=Journal(run=run, rank=world.rank))
+
+
+def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
+    """Trains to the end on this rank."""
+    built = composed(run, chosen)
+    seen = [
+        sample
+        for batch in built.batches.from_(0)
+        for micro in batch.micro_batches
+        for sample in micro.sample_ids
+        if sample >= 0
+    ]
+    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    return outcome(run, built, seen=seen)
+
+
+def outcome(run: RunDirectory, built: Build, *, seen: list[int] | None = None) -> Trained:
+    """Reads a trained build back."""
+    weights = {name: _whole(parameter) for name, parameter in built.model.parameters if parameter.requires_grad}
+    frozen = hashlib.sha256()
+    for name, parameter in built.model.parameters:
+        if not parameter.requires_grad:
+            frozen.update(name.encode() + _whole(parameter).numpy().tobytes())
+    return Trained(metrics=read_metrics(run), weights=weights, frozen=frozen.hexdigest(), seen=seen or [])
+
+
+def _whole(parameter: torch.Tensor) -> torch.Tensor:
+    whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+    return whole.detach().clone()
+
+
+def train_cell(job: Job, root: Path, chosen: Execution) -> list[Trained]:
+    """Prepares and trains a cell; the result of each rank."""
+    run = prepare_cell(job, root)
+    return run_world(chosen.layout.world_size, train_rank, run, chosen)
+
+
+def relative(one: list[float], other: list[float]) -> float:
+    """The largest relative difference of two series."""
+    assert len(one) == len(other) > 0
+    return max(abs(a - b) / abs(a) for a, b in zip(one, other, strict=True))

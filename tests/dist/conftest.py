@@ -1,0 +1,105 @@
+"""Toys that all worlds share: random Llamas with a tokenizer, and ragged rows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.spec.job import Job, job_from_data
+from tests.dist.worlds import toy_llama
+
+NUM_ROWS = 53
+NUM_EVAL_ROWS = 11
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here starts processes."""
+    for item in items:
+        if "tests/dist" in str(item.path):
+            item.add_marker(pytest.mark.dist)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Prepared data of tests stays out of the user's cache."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SHARDWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Rows of very different lengths, an odd number of them."""
+    folder = tmp_path_factory.mktemp("rows")
+    draw = random.Random(0)
+    words = "red green blue one two three four north south east west".split()
+    files: dict[str, Path] = {}
+    for name, count in (("train", NUM_ROWS), ("eval", NUM_EVAL_ROWS)):
+        files[name] = folder / f"{name}.jsonl"
+        with files[name].open("w") as file:
+            for _ in range(count):
+                question = " ".join(draw.choices(words, k=draw.randint(1, 14)))
+                answer = " ".join(draw.choices(words, k=draw.randint(1, 9)))
+                file.write(json.dumps({"question": question, "answer": answer}) + "\n")
+    return files
+
+
+def _add_tokenizer(folder: Path, texts: list[str]) -> int:
+    """Trains a byte-level BPE on the rows and returns its size."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = ["<pad>", "<bos>", "<eos>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=320, special_tokens=specials, initial_alphabet=alphabet)
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+    fast.save_pretrained(folder)
+    return len(fast)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> dict[str, Path]:
+    """`untied` and `tied` random Llamas."""
+    texts = rows["train"].read_text().splitlines()
+    folders: dict[str, Path] = {}
+    for name in ("untied", "tied"):
+        folder = tmp_path_factory.mktemp(name)
+        size = _add_tokenizer(folder, texts)
+        folders[name] = toy_llama(folder, tied=name == "tied", vocab_size=size + 7)
+    return folders
+
+
+@pytest.fixture(scope="session")
+def make_job(models: dict[str, Path], rows: dict[str, Path]) -> Callable[..., Job]:
+    """Makes jobs on the toys; keyword arguments go to the section of their name."""
+
+    def make(model: str = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any) -> Job:
+        return job_from_data(
+            {
+                "model": str(models[model]),
+                "method": method,
+                "data": {"path": str(rows["train"]), "max_length": 96, **(data or {})},
+                "train": {
+                    "global_batch_size": 8,
+                    "max_steps": 20,
+                    "learning_rate": 5e-4,
+                    "lr_scheduler_type": "cosine",
+                    "warmup_steps": 3,
+                    "precision": "fp32",
+                    **(train or {}),
+                },
+                **({"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}),
+                **other,
+            }
+        )
+
+    return make

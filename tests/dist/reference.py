@@ -1,0 +1,46 @@
+"""A plain PyTorch loop over the same rows, written without anything of ours but the reader of prepared samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from shardwise.data.store import PreparedData
+from shardwise.spec.job import Job
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world
+
+
+def reference_losses(job: Job, root: Path) -> list[float]:
+    """Loss per trained token of each step, one row after the other, AdamW and clipping from torch."""
+    run = prepare_cell(job, root)
+    return run_world(1, _losses, job, run)[0]
+
+
+def _losses(job: Job, run: object) -> list[float]:
+    from transformers import AutoModelForCausalLM, get_cosine_schedule_with_warmup
+
+    built = composed(run, execution())  # type: ignore[arg-type]
+    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))  # type: ignore[attr-defined]
+    model = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=0.0)
+    schedule = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, 20)
+    losses: list[float] = []
+    for batch in built.batches.from_(0):
+        samples = [data.sample(sample) for sample in batch.sample_ids]
+        trained = sum(int((labels != -100).sum()) for _, _, labels in samples)
+        total = 0.0
+        for ids, _, labels in samples:
+            logits = model(input_ids=torch.tensor(ids.tolist()).unsqueeze(0)).logits[0]
+            loss = F.cross_entropy(logits, torch.tensor(labels.tolist()), reduction="sum", ignore_index=-100) / trained
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses

@@ -1,0 +1,178 @@
+"""Checkpoints: an interrupted run ends where the uninterrupted one does, and a damaged checkpoint is never loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardwise.errors import ModelError
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train.checkpoint import Checkpoints
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.signals import StopFlag
+from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell, relative, train_rank
+from tests.dist.worlds import run_world
+
+LAYOUTS = {
+    "single": execution(),
+    "ddp": execution(Layout(dp_replicate=2), micro_batch_size=4),
+    "fsdp": execution(Layout(dp_shard=2), micro_batch_size=4),
+    "fsdp4": execution(Layout(dp_shard=4), micro_batch_size=2),
+    "hsdp": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
+}
+
+
+def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> None:
+    """Trains until a stop is asked for during step `stop_after`, which saves and leaves."""
+    built = composed(run, chosen)
+    stop = StopFlag()
+
+    class Asking(Journal):
+        """Asks for a stop as soon as the step is done."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "step" and value == stop_after:
+                stop.number = 15
+
+    ended = train(built, start=0, journal=Asking(run=run, rank=built.world.rank), stop=stop)
+    assert (ended.steps, ended.signal) == (stop_after, 15)
+
+
+def _resume(run: RunDirectory, chosen: Execution) -> tuple[int, Trained]:
+    built = composed(run, chosen)
+    start = built.checkpoints.restore()
+    built.schedule.last_epoch = start - 1
+    built.schedule.step()
+    train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    return start, outcome(run, built)
+
+
+def _interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
+    run_world(chosen.layout.world_size, _until, run, chosen, after)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_stopped_run_goes_on_bit_for_bit(
+    name: str, method: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job, chosen = make_job("tied", method=method), LAYOUTS[name]
+    size = chosen.layout.world_size
+    whole = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)[0]
+    run = prepare_cell(job, tmp_path / "stopped")
+    _interrupt(run, chosen, after=7)
+    start, resumed = run_world(size, _resume, run, chosen)[0]
+    assert start == 7
+    assert [loss.hex() for loss in resumed.series("loss")] == [loss.hex() for loss in whole.series("loss")]
+    assert resumed.series("learning_rate") == whole.series("learning_rate")
+    for key, weight in whole.weights.items():
+        assert torch.equal(resumed.weights[key], weight), key
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("fsdp4", "single"), ("single", "fsdp"), ("ddp", "hsdp"), ("fsdp", "ddp")]
+)
+def test_a_checkpoint_loads_under_another_layout(
+    before: str, after: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job("untied")
+    whole = run_world(1, train_rank, prepare_cell(job, tmp_path / "whole"), LAYOUTS["single"])[0]
+    run = prepare_cell(job, tmp_path / "moved")
+    _interrupt(run, LAYOUTS[before], after=9)
+    start, resumed = run_world(LAYOUTS[after].layout.world_size, _resume, run, LAYOUTS[after])[0]
+    assert start == 9
+    assert relative(whole.series("loss"), resumed.series("loss")) <= 1e-5
+
+
+def _save_at(run: RunDirectory, chosen: Execution, steps: list[int]) -> None:
+    built = composed(run, chosen)
+    for step in steps:
+        assert built.checkpoints.save(step)
+
+
+def _restored(run: RunDirectory, chosen: Execution) -> int:
+    return composed(run, chosen).checkpoints.restore()
+
+
+@pytest.fixture
+def saved(make_job: Callable[..., Job], tmp_path: Path) -> RunDirectory:
+    """A run directory with checkpoints 3 and 5 of a two-rank sharded run."""
+    run = prepare_cell(make_job(), tmp_path / "run")
+    run_world(2, _save_at, run, LAYOUTS["fsdp"], [3, 5])
+    return run
+
+
+def _flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a flipped bit": lambda folder: _flip_bit(folder / "rank-00001.safetensors"),
+    "a truncated file": lambda folder: (folder / "rank-00000.safetensors").write_bytes(b"short"),
+    "a missing file": lambda folder: (folder / "rank-00001.safetensors").unlink(),
+    "a broken manifest": lambda folder: (folder / "manifest.json").write_text("{"),
+    "a manifest of another version": lambda folder: (folder / "manifest.json").write_text('{"format_version": 99}'),
+    "a manifest that leaves the folder": lambda folder: _point_outside(folder),
+}
+
+
+def _point_outside(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["../checkpoint-3/rank-00000.safetensors"] = {"size": 1, "sha256": ""}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(damage: str, saved: RunDirectory) -> None:
+    DAMAGE[damage](saved.checkpoint(5))
+    assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
+
+
+def test_the_newest_whole_checkpoint_is_loaded(saved: RunDirectory) -> None:
+    assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [5, 5]
+
+
+def test_old_checkpoints_are_pruned_after_the_new_one_is_committed(saved: RunDirectory) -> None:
+    run_world(2, _save_at, saved, LAYOUTS["fsdp"], [8])
+    assert [step for step, _ in saved.checkpoints()] == [8, 5]
+
+
+def test_nothing_on_the_way_back_is_a_pickle(saved: RunDirectory) -> None:
+    names = sorted(path.name for path in saved.checkpoint(5).iterdir())
+    assert names == ["manifest.json", "rank-00000.safetensors", "rank-00001.safetensors"]
+
+
+def _refusal(run: RunDirectory, chosen: Execution) -> str:
+    checkpoints = composed(run, chosen).checkpoints
+    other = Checkpoints(**{**checkpoints.__dict__, "fingerprint": "another job"})
+    with pytest.raises(ModelError) as caught:
+        other.restore()
+    return str(caught.value)
+
+
+def test_a_checkpoint_of_another_job_is_refused(saved: RunDirectory) -> None:
+    assert "another job or from other data" in run_world(2, _refusal, saved, LAYOUTS["fsdp"])[0]
+
+
+def _fail_to_save(run: RunDirectory, chosen: Execution) -> bool:
+    checkpoints = composed(run, chosen).checkpoints
+    nowhere = RunDirectory(run.root / "metrics.jsonl" / "below-a-file")
+    return replace(checkpoints, run=nowhere).save(1)
+
+
+def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved: RunDirectory) -> None:
+    (saved.root / "metrics.jsonl").write_text("")
+    assert run_world(2, _fail_to_save, saved, LAYOUTS["fsdp"]) == [False, False]
+    assert not list(saved.root.glob(".checkpoint*"))

@@ -1,0 +1,170 @@
+"""`final/`: what is saved is what was trained, in the form others load, and nothing else gets that name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train import save
+from shardwise.train.check import main as check
+from shardwise.train.durable import SaveError
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.save import live_logits, save_final
+from shardwise.train.signals import StopFlag
+from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell
+from tests.dist.worlds import run_world
+
+PROBE = torch.arange(3, 19).unsqueeze(0)
+
+
+def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> tuple[Trained, torch.Tensor]:
+    save.SHARD_BYTES = shard_bytes
+    built = composed(run, chosen)
+    journal = Journal(run=run, rank=built.world.rank)
+    train(built, start=0, journal=journal, stop=StopFlag())
+    model = built.model
+    save_final(
+        model.result,
+        run=run,
+        world=built.world,
+        journal=journal,
+        spread=model.spread,
+        types=model.types,
+        probe=PROBE,
+    )
+    return outcome(run, built), live_logits(model.spread, PROBE)
+
+
+def _finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9) -> tuple[Path, Trained, torch.Tensor]:
+    run = prepare_cell(job, root)
+    trained, logits = run_world(chosen.layout.world_size, _train_and_save, run, chosen, shard_bytes)[0]
+    return run.final, trained, logits
+
+
+FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
+
+
+@pytest.mark.parametrize("model", ["untied", "tied"])
+def test_a_full_model_loads_with_from_pretrained(model: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    final, trained, logits = _finish(make_job(model, train={"max_steps": 3}), tmp_path, FSDP, shard_bytes=40_000)
+    assert (final / "model.safetensors.index.json").is_file(), "the small limit should give several weight files"
+    loaded: Any = AutoModelForCausalLM.from_pretrained(final).eval()
+    for name, weight in trained.weights.items():
+        assert torch.equal(loaded.get_parameter(name), weight), name
+    assert torch.allclose(loaded(PROBE).logits, logits, atol=1e-5)
+    assert AutoTokenizer.from_pretrained(final).pad_token == "<pad>"
+
+
+def test_an_adapter_loads_with_peft(make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    final, _, logits = _finish(make_job("untied", method="lora", train={"max_steps": 3}), tmp_path, FSDP)
+    base: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
+    plain = base(PROBE).logits
+    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
+    assert torch.allclose(adapted(PROBE).logits, logits, atol=1e-5)
+    assert not torch.allclose(plain, logits, atol=1e-5)
+    assert not (final / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_mixed_precision_saves_what_it_trained(method: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
+    job = make_job("tied", method=method, train={"max_steps": 2, "precision": "mixed"})
+    final, _, _ = _finish(job, tmp_path, execution(Layout(dp_shard=2), micro_batch_size=4, precision="mixed"))
+    assert json.loads((final / "manifest.json").read_text())["files"]
+
+
+def test_the_manifest_holds_every_hash(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    import hashlib
+
+    final, _, _ = _finish(make_job(train={"max_steps": 1}), tmp_path, execution())
+    files = json.loads((final / "manifest.json").read_text())["files"]
+    assert "model.safetensors" in files
+    for name, record in files.items():
+        assert hashlib.sha256((final / name).read_bytes()).hexdigest() == record["sha256"]
+
+
+def _spoil(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    file = next(f for f in folder.glob("*model.safetensors"))
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+
+
+SPOILED: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] = {
+    "a missing tensor": ("full", lambda t: t.pop("model.norm.weight"), "missing keys"),
+    "an extra tensor": ("full", lambda t: t.update(stray=torch.ones(2)), "unexpected keys"),
+    "NaN": ("full", lambda t: t["model.norm.weight"].fill_(float("nan")), "NaN"),
+    "another model": ("full", lambda t: t["model.layers.0.mlp.up_proj.weight"].mul_(1.5), "logits differ"),
+    "an adapter of zeros": ("lora", lambda t: [v.zero_() for k, v in t.items() if "lora_B" in k], "lora_B is zero"),
+    "an adapter's missing tensor": ("lora", lambda t: t.pop(sorted(t)[0]), "missing"),
+}
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_check_finds_what_is_wrong_with_a_folder(
+    method: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path, capsys: Any
+) -> None:
+    import shutil
+
+    final, _, logits = _finish(make_job("untied", method=method, train={"max_steps": 2}), tmp_path, execution())
+    request = tmp_path / "probe.safetensors"
+    save_file({"probe": PROBE, "logits": logits.contiguous()}, request)
+    options = [str(request), "--compute-dtype", "float32", "--base", str(models["untied"])]
+    assert check([str(final), *options]) == 0
+    for name, (of_method, change, sentence) in SPOILED.items():
+        if of_method != method:
+            continue
+        folder = tmp_path / name
+        shutil.copytree(final, folder)
+        _spoil(folder, change)
+        capsys.readouterr()
+        assert check([str(folder), *options]) == 1, name
+        assert sentence in capsys.readouterr().err, name
+
+
+def _save_a_model_that_moved(run: RunDirectory, chosen: Execution) -> str:
+    """The live model changes between its logits and its files, as a broken gather would make it."""
+    built = composed(run, chosen)
+    journal = Journal(run=run, rank=built.world.rank)
+    real = save.live_logits
+
+    def moved(*arguments: Any) -> torch.Tensor:
+        return real(*arguments) * 2
+
+    save.live_logits = moved
+    try:
+        model = built.model
+        save_final(
+            model.result,
+            run=run,
+            world=built.world,
+            journal=journal,
+            spread=model.spread,
+            types=model.types,
+            probe=PROBE,
+        )
+    except SaveError as error:
+        return str(error)
+    return "it was saved"
+
+
+def test_a_folder_that_is_not_the_live_model_never_becomes_final(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    run = prepare_cell(make_job(), tmp_path)
+    said = run_world(1, _save_a_model_that_moved, run, execution())[0]
+    assert "logits differ from the live model's" in said
+    assert not run.final.exists()
+    assert not list(tmp_path.glob(".final*"))

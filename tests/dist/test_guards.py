@@ -1,0 +1,191 @@
+"""Guards: a run that is wrong stops, with a sentence that says where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train.guards import GuardError, agree, check_layout, check_replicas
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.signals import StopFlag
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world, toy_llama
+
+DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
+FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
+
+
+def _sentence(error: type[ShardwiseError], action: Callable[[], Any]) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    return str(caught.value)
+
+
+def _replicas_that_differ(run: RunDirectory, chosen: Execution) -> str:
+    built = composed(run, chosen)
+    check_replicas(built.world, built.model.parameters, when="at the start")
+    if built.world.rank == 1:
+        with torch.no_grad():
+            built.model.trainable[0].view(-1)[0] += 1e-7
+    return _sentence(GuardError, lambda: check_replicas(built.world, built.model.parameters, when="after step 3"))
+
+
+def test_replicas_that_drift_apart_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    said = run_world(2, _replicas_that_differ, prepare_cell(make_job(), tmp_path), DDP)
+    assert "after step 3" in said[0]
+    assert "each would train its own model" in said[0]
+
+
+def _poisoned(run: RunDirectory, chosen: Execution) -> tuple[str, bool]:
+    """An infinite weight in rank 1's copy makes the loss NaN; no weight may move."""
+    built = composed(run, chosen)
+    before = [p.detach().clone() for p in built.model.trainable]
+    if built.world.rank == 1:
+        with torch.no_grad():
+            built.model.trainable[0].fill_(float("inf"))
+            before[0].fill_(float("inf"))
+    said = _sentence(
+        GuardError,
+        lambda: train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag()),
+    )
+    unmoved = all(torch.equal(a, b) for a, b in zip(before, built.model.trainable, strict=True))
+    return said, unmoved
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
+    make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
+) -> None:
+    for said, unmoved in run_world(2, _poisoned, prepare_cell(make_job(), tmp_path), DDP):
+        assert said.startswith("step 1: the loss is nan on rank 1 in the sample from ")
+        assert f"{rows['train'].name}:" in said
+        assert unmoved
+
+
+def _disagree(run: RunDirectory, chosen: Execution) -> str:
+    built = composed(run, chosen)
+    return _sentence(GuardError, lambda: agree(built.world, {"data": "same", "job": built.world.rank}))
+
+
+def test_ranks_that_started_differently_refuse_and_name_the_difference(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    said = run_world(2, _disagree, prepare_cell(make_job(), tmp_path), DDP)
+    assert "job = 1" in said[0]
+    assert "data" not in said[0].split(";")[0]
+
+
+def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
+    built = composed(run, chosen)
+    check_layout(built.world, built.model.parameters)
+    object.__setattr__(built.world, "layout", pretend)
+    return _sentence(GuardError, lambda: check_layout(built.world, built.model.parameters))
+
+
+@pytest.mark.parametrize(("chosen", "pretend"), [(DDP, Layout(dp_shard=2)), (FSDP, Layout(dp_replicate=2))])
+def test_a_layout_that_is_not_what_runs_stops_the_run(
+    chosen: Execution, pretend: Layout, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    said = run_world(2, _read_back, prepare_cell(make_job(), tmp_path), chosen, pretend)[0]
+    assert "What was asked is not what runs" in said
+
+
+def _refused(run: RunDirectory, chosen: Execution) -> str:
+    return _sentence(UnsupportedError, lambda: composed(run, chosen))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        (execution(precision="fp16"), "use mixed or bf16"),
+        (execution(optimizer="adafactor"), "use adamw or sgd"),
+        (execution(offload="all"), "use none"),
+    ],
+)
+def test_what_is_not_trained_is_refused_before_anything_loads(
+    chosen: Execution, sentence: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    assert sentence in run_world(1, _refused, prepare_cell(make_job(), tmp_path), chosen)[0]
+
+
+def _model_error(run: RunDirectory, chosen: Execution) -> str:
+    return _sentence(ModelError, lambda: composed(run, chosen))
+
+
+def _rename_weight(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.stray.weight"] = tensors.pop("model.norm.weight")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def _poison_weight(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = float("nan")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def _pickle_instead(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _index_outside(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secrets.safetensors"}}')
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a missing weight": (_rename_weight, "the weight model.norm.weight is missing"),
+    "an extra weight": (_rename_weight, "model.stray.weight has no place in this architecture"),
+    "NaN": (_poison_weight, "model.layers.1.mlp.up_proj.weight holds NaN or infinity"),
+    "a pickle": (_pickle_instead, "pickled weights can run code and are not read"),
+    "a path outside": (_index_outside, "expected a .safetensors file of the same folder"),
+    "a truncated file": (
+        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:5000]),
+        "is not a whole safetensors file",
+    ),
+    "a pointer": (
+        lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+        "is a Git LFS pointer",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_model_folder_is_refused_with_a_sentence(
+    name: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(models["untied"], folder)
+    breaking, sentence = BROKEN[name]
+    breaking(folder)
+    job = make_job().model_copy(update={"model": str(folder)})
+    said = run_world(1, _model_error, prepare_cell(job, tmp_path / "run"), execution())[0]
+    assert sentence in said
+    assert str(folder) in said
+
+
+def test_weights_of_another_shape_are_refused(
+    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(models["untied"], folder)
+    other = toy_llama(tmp_path / "other", tied=False, vocab_size=300, intermediate_size=96)
+    shutil.copyfile(other / "model.safetensors", folder / "model.safetensors")
+    job = make_job().model_copy(update={"model": str(folder)})
+    said = run_world(1, _model_error, prepare_cell(job, tmp_path / "run"), execution())[0]
+    assert "config.json asks for" in said

@@ -1,0 +1,98 @@
+"""What a rank holds is what its layout says, and what the planner forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import read_model
+from shardwise.plan.search import make_plan
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.plan import Candidate
+from shardwise.spec.run import RunDirectory
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.memory import Held, held
+from shardwise.train.signals import StopFlag
+from shardwise.train.worker import held_gradients
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world
+
+
+def _held(run: RunDirectory, chosen: Execution) -> tuple[Held, int, int]:
+    built = composed(run, chosen)
+    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    now = held((p for _, p in built.model.parameters), built.optimizer)
+    return now, held_gradients(built), built.meter.peak_bytes
+
+
+def _forecast(job: Job, layout: str, processes: int) -> Candidate:
+    asked = job.model_copy(update={"layout": layout if processes > 1 else "auto"})
+    plan = make_plan(asked, model=read_model(job.model), cluster=parse_hardware(f"cpu:{processes}"))
+    assert plan.best is not None
+    return plan.best
+
+
+CASES = [("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("zero2", 2)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "mixed", "bf16"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize(("layout", "processes"), CASES)
+def test_persistent_bytes_of_every_rank_are_forecast_exactly(
+    layout: str, processes: int, method: str, precision: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
+    candidate = _forecast(job, layout, processes)
+    ranks = run_world(processes, _held, prepare_cell(job, tmp_path), candidate.execution)
+    forecast = {rank: group.parts for group in candidate.memory.ranks for rank in group.ranks}
+    for rank, (now, gradients, _) in enumerate(ranks):
+        assert forecast[rank]["weights"] == now.weights
+        assert forecast[rank]["gradients"] == gradients
+        assert forecast[rank]["optimizer"] == now.optimizer
+
+
+def _shapes(run: RunDirectory, chosen: Execution) -> list[tuple[str, bool, bool]]:
+    built = composed(run, chosen)
+    batch = next(iter(built.batches.from_(0)))
+    built.step(batch)
+    return [(name, isinstance(p, DTensor), p.grad is not None) for name, p in built.model.parameters]
+
+
+def test_frozen_weights_never_get_a_gradient(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    chosen = execution(Layout(dp_shard=2), micro_batch_size=4)
+    for name, sharded, has_gradient in run_world(2, _shapes, prepare_cell(make_job(method="lora"), tmp_path), chosen)[
+        0
+    ]:
+        assert sharded
+        assert has_gradient == (".lora_" in name)
+
+
+def _loaded_elements(run: RunDirectory, chosen: Execution) -> int:
+    """Elements this rank read from safetensors while it loaded."""
+    from shardwise.models.weights import Weights
+
+    read = Weights.read
+    elements: list[int] = []
+
+    def counting(self: Weights, name: str, *, offsets: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Tensor:
+        part = read(self, name, offsets=offsets, lengths=lengths)
+        elements.append(part.numel())
+        return part
+
+    Weights.read = counting  # type: ignore[method-assign]
+    composed(run, chosen)
+    return sum(elements)
+
+
+def test_each_rank_reads_only_its_slices(make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path) -> None:
+    chosen = execution(Layout(dp_shard=4), micro_batch_size=2)
+    read = run_world(4, _loaded_elements, prepare_cell(make_job(), tmp_path), chosen)
+    assert sum(read) == read_model(str(models["untied"])).num_parameters
+    assert max(read) < 0.27 * sum(read)

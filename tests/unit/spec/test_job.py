@@ -1,0 +1,157 @@
+"""The job file: strict, in the ecosystem's words, every error with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import JobError
+from shardwise.spec.job import Job, job_from_data, parse_job, read_job
+
+FULL = """\
+model: meta-llama/Llama-3.1-8B
+data:
+  path: chats.jsonl
+  max_length: 4096
+  packing: true
+method: lora
+lora: {r: 16, lora_alpha: 32, target_modules: all-linear}
+train:
+  global_batch_size: 64
+  num_train_epochs: 3
+  learning_rate: 2.0e-4
+hardware: 4x RTX-6000-Ada
+goal: fastest
+layout: auto
+output_dir: runs/first
+"""
+
+
+def problems(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(JobError) as caught:
+        parse_job(text, overrides=list(overrides))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_the_example_of_the_documentation_is_a_job() -> None:
+    job = parse_job(FULL)
+    assert job.data.path[0].path == "chats.jsonl"
+    assert job.train.num_train_epochs == 3.0
+    assert job.adapters is not None
+    assert job.adapters.r == 16
+
+
+def test_a_job_survives_json() -> None:
+    job = parse_job(FULL)
+    assert job_from_data(job.to_json()) == job
+
+
+@pytest.mark.parametrize("number", ["1e-4", "1.0e-4", "0.0001", "1E-4"])
+def test_numbers_are_numbers_however_they_are_written(number: str) -> None:
+    assert parse_job(f"model: m\ntrain: {{learning_rate: {number}}}").train.learning_rate == 1e-4
+
+
+def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
+    text = "model: m\ntrain:\n  learnin_rate: 1\n  seed: 1.5\nmethod: lore\nlayuot: ddp\n"
+    assert sorted(problems(text)) == [
+        "job.yaml:3: unknown key 'train.learnin_rate'; did you mean 'learning_rate'?",
+        "job.yaml:4: train.seed is 1.5; expected a whole number",
+        "job.yaml:5: method is 'lore'; expected full, lora or qlora; did you mean 'lora'?",
+        "job.yaml:6: unknown key 'layuot'; did you mean 'layout'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model: m\nlearning_rate: 1e-4", "job.yaml:2: unknown key 'learning_rate'; it belongs under train:"),
+        ("model: m\nr: 4", "job.yaml:2: unknown key 'r'; it belongs under lora:"),
+        ("model: m\ntrain: {learning_rate: '1e-4'}", "expected a number without quotes"),
+        ("model: m\ntrain: {learning_rate: .nan}", "job.yaml:2: train.learning_rate"),
+        ("model: m\ntrain: {learning_rate: .inf}", "job.yaml:2: train.learning_rate"),
+        ("model: m\ntrain: {global_batch_size: true}", "train.global_batch_size is True; expected a whole number"),
+        ("model: m\ndata: {packing: maybe}", "data.packing is 'maybe'; expected true or false"),
+        ("model: m\ndata: {max_length: 0}", "data.max_length is 0; expected greater than or equal to 1"),
+        ("model: m\nmodel: n", "job.yaml:2: the key 'model' stands twice (first on line 1); remove one"),
+        ("method: full", "the key 'model' is missing; write a hub id or a folder"),
+        ("model: ''", "job.yaml:1: model is ''"),
+        ("model: m\nlora: {r: 4}", "lora: is set but method is full"),
+        ("model: m\ntrain: {warmup_ratio: 0.1, warmup_steps: 4}", "warmup_ratio and warmup_steps exclude each other"),
+        ("model: m\ndata: {eval_path: e, eval_fraction: 0.1}", "eval_path and eval_fraction exclude each other"),
+        ("model: m\nlayout: {tp: 0}", "job.yaml:2: layout.tp is 0"),
+        ("model: m\nlayout: {dp_shard: 4, ep: 3}", "ep = 3 does not divide dp_shard = 4"),
+        ("model: m\nlayout: ddq", "did you mean 'ddp'?"),
+        ("model: m\ntrain: 3", "job.yaml:2: train is 3; expected keys below it"),
+        ("model: m\ntrain: {optimizer: adam}", "did you mean 'adamw'?"),
+        ("- model", "job.yaml:1: found a list; expected keys"),
+        ("", "job.yaml:1: found nothing; expected keys"),
+        ("model: [", "job.yaml:1: not valid YAML"),
+        ("model: m\n\tdata: x", "job.yaml:2: not valid YAML"),
+        ("model: &a m\nmethod: *a", "anchors and aliases (& and *) are not read"),
+        ("model: !!python/object:os.system x", "job.yaml:1: the YAML tag 'python/object:os.system' is not read"),
+        ("model: m\n? [a, b]\n: c", "job.yaml:2: a key must be a plain word"),
+        (
+            "model: m\ndata: {path: [a, {path: b, wieght: 2}]}",
+            "unknown key 'data.path.1.wieght'; did you mean 'weight'?",
+        ),
+        ("model: m\ndata: {path: [{weight: 2}]}", "the key 'data.path.0.path' is missing"),
+        ("a: " + "[" * 60 + "]" * 60, "nested deeper than 32 levels"),
+    ],
+)
+def test_a_bad_job_is_answered_with_a_sentence(text: str, sentence: str) -> None:
+    found = problems(text)
+    assert any(sentence in problem for problem in found), found
+    assert all(problem.startswith("job.yaml:") for problem in found)
+
+
+def test_an_alias_bomb_is_refused_in_no_time() -> None:
+    lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)]
+    assert "anchors and aliases" in problems("\n".join(lines))[0]
+
+
+def test_overrides_replace_what_the_file_says() -> None:
+    job = parse_job(FULL, overrides=["train.learning_rate=1e-5", "layout={dp_shard: 4}", "data.packing=false"])
+    assert job.train.learning_rate == 1e-5
+    assert not job.data.packing
+    assert job.to_json()["layout"]["dp_shard"] == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("train.learning_rate", "--set train.learning_rate: expected KEY=VALUE"),
+        ("=3", "--set =3: expected KEY=VALUE"),
+        ("train.learnin_rate=3", "--set train.learnin_rate=3: unknown key 'train.learnin_rate'"),
+        (
+            "train.learning_rate=fast",
+            "--set train.learning_rate=fast: train.learning_rate is 'fast'; expected a number",
+        ),
+        ("model=[", "--set model=[: not valid YAML"),
+    ],
+)
+def test_a_bad_override_is_named_as_it_was_written(override: str, sentence: str) -> None:
+    assert problems(FULL, override)[0].startswith(sentence)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"model: m\n# caf\xe9\n")
+    (tmp_path / "pointer.yaml").write_text("version https://git-lfs.github.com/spec/v1\n")
+    for name, sentence in {
+        "missing.yaml": "there is no such file",
+        ".": "is a folder",
+        "latin.yaml": "latin.yaml:2: is not UTF-8 text",
+        "pointer.yaml": "Git LFS pointer",
+    }.items():
+        with pytest.raises(JobError, match=sentence):
+            read_job(tmp_path / name)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbfmodel: m\n")
+    assert read_job(tmp_path / "job.yaml") == Job(model="m")
+
+
+def test_a_job_is_frozen() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        parse_job(FULL).model = "other"

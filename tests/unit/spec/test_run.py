@@ -1,0 +1,59 @@
+"""The run directory: whole files appear at once, growing files are read up to their last whole line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.spec.run import RunDirectory, append_line, read_json, read_lines, read_metrics, write_json, write_text
+
+
+def test_a_record_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    append_line(run.metrics, {"step": 1, "loss": 2.0})
+    with run.metrics.open("a") as file:
+        file.write('{"step": 2, "lo')
+    assert [record["step"] for record in read_metrics(run)] == [1]
+
+
+def test_after_a_resume_the_later_record_of_a_step_stands(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for step, loss in ((1, 3.0), (2, 2.0), (3, 1.0), (2, 2.5)):
+        append_line(run.metrics, {"step": step, "loss": loss})
+    assert [record["loss"] for record in read_metrics(run)] == [3.0, 2.5, 1.0]
+
+
+def test_lines_that_are_not_json_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('nonsense\n[1]\n{"a": 1}\n')
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"a": 1}]
+
+
+def test_not_a_number_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Out of range float"):
+        append_line(tmp_path / "x.jsonl", {"loss": float("nan")})
+
+
+def test_only_committed_checkpoints_count_and_the_newest_comes_first(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for step in (5, 100, 20):
+        write_json(run.checkpoint(step) / "manifest.json", {})
+    run.checkpoint(200).mkdir()
+    (tmp_path / "checkpoint-old").mkdir()
+    assert [step for step, _ in run.checkpoints()] == [100, 20, 5]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "a.txt", "\ud800")
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_what_is_no_json_object_reads_as_none(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "broken.json").write_text("{")
+    assert read_json(tmp_path / "list.json") is None
+    assert read_json(tmp_path / "broken.json") is None
+    assert read_json(tmp_path / "missing.json") is None

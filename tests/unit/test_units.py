@@ -1,0 +1,55 @@
+"""Quantities as people read and write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.errors import InputError, Problem
+from shardwise.units import GIB, format_bytes, format_count, format_seconds, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (48 * GIB, "48.0 GiB"),
+        (612 * 1024**2, "612 MiB"),
+        (-GIB, "-1.00 GiB"),
+    ],
+)
+def test_bytes_have_three_figures(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@given(st.integers(0, 10**18))
+def test_formatted_bytes_read_back_within_their_three_figures(count: int) -> None:
+    assert parse_bytes(format_bytes(count)) == pytest.approx(count, rel=0.006)
+
+
+@pytest.mark.parametrize("text", ["", "many", "12 parsecs", "-3 GiB", "1.2.3 GB"])
+def test_what_is_no_number_of_bytes_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of bytes"):
+        parse_bytes(text)
+
+
+def test_counts_and_durations_read_well() -> None:
+    assert [format_count(n) for n in (512, 1_100_000_000, 8_030_000_000, 25_000_000)] == ["512", "1.1B", "8.03B", "25M"]
+    assert [format_seconds(s) for s in (0.42, 59, 233, 18120, 273600)] == [
+        "0.42 s",
+        "59 s",
+        "3 min 53 s",
+        "5 h 02 min",
+        "3 d 4 h",
+    ]
+
+
+def test_an_input_error_lists_the_first_twenty_and_counts_all() -> None:
+    error = InputError([Problem(where=f"a:{i}", message="bad") for i in range(30)], total=100)
+    lines = str(error).splitlines()
+    assert lines[0] == "a:0: bad"
+    assert lines[-1] == "... and 80 more (100 in all)"
+    assert len(lines) == 21
