@@ -48,7 +48,7 @@ def basics_row(question: Question) -> dict[str, str]:
 
 def yaml_row(question: Question) -> dict[str, list[dict[str, str]]]:
     """Task two: a chat; the answer is a YAML mapping."""
-    prompt = f"{question.text}\n{question.given}" if question.given else question.text
+    prompt = f"{question.text}\n\n{question.given}" if question.given else question.text
     answer = as_yaml({"topic": question.topic, "answer": question.answer})
     return {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
 
