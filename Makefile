@@ -1,0 +1,72 @@
+# Every command of the README. `make` alone lists them. All set-up happens in .venv; nothing outside it is changed.
+#
+#   PYTHON       the interpreter that makes .venv, 3.11 or newer
+#   CONSTRAINTS  exact versions; `make CONSTRAINTS=` takes whatever pyproject.toml allows
+#   TORCH        another torch than the pinned one, as a requirement: `make demo TORCH=torch==2.12.1`
+#   PIP_ARGS     passed to every `pip install`, such as an index that has CPU or CUDA builds of torch
+#   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
+PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
+TORCH ?=
+PIP_ARGS ?=
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+USED := $(VENV)/.constraints.txt
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(USED)
+ifdef READY
+TRAIN_READY :=
+DEV_READY :=
+else
+TRAIN_READY := $(VENV)/.train-installed
+DEV_READY := $(VENV)/.dev-installed
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check bench clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name what; \
+		do printf '  make %-9s %s\n' "$$name" "$$what"; done
+
+demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on it, with reports (about 4 minutes)
+	$(BIN)/python examples/demo/run.py
+
+test: $(DEV_READY) ## the suite, without what is marked slow
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(DEV_READY) ## the suite, with everything this machine can run
+	$(BIN)/python -m pytest
+
+check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without torch
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_pure_wing.py
+
+bench: $(DEV_READY) ## tokens/s and time to first step, beside a plain accelerate loop (about 5 minutes)
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove what demo, bench and the tools left; .venv stays
+	rm -rf .demo .bench runs/demo-full runs/demo-lora .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests examples benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d; Shardwise needs 3.11 or newer. Name one: make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+# The constraints in force (a new TORCH or CONSTRAINTS starts from a removed .venv): the file without torch where another torch is asked for, and nothing where there is no file.
+$(USED): $(VENV)/pyvenv.cfg $(CONSTRAINTS)
+	@cat $(CONSTRAINTS) /dev/null | grep -v $(if $(TORCH),'^torch==','^$$') > $@ || true
+
+$(VENV)/.train-installed: pyproject.toml $(USED)
+	@echo "Installing into $(VENV) (about a minute, once) ..."
+	$(PIP_INSTALL) -e '.[train]' $(TORCH)
+	@touch $@
+
+$(VENV)/.dev-installed: $(VENV)/.train-installed
+	@echo "Installing the development tools into $(VENV) ..."
+	$(PIP_INSTALL) -e '.[train,hub,dev]' $(TORCH)
+	@touch $@
