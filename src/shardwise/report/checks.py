@@ -7,7 +7,7 @@ from dataclasses import fields
 from statistics import median
 from typing import Any
 
-from shardwise.report.fields import number, section, text, whole
+from shardwise.report.fields import as_number, number, section, text, whole
 from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
 from shardwise.report.sources import Sources
 from shardwise.spec.flops import model_flops_per_token
@@ -35,7 +35,7 @@ def run_checks(sources: Sources, candidate: Candidate | None, memory: MemoryRepo
 def _tokens_recompute(records: Sequence[dict[str, Any]]) -> Check:
     name = "tokens/s × time = tokens"
     keys = ("tokens_per_second", "step_seconds", "tokens")
-    rows = [row for record in records if None not in (row := [number(record, key) for key in keys])]
+    rows = [row for record in records if None not in (row := [as_number(record.get(key)) for key in keys])]
     product = sum((rate or 0.0) * (seconds or 0.0) for rate, seconds, _ in rows)
     counted = sum(tokens or 0.0 for *_, tokens in rows)
     if not counted:
@@ -60,7 +60,7 @@ def _mfu_recomputes(sources: Sources) -> Check:
     if per_token is None:
         return Check(name=name, passed=None, detail=f"{given}; model FLOPs cannot be recomputed from these files")
     given += f"; {format_count(per_token)}FLOP per token"
-    pairs = [(number(record, "mfu"), number(record, "tokens_per_second")) for record in sources.metrics]
+    pairs = [(as_number(r.get("mfu")), as_number(r.get("tokens_per_second"))) for r in sources.metrics]
     ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
     if not ratios:
         return Check(name=name, passed=None, detail=f"{given}; no step has recorded its MFU")
@@ -104,7 +104,7 @@ def _every_step_recorded(records: Sequence[dict[str, Any]]) -> Check:
     return Check(
         name=name,
         passed=len(records) == last - first + 1,
-        detail=f"{len(records):,} records for steps {first:,} to {last:,}",
+        detail=f"steps {first:,} to {last:,}: {len(records):,} recorded",
     )
 
 

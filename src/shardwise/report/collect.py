@@ -8,10 +8,11 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
+from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons
 from shardwise.report.curves import curve, smoothed_curve
-from shardwise.report.fields import section, sections, text, whole
+from shardwise.report.fields import as_whole, section, sections, text, whole
 from shardwise.report.html import report_html
 from shardwise.report.nouns import DataCounts, Example, FileEntry, Report
 from shardwise.report.outcome import read_outcome
@@ -22,7 +23,7 @@ from shardwise.spec.run import RunDirectory, write_json, write_text
 MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARACTERS = 4000
 
-CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second")
+CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds")
 NOISY_CURVES = ("loss", "grad_norm")
 COUNTS = (
     "num_rows",
@@ -74,13 +75,21 @@ def collect(run: RunDirectory) -> Report:
 
 
 def write_report(report: Report, run: RunDirectory) -> None:
-    """Writes report.json and report.html; each appears whole or not at all."""
-    write_json(run.report_json, report.to_json())
-    write_text(run.report_html, report_html(report))
+    """Writes report.json and report.html; each appears whole or not at all.
+
+    Raises:
+        RunDirectoryError: the folder cannot be written to.
+    """
+    try:
+        write_json(run.report_json, report.to_json())
+        write_text(run.report_html, report_html(report))
+    except OSError as error:
+        message = f"{run.root}: the report cannot be written: {error.strerror}; free some space or check the rights"
+        raise RunDirectoryError(message) from None
 
 
 def _sum(records: list[dict[str, Any]], key: str) -> int | None:
-    counts = [count for record in records if (count := whole(record, key)) is not None]
+    counts = [count for record in records if (count := as_whole(record.get(key))) is not None]
     return sum(counts) if counts else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from shardwise.report.fields import items, number, sections, whole
+from shardwise.report.fields import as_number, as_whole, items, number, sections, text, whole
 from shardwise.report.nouns import (
     COMMON_PARTS,
     OTHER_PARTS,
@@ -17,6 +17,7 @@ from shardwise.report.nouns import (
 )
 from shardwise.report.sources import Sources
 from shardwise.spec.plan import Candidate, RankMemory
+from shardwise.units import format_seconds
 
 #: The first steps allocate, compile and warm the caches; they say nothing about the rest.
 WARM_UP_STEPS = 3
@@ -42,7 +43,7 @@ def memory_report(sources: Sources, candidate: Candidate | None) -> MemoryReport
         _rank_report(rank, by_rank.get(rank), measured.get(rank)) for rank in sorted(by_rank.keys() | measured.keys())
     )
     return MemoryReport(
-        kind=str(sources.measured["kind"]) if sources.measured and "kind" in sources.measured else None,
+        kind=text(sources.measured, "kind"),
         capacity_bytes=forecast.capacity_bytes if forecast else None,
         peak_low_bytes=forecast.peak_low_bytes if forecast else None,
         peak_high_bytes=forecast.peak_high_bytes if forecast else None,
@@ -79,7 +80,7 @@ def _peaks_so_far(records: Sequence[dict[str, Any]]) -> dict[int, dict[str, int]
     peaks: dict[int, int] = {}
     for record in records:
         for rank, peak in enumerate(items(record, "peak_memory_bytes")):
-            if (size := whole({"peak": peak}, "peak")) is not None:
+            if (size := as_whole(peak)) is not None:
                 peaks[rank] = max(size, peaks.get(rank, 0))
     return {rank: {"peak_memory_bytes": peak} for rank, peak in peaks.items()}
 
@@ -96,16 +97,15 @@ def _worst_rank(ranks: tuple[RankReport, ...]) -> int | None:
 def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
     """Peak and parts of the worst rank."""
     worst = memory.worst
-    if worst is None:
-        return ()
-    forecast = common_parts(worst.forecast_parts) if worst.forecast_parts else {}
-    measured = worst.measured_parts or {}
+    whole_forecast = (worst.forecast_parts if worst else None) or {}
+    forecast = common_parts(whole_forecast) if whole_forecast else {}
+    measured = (worst.measured_parts if worst else None) or {}
     peak = Comparison(
         what="peak memory",
         unit="bytes",
-        forecast=worst.forecast_peak_bytes,
-        measured=worst.measured_peak_bytes,
-        note=f"rank {worst.rank}, inside the allocator",
+        forecast=worst.forecast_peak_bytes if worst else None,
+        measured=worst.measured_peak_bytes if worst else None,
+        note=f"rank {worst.rank}, inside the allocator" if worst else "",
     )
     parts = [
         Comparison(
@@ -117,7 +117,7 @@ def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
         )
         for name in COMMON_PARTS
     ]
-    outside = (worst.forecast_parts or {}).get(OUTSIDE_PART)
+    outside = whole_forecast.get(OUTSIDE_PART)
     context = Comparison(
         what=OUTSIDE_PART,
         unit="bytes",
@@ -140,7 +140,7 @@ def time_comparisons(sources: Sources, candidate: Candidate | None) -> tuple[Com
     """Step, throughput, utilisation and total time."""
     steady = steady_records(sources.metrics)
     forecast = candidate.time if candidate else None
-    covers = f"median of {len(steady)} steps" + (" after the warm-up" if len(steady) < len(sources.metrics) else "")
+    covers = f"median of steps {steady[0]['step']:,} to {steady[-1]['step']:,}" if steady else ""
     seconds = _values(steady, "step_seconds")
     utilization = _values(steady, "gpu_utilization")
     return (
@@ -183,13 +183,13 @@ def _total_time(sources: Sources, forecast: float | None) -> Comparison:
     """
     in_steps = sum(_values(sources.metrics, "step_seconds"))
     last_attempt = number(sources.measured, "train_seconds")
-    if (sources.measured or {}).get("outcome") != "finished" or last_attempt is None:
-        note = f"not finished; {in_steps:,.1f} s in recorded steps" if in_steps else "not finished"
+    if text(sources.measured, "outcome") != "finished" or last_attempt is None:
+        note = f"not finished; {format_seconds(in_steps)} in recorded steps" if in_steps else "not finished"
         return Comparison(what="total time", unit="seconds", forecast=forecast, measured=None, note=note)
     if _was_resumed(sources):
         note, measured = "steps of all attempts; the run was resumed", in_steps
     else:
-        note, measured = f"loading to last step; {in_steps:,.1f} s in steps", last_attempt
+        note, measured = f"loading to last step; {format_seconds(in_steps)} in steps", last_attempt
     return Comparison(what="total time", unit="seconds", forecast=forecast, measured=measured, note=note)
 
 
@@ -198,7 +198,7 @@ def _was_resumed(sources: Sources) -> bool:
 
 
 def _values(records: Sequence[dict[str, Any]], key: str) -> list[float]:
-    return [value for record in records if (value := number(record, key)) is not None]
+    return [value for record in records if (value := as_number(record.get(key))) is not None]
 
 
 def _middle(values: list[float]) -> float | None:
@@ -207,7 +207,7 @@ def _middle(values: list[float]) -> float | None:
 
 def _rate(records: Sequence[dict[str, Any]]) -> float | None:
     """Tokens per second over records that have both; None where none has."""
-    pairs = [(number(record, "tokens"), number(record, "step_seconds")) for record in records]
+    pairs = [(as_number(record.get("tokens")), as_number(record.get("step_seconds"))) for record in records]
     whole_pairs = [(tokens, seconds) for tokens, seconds in pairs if tokens is not None and seconds is not None]
     total = sum(seconds for _, seconds in whole_pairs)
     return sum(tokens for tokens, _ in whole_pairs) / total if total > 0 else None

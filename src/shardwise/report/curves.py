@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from shardwise.report.fields import number
+from shardwise.report.fields import as_number
 from shardwise.report.nouns import Curve
 
 MAX_POINTS = 600
@@ -17,14 +17,18 @@ Point = tuple[int, float]
 
 def curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
     """The metric `key` of those records that have it as a finite number."""
-    points = [(record["step"], value) for record in records if (value := number(record, key)) is not None]
+    points = _points(records, key)
     return Curve(name=key, points=thin(points), num_recorded=len(points))
 
 
 def smoothed_curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
     """The running mean of a metric over a fiftieth of the run, smoothed before it is thinned."""
-    points = [(record["step"], value) for record in records if (value := number(record, key)) is not None]
+    points = _points(records, key)
     return Curve(name=f"{key}_smoothed", points=thin(smooth(points)), num_recorded=len(points))
+
+
+def _points(records: Sequence[dict[str, Any]], key: str) -> list[Point]:
+    return [(record["step"], value) for record in records if (value := as_number(record.get(key))) is not None]
 
 
 def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:

@@ -5,47 +5,60 @@ A value of the wrong kind is treated as absent (None), which the report then nam
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 #: More than any figure of a run, and safely inside what a float, a chart and JSON can carry.
 LARGEST = 1e18
 
 
-def number(data: dict[str, Any] | None, key: str) -> float | None:
-    """A finite number of sensible size, or None."""
-    value = (data or {}).get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if -LARGEST <= value <= LARGEST and math.isfinite(value) else None
+def as_number(value: object) -> float | None:
+    """A finite number of sensible size, or None. Comparing with the limits leaves out infinities and NaN."""
+    if isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST and value is not True and value is not False:
+        return float(value)
+    return None
 
 
-def whole(data: dict[str, Any] | None, key: str) -> int | None:
+def as_whole(value: object) -> int | None:
     """A whole number that is not negative, or None."""
-    value = (data or {}).get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value <= LARGEST else None
+    if isinstance(value, int) and 0 <= value <= LARGEST and value is not True and value is not False:
+        return value
+    return None
 
 
-def text(data: dict[str, Any] | None, key: str) -> str | None:
+def _value(data: object, key: str) -> Any:
+    """A key's value; None where there is no such key, or `data` is no object."""
+    found: Any = data
+    return found.get(key) if isinstance(data, dict) else None
+
+
+def number(data: object, key: str) -> float | None:
+    """The finite number of a key, or None."""
+    return as_number(_value(data, key))
+
+
+def whole(data: object, key: str) -> int | None:
+    """The whole number, not negative, of a key, or None."""
+    return as_whole(_value(data, key))
+
+
+def text(data: object, key: str) -> str | None:
     """A string, or None."""
-    value = (data or {}).get(key)
+    value = _value(data, key)
     return value if isinstance(value, str) else None
 
 
-def section(data: dict[str, Any] | None, key: str) -> dict[str, Any] | None:
+def section(data: object, key: str) -> dict[str, Any] | None:
     """An object, or None."""
-    value = (data or {}).get(key)
+    value = _value(data, key)
     return cast(dict[str, Any], value) if isinstance(value, dict) else None
 
 
-def items(data: dict[str, Any] | None, key: str) -> list[Any]:
+def items(data: object, key: str) -> list[Any]:
     """A list; empty where there is none."""
-    value = (data or {}).get(key)
+    value = _value(data, key)
     return cast(list[Any], value) if isinstance(value, list) else []
 
 
-def sections(data: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+def sections(data: object, key: str) -> list[dict[str, Any]]:
     """The objects of a list."""
     return [cast(dict[str, Any], item) for item in items(data, key) if isinstance(item, dict)]

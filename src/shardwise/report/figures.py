@@ -51,7 +51,7 @@ def _loss_card(report: Report) -> Markup:
 
 def _tokens_card(report: Report) -> Markup:
     if report.tokens is None:
-        return _card("tokens seen", NOT_MEASURED, "no step recorded")
+        return _card("tokens seen", NOT_MEASURED, "no step has counted them")
     trained = report.trained_tokens
     return _card("tokens seen", f"{report.tokens:,}", "" if trained is None else f"{trained:,} counted in the loss")
 
@@ -67,11 +67,9 @@ def _card_of(row: Comparison) -> Markup:
 
 def table_section(report: Report) -> Markup:
     """Forecast, measured, error: row by row."""
-    head = element(
-        "tr", *(element("th", name, scope="col") for name in ("", "Forecast", "Measured", "Error", "Covers"))
-    )
     rows = [_table_row(row, comparison) for row, comparison in zip(table_rows(report), report.comparisons, strict=True)]
-    table = element("table", element("thead", head), element("tbody", *rows), class_="comparison")
+    head = _head(("", None), ("Forecast", "number"), ("Measured", "number"), ("Error", "number"), ("Covers", "covers"))
+    table = element("table", head, element("tbody", *rows), class_="comparison")
     return element(
         "section",
         element("h2", "Forecast and measurement"),
@@ -79,6 +77,12 @@ def table_section(report: Report) -> Markup:
         _forecast_parts(report),
         class_="panel",
     )
+
+
+def _head(*columns: tuple[str, str | None]) -> Markup:
+    """(name, class) of each column."""
+    names = [element("th", name, scope="col", class_=look) for name, look in columns]
+    return element("thead", element("tr", *names))
 
 
 def _table_row(row: Row, comparison: Comparison) -> Markup:
@@ -162,13 +166,14 @@ def details_section(report: Report) -> Markup:
         _facts("Types, read back from live tensors", report.dtypes),
         _facts("Environment", report.environment),
     ]
-    ran = element("section", element("h2", "What ran"), element("div", *lists, class_="columns"), class_="panel")
+    known = element("section", element("h2", "What ran"), element("div", *lists, class_="columns"), class_="panel")
+    ran = known if any(lists) else Markup("")
     checks = element("ul", *map(_check, report.checks), class_="checks")
     return join([ran, element("section", element("h2", "Do the figures agree?"), checks, class_="panel")])
 
 
 def _check(check: Check) -> Markup:
-    words = {True: "agrees", False: "differs", None: "stated"}[check.passed]
+    words = {True: "agrees", False: "differs", None: "unchecked"}[check.passed]
     badge = element("span", words, class_=f"badge {words}")
     return element("li", badge, element("div", element("strong", check.name), element("p", check.detail)))
 
@@ -184,6 +189,6 @@ def files_section(report: Report) -> Markup:
         )
         for entry in report.files
     ]
-    head = element("tr", *(element("th", name, scope="col") for name in ("File", "Size", "What it is")))
-    table = element("table", element("thead", head), element("tbody", *rows))
+    head = _head(("File", None), ("Size", "number"), ("What it is", "covers"))
+    table = element("table", head, element("tbody", *rows))
     return element("section", element("h2", "Files"), element("div", table, class_="scroll"), class_="panel")

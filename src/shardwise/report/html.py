@@ -191,7 +191,10 @@ def _memory_section(memory: MemoryReport) -> Markup:
         memory_chart(memory, ident=f"memory-{look}", width=width)
         for look, width in (("wide", WIDE), ("narrow", NARROW))
     ]
-    legend = _legend([(f"part {part}", part) for part in (*COMMON_PARTS, OUTSIDE_PART)])
+    entries = [(f"part {part}", part) for part in (*COMMON_PARTS, OUTSIDE_PART)]
+    if any(rank.measured_peak_bytes and not rank.measured_parts for rank in memory.ranks):
+        entries.append(("part peak", "peak, parts not measured"))
+    legend = _legend(entries) if memory.ranks else Markup("")
     notes = element("p", " ".join(_memory_notes(memory)), class_="note")
     return element("section", _titled("Memory by rank", legend), _both_widths(charts), notes, class_="panel")
 

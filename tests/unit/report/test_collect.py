@@ -1,0 +1,329 @@
+"""What a report says is what the files say, and what they do not say is named."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.errors import RunDirectoryError
+from shardwise.report.collect import collect, write_report
+from shardwise.report.curves import MAX_POINTS
+from shardwise.report.nouns import Comparison, Report
+from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
+from tests.unit.report.runs import (
+    COUNTS,
+    GIB,
+    MEASURED_PARTS,
+    STEP_SECONDS,
+    TOKENS_PER_STEP,
+    TRAIN_SECONDS,
+    RunMaker,
+    finished_run,
+    make_job,
+    make_plan,
+    mfu_of,
+    record,
+)
+
+
+def row(report: Report, what: str) -> Comparison:
+    found = report.comparison(what)
+    assert found is not None
+    return found
+
+
+def passed(report: Report, name: str) -> bool | None:
+    return next(check.passed for check in report.checks if check.name.startswith(name))
+
+
+def test_memory_is_compared_part_by_part_without_the_context_that_no_allocator_sees(tmp_path: Path) -> None:
+    report = collect(finished_run(tmp_path / "run"))
+    assert (row(report, "peak memory").forecast, row(report, "peak memory").measured) == (21 * GIB, 20 * GIB)
+    assert row(report, "peak memory").error_percent == pytest.approx(5.0)
+    assert row(report, "weights").error_percent == 0
+    assert (row(report, "other").forecast, row(report, "other").measured) == (5 * GIB, 4 * GIB)
+    assert row(report, "other").error_percent == pytest.approx(25.0)
+    assert (row(report, "context").forecast, row(report, "context").measured) == (GIB, None)
+    assert row(report, "context").error_percent is None
+
+
+def test_time_is_the_median_after_the_warm_up(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    report = collect(run)
+    job = make_job()
+    rate = TOKENS_PER_STEP / STEP_SECONDS
+    assert row(report, "step time").measured == STEP_SECONDS
+    assert row(report, "step time").error_percent == pytest.approx(10.0)
+    assert row(report, "throughput").measured == rate
+    assert row(report, "throughput").error_percent == pytest.approx(-10.0)
+    assert row(report, "MFU").measured == pytest.approx(mfu_of(job, rate=rate, world_size=2))
+    assert row(report, "GPU utilisation").measured == 0.9
+    assert row(report, "total time").measured == TRAIN_SECONDS
+    assert row(report, "total time").error_percent == pytest.approx(-20.0)
+
+
+def test_a_run_of_warm_up_steps_only_is_measured_over_those(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().started().stepped(range(1, 3))
+    assert row(collect(maker.run), "step time").measured == 9.0
+
+
+def test_the_summary_names_what_was_asked_and_what_ran(tmp_path: Path) -> None:
+    report = collect(finished_run(tmp_path / "run"))
+    assert (report.model, report.method, report.strategy) == ("example/tiny-llama", "lora", "fsdp")
+    assert report.hardware == "2x H100-SXM"
+    assert report.num_trainable_parameters == 12_288
+    assert (report.outcome.state, report.outcome.step, report.outcome.total_steps) == ("finished", 50, 50)
+    assert report.tokens == 50 * TOKENS_PER_STEP
+    assert {fact.name: fact.value for fact in report.dtypes}["compute"] == "bfloat16"
+    assert {fact.name: fact.value for fact in report.execution}["layout"] == "dp_shard 2"
+    assert [(split.split, split.counts["num_rows"]) for split in report.data] == [("train", 1001), ("eval", 20)]
+    assert report.data[0].counts == COUNTS
+    assert report.examples[0].pieces == (("user: what is 2+2?\n", False), ("4", True))
+
+
+def test_the_worst_rank_is_the_one_that_is_compared(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    measured = read_json(run.measured) or {}
+    measured["ranks"][1]["peak_memory_bytes"] = 30 * GIB
+    measured["ranks"][1]["other"] = 14 * GIB
+    write_json(run.measured, measured)
+    report = collect(run)
+    assert report.memory.worst_rank == 1
+    assert row(report, "peak memory").measured == 30 * GIB
+    assert row(report, "other").measured == 14 * GIB
+
+
+def test_a_finished_run_agrees_with_itself(tmp_path: Path) -> None:
+    report = collect(finished_run(tmp_path / "run"))
+    assert [check.passed for check in report.checks] == [True] * len(report.checks)
+    assert report.gaps == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "factor", "check"),
+    [("tokens_per_second", 1.02, "tokens/s"), ("mfu", 1.5, "MFU"), ("step", 2, "every step")],
+)
+def test_figures_that_do_not_recompute_are_found(tmp_path: Path, key: str, factor: float, check: str) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
+    for step in range(1, 11):
+        figures = record(step, job=maker.job)
+        append_line(maker.run.metrics, {**figures, key: figures[key] * factor})
+    assert passed(collect(maker.run), check) is False
+
+
+def test_parts_that_do_not_add_up_and_processes_that_did_not_run_are_found(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    measured, environment = read_json(run.measured) or {}, read_json(run.environment) or {}
+    measured["ranks"][0]["weights"] += 1
+    write_json(run.measured, measured)
+    write_json(run.environment, {**environment, "world_size": 1})
+    report = collect(run)
+    assert passed(report, "measured parts") is False
+    assert passed(report, "as many processes") is False
+
+
+def test_a_running_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 11))
+    report = collect(maker.run)
+    assert (report.outcome.state, report.outcome.step, report.outcome.phase) == ("unfinished", 10, "training")
+    assert [gap.file for gap in report.gaps] == ["measured.json"]
+    assert row(report, "peak memory").measured == 20 * GIB, "metrics.jsonl has seen the peak already"
+    assert row(report, "weights").measured is None
+    assert row(report, "total time").measured is None
+
+
+def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 21))
+    report = collect(maker.measured("stopped").ended("stopped", signal=15, step=20).run)
+    assert (report.outcome.state, report.outcome.signal) == ("stopped", "SIGTERM")
+    assert row(report, "total time").measured is None
+
+
+def test_an_outcome_that_a_resumed_run_has_stepped_past_is_not_its_own(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().started().stepped(range(1, 21))
+    maker.ended("stopped", signal=15, step=20).stepped(range(21, 23))
+    assert collect(maker.run).outcome.state == "unfinished"
+
+
+def test_a_resumed_run_counts_the_time_of_all_its_attempts(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().started().stepped()
+    append_line(maker.run.events, {"time": 1.0, "phase": "training", "total_steps": 50, "first_step": 21})
+    assert row(collect(maker.measured().ended().run), "total time").measured == 3 * 9.0 + 47 * STEP_SECONDS
+
+
+def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().started().stepped(range(1, 6))
+    now = time.time()
+    cause = {"phase": "training (step 6)", "error": "GuardError", "message": "loss is NaN", "file": "a.py", "line": 7}
+    write_json(maker.run.rank_failure(0), {**cause, "time": now + 2, "rank": 0, "message": "connection closed"})
+    write_json(maker.run.rank_failure(1), {**cause, "time": now + 1, "rank": 1})
+    write_json(maker.run.rank_failure(2), {**cause, "time": 1.0, "rank": 2, "message": "of an earlier attempt"})
+    outcome = collect(maker.run).outcome
+    assert outcome.state == "failed"
+    assert outcome.failure == "rank 1, phase training (step 6): GuardError: loss is NaN (a.py:7)"
+
+
+def test_a_failure_that_a_resumed_run_survived_is_forgotten(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    write_json(run.rank_failure(2), {"time": 1.0, "rank": 2, "message": "of an earlier attempt"})
+    assert collect(run).outcome.state == "finished"
+
+
+FILES = ["plan.json", "resolved.yaml", "metrics.jsonl", "measured.json", "data.json", "environment.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: str) -> None:
+    run = finished_run(tmp_path / "run")
+    (run.root / name).unlink()
+    report = collect(run)
+    write_report(report, run)
+    assert [gap.file for gap in report.gaps] == [name]
+    assert report.gaps[0].reason.startswith("is missing; ")
+
+
+@pytest.mark.parametrize("name", [file for file in FILES if file != "metrics.jsonl"])
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\x00", b"[" * 20_000, b"[1]\n"])
+def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: str, damage: bytes) -> None:
+    run = finished_run(tmp_path / "run")
+    (run.root / name).write_bytes(damage)
+    report = collect(run)
+    write_report(report, run)
+    assert [gap.file for gap in report.gaps] == [name]
+    assert "is missing" not in report.gaps[0].reason
+
+
+def test_metrics_that_are_no_text_are_named_and_lines_that_are_no_records_left_out(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    whole = run.metrics.read_bytes()
+    run.metrics.write_bytes(whole + b"{\n[1]\n\n" + b'{"step": 51, "lo')
+    assert (collect(run).gaps, collect(run).outcome.step) == ((), 50)
+    run.metrics.write_bytes(whole + b"\xff\n")
+    assert [gap.file for gap in collect(run).gaps] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize(("name", "found"), [("nowhere", "no such folder"), ("file", "is a file"), (".", "none of")])
+def test_a_folder_that_is_no_run_directory_is_refused_with_a_sentence(tmp_path: Path, name: str, found: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunDirectoryError, match=found):
+        collect(RunDirectory(tmp_path / name))
+
+
+def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    plan = make_plan(make_job()).to_json()
+    write_json(run.plan, {**plan, "chosen": None})
+    assert row(collect(run), "peak memory").forecast is None
+    write_json(run.plan, {**plan, "chosen": 7})
+    assert "no candidate with a layout" in collect(run).gaps[0].reason
+    layout = plan["candidates"][0]["layout"]
+    layout["zero_stage"] = None
+    write_json(run.plan, plan)
+    assert "no candidate with a layout" in collect(run).gaps[0].reason
+    layout["zero_stage"] = 3
+    plan["candidates"][0]["memory"]["ranks"][0]["parts"]["weights"] = "much"
+    write_json(run.plan, plan)
+    assert "weights of the chosen candidate is no number" in collect(run).gaps[0].reason
+
+
+SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True, [], {}, [[]], {"a": {"b": []}}]
+
+
+def spoil(value: Any, dice: random.Random) -> Any:
+    """The same JSON with one value, anywhere, replaced by one of another kind."""
+    if isinstance(value, dict) and value and dice.random() < 0.85:
+        key = dice.choice(sorted(value))
+        return {**value, key: spoil(value[key], dice)}
+    if isinstance(value, list) and value and dice.random() < 0.85:
+        at = dice.randrange(len(value))
+        return [*value[:at], spoil(value[at], dice), *value[at + 1 :]]
+    return dice.choice(SPOILERS)
+
+
+@pytest.mark.parametrize(
+    "name", ["plan.json", "resolved.yaml", "measured.json", "data.json", "environment.json", "logs/outcome.json"]
+)
+def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path: Path, name: str) -> None:
+    run = finished_run(tmp_path / "run", num_steps=5)
+    whole = json.loads((run.root / name).read_text())
+    dice = random.Random(20_26)
+    for _ in range(40):
+        (run.root / name).write_text(json.dumps(spoil(whole, dice)))
+        report = collect(run)
+        write_report(report, run)
+        assert read_json(run.report_json) is not None
+
+
+def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().started()
+    dice = random.Random(7)
+    for step in range(1, 60):
+        line = json.dumps(spoil(record(step, job=maker.job), dice)) + "\n"
+        with (maker.root / "metrics.jsonl").open("a") as file:
+            file.write(line + 'not json\n[1]\n{"step": true, "loss": 1.0}\n{"step": 3, "loss": NaN}\n')
+    report = collect(maker.run)
+    write_report(report, maker.run)
+    page = maker.run.report_html.read_text()
+    assert "nan" not in page.lower()
+    assert "inf" not in page.lower()
+
+
+def test_report_json_is_whole_and_states_each_error(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    write_report(collect(run), run)
+    written = read_json(run.report_json)
+    assert written is not None
+    assert written["version"] == 1
+    by_name = {entry["what"]: entry for entry in written["comparisons"]}
+    assert by_name["other"]["error_percent"] == pytest.approx(25.0)
+    assert by_name["context"]["measured"] is None
+    assert written["memory"]["ranks"][0]["measured_parts"] == MEASURED_PARTS
+
+
+def test_the_error_is_relative_to_the_measurement_and_absent_where_it_has_no_value() -> None:
+    def error(forecast: float | None, measured: float | None) -> float | None:
+        return Comparison(what="x", unit="bytes", forecast=forecast, measured=measured).error_percent
+
+    assert error(90, 100) == pytest.approx(-10.0)
+    assert error(0, 0) == 0
+    assert error(1, 0) is None
+    assert error(None, 1) is None
+    assert error(1, None) is None
+
+
+def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run", num_steps=100_000).planned().prepared().started()
+    lines = [json.dumps(record(step, job=maker.job)) for step in range(1, 100_001)]
+    write_text(maker.run.metrics, "\n".join(lines) + "\n")
+    began = time.process_time()
+    report = collect(maker.run)
+    write_report(report, maker.run)
+    assert time.process_time() - began < 6, "about 2 s on an idle core"
+    loss = report.curves["loss"]
+    assert (len(loss.points), loss.num_recorded) == (MAX_POINTS, 100_000)
+    assert (loss.points[0][0], loss.points[-1][0]) == (1, 100_000)
+    assert maker.run.report_html.stat().st_size < 400_000
+
+
+def test_a_report_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    run.report_html.mkdir()
+    with pytest.raises(RunDirectoryError, match="the report cannot be written"):
+        write_report(collect(run), run)
+
+
+def test_files_are_listed_with_the_size_of_their_content(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    (run.final / "nested").mkdir(parents=True)
+    (run.final / "nested" / "model.safetensors").write_bytes(b"0" * 1000)
+    (run.final / "config.json").write_bytes(b"1" * 24)
+    (run.final / "elsewhere").symlink_to(run.metrics)
+    write_json(run.checkpoint(20) / "manifest.json", {})
+    files = {entry.name: entry for entry in collect(run).files}
+    assert files["final/"].num_bytes == 1024
+    assert files["checkpoint-20/"].what == "checkpoint of step 20"
