@@ -1,0 +1,144 @@
+"""Joins the shards of all chunks into prepared data: the evaluation split, packing, and the flat files of the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.data import order
+from shardwise.data.pack import pack
+from shardwise.data.shards import ROW, Shard
+from shardwise.data.store import DTYPES, VERSION
+from shardwise.spec.run import sync_folder, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Facts about documents, as arrays of shape [num_documents]; their tokens stay on disk.
+
+    Attributes:
+        rows: records of `ROW`.
+        files, sources: which file and source each comes from.
+    """
+
+    rows: npt.NDArray[np.void]
+    files: npt.NDArray[np.uint32]
+    sources: npt.NDArray[np.uint16]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Documents:
+        """Those chosen."""
+        return Documents(rows=self.rows[chosen], files=self.files[chosen], sources=self.sources[chosen])
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """What the store must remember of the job."""
+
+    files: tuple[str, ...]
+    weights: tuple[float, ...]
+    packed: bool
+    max_length: int
+
+
+def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documents:
+    """The facts of all shards' documents, in order."""
+    rows = [shard.rows() for shard in shards]
+    counts = [len(part) for part in rows]
+    files = np.repeat(np.array([shard.file for shard in shards], np.uint32), counts)
+    joined = np.concatenate(rows) if rows else np.empty(0, ROW)
+    return Documents(rows=joined, files=files, sources=np.array(source_of_file, np.uint16)[files])
+
+
+def evaluation_rows(count: int, *, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Which documents are set aside: round(fraction * count) of them, at least one, chosen by the seed."""
+    chosen = np.zeros(count, bool)
+    if fraction and count:
+        wanted = max(1, round(fraction * count))
+        chosen[order.permutation(count, seed, order.EVALUATION)[:wanted]] = True
+    return chosen
+
+
+def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train: Path, evaluation: Path) -> None:
+    """Appends every shard's tokens to the folder their documents belong to, and deletes the shard."""
+    at = 0
+    for shard in shards:
+        rows = shard.rows()
+        evaluated = chosen[at : at + len(rows)]
+        at += len(rows)
+        by_token = np.repeat(evaluated, rows["length"])
+        for name, values in (("tokens", shard.tokens()), ("trained", shard.trained())):
+            _append(train / f"{name}.bin", values[~by_token] if evaluated.any() else values)
+            if evaluated.any():
+                _append(evaluation / f"{name}.bin", values[by_token])
+        shard.delete()
+
+
+def write_store(folder: Path, documents: Documents, settings: StoreSettings) -> dict[str, Any]:
+    """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest."""
+    lengths = documents.rows["length"]
+    sample_offsets, sample_docs = _samples(documents, settings)
+    trained = documents.rows["trained"]
+    arrays = {
+        "offsets": np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        "doc_file": documents.files,
+        "doc_line": documents.rows["line"],
+        "sample_offsets": sample_offsets,
+        "sample_docs": sample_docs,
+        "lengths": np.add.reduceat(lengths[sample_docs], sample_offsets[:-1]),
+        "counts": np.add.reduceat(trained[sample_docs], sample_offsets[:-1]),
+        "sample_source": documents.sources[sample_docs[sample_offsets[:-1]]],
+    }
+    for name, values in arrays.items():
+        values.astype(DTYPES[name], copy=False).tofile(folder / f"{name}.bin")
+    manifest = {
+        "version": VERSION,
+        "num_rows": len(documents),
+        "num_samples": len(arrays["lengths"]),
+        "num_tokens": int(arrays["offsets"][-1]),
+        "num_trained_tokens": int(trained.sum(dtype=np.int64)),
+        "longest": int(arrays["lengths"].max()),
+        "num_truncated": int(np.count_nonzero(documents.rows["was_truncated"])),
+        "files": list(settings.files),
+        "weights": list(settings.weights),
+        "packed": settings.packed,
+        "max_length": settings.max_length,
+        "sizes": {name: (folder / f"{name}.bin").stat().st_size for name in DTYPES},
+    }
+    for name in DTYPES:
+        _sync(folder / f"{name}.bin")
+    write_json(folder / "manifest.json", manifest)
+    sync_folder(folder)
+    return manifest
+
+
+def _samples(documents: Documents, settings: StoreSettings) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(offsets, documents): one document each, or packs. A pack never mixes sources: weights act on packs."""
+    count = len(documents)
+    if not settings.packed:
+        return np.arange(count + 1), np.arange(count)
+    counts, members = [np.zeros(1, np.int64)], []
+    for source in range(len(settings.weights)):
+        ids = np.flatnonzero(documents.sources == source)
+        offsets, packed = pack(documents.rows["length"][ids], capacity=settings.max_length)
+        counts.append(np.diff(offsets))
+        members.append(ids[packed])
+    return np.cumsum(np.concatenate(counts)), np.concatenate(members)
+
+
+def _append(path: Path, values: npt.NDArray[Any]) -> None:
+    with path.open("ab") as file:
+        values.tofile(file)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,136 @@
+"""The cache of prepared data: what decides its key, where it lies, and how an entry appears by one rename.
+
+    <root>/data/<key>/         train/, eval/ and summary.json; complete, or not there
+    <root>/data/<key>.partial  being written, by the holder of <key>.lock
+    <root>/hashes/, <root>/hub/
+
+Entries are keyed by content: of the data files, of the tokenizer's files, and of the settings that shape tokens. Names
+of files are not content, so moved or copied data is found again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardwise.data.fingerprint import FileState, file_state, sha256_of
+from shardwise.data.sources import Source
+from shardwise.errors import DataError, Problem
+from shardwise.spec.job import Job
+from shardwise.spec.run import sync_folder
+
+#: Raised whenever the meaning or the layout of prepared data changes.
+FORMAT_VERSION = 1
+
+#: Files of a model folder that decide how text becomes ids.
+TOKENIZER_FILES = (
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "vocab*",
+    "merges*",
+    "*.model",
+    "*.tiktoken",
+    "config.json",
+)
+
+
+def cache_root() -> Path:
+    """`SHARDWISE_CACHE`, else `~/.cache/shardwise`."""
+    stated = os.environ.get("SHARDWISE_CACHE")
+    return Path(stated) if stated else Path.home() / ".cache" / "shardwise"
+
+
+def source_states(sources: Sequence[Source], *, root: Path) -> list[list[FileState]]:
+    """The content of every file of every source.
+
+    Raises:
+        DataError: one problem per file that cannot be read.
+    """
+    states: list[list[FileState]] = []
+    problems: list[Problem] = []
+    for source in sources:
+        states.append([])
+        for file in source.files:
+            try:
+                states[-1].append(file_state(file.path, label=file.label, memory=root / "hashes"))
+            except DataError as error:
+                problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return states
+
+
+def tokenizer_hashes(folder: Path) -> dict[str, str]:
+    """Content hash of each file that decides how text becomes ids."""
+    found = {path for pattern in TOKENIZER_FILES for path in folder.glob(pattern) if path.is_file()}
+    return {str(path.relative_to(folder)): sha256_of(path) for path in sorted(found)}
+
+
+def cache_key(
+    job: Job,
+    *,
+    train: Sequence[tuple[Source, Sequence[FileState]]],
+    evaluation: Sequence[tuple[Source, Sequence[FileState]]],
+    tokenizer: dict[str, str],
+    template: str | None,
+) -> str:
+    """SHA-256, in hex, of everything that shapes the prepared data."""
+    data = job.data
+    described = {
+        "version": FORMAT_VERSION,
+        "libraries": {name: importlib.metadata.version(name) for name in ("transformers", "tokenizers")},
+        "train": [_content(source, states) for source, states in train],
+        "eval": [_content(source, states) for source, states in evaluation],
+        "tokenizer": tokenizer,
+        "template": template,
+        "max_length": data.max_length,
+        "packing": data.packing,
+        "train_on": data.train_on,
+        "over_long": data.over_long,
+        "eval_fraction": data.eval_fraction,
+        "eval_seed": job.train.seed if data.eval_fraction else None,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _content(source: Source, states: Sequence[FileState]) -> dict[str, Any]:
+    files = [(file.kind, state.sha256) for file, state in zip(source.files, states, strict=True)]
+    return {"files": files, "format": source.format, "weight": source.weight}
+
+
+@contextmanager
+def one_at_a_time(entry: Path) -> Iterator[None]:
+    """Holds the entry's lock, so that of several runs on a machine one prepares and the others wait for it."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with entry.with_name(f"{entry.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def new_entry(entry: Path) -> Iterator[Path]:
+    """An empty folder that becomes the entry when the block ends well; what an interrupted run left is removed first.
+
+    To be used by the holder of the entry's lock.
+    """
+    partial = entry.with_name(f"{entry.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        shutil.rmtree(entry, ignore_errors=True)  # a damaged one, or it would have been used
+        partial.rename(entry)
+        sync_folder(entry.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

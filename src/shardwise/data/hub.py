@@ -1,0 +1,116 @@
+"""What lies on the Hugging Face Hub: data sets, by the `datasets` library, and tokenizers of models named by id.
+
+A data set is written once as Parquet into the cache, keyed by the commit it came from; from then on it is a local file
+like any other. No code of a repository is ever run: `datasets` reads data files only (since version 4).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from shardwise.data.cache import TOKENIZER_FILES
+from shardwise.errors import DataError, Problem
+from shardwise.spec.job import SourceSpec
+
+
+def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
+    """The Parquet file of a hub data set's split, and a note for the user.
+
+    The hub is asked for the newest commit; where it does not answer, the newest copy in the cache is used, and the note
+    says so.
+
+    Raises:
+        DataError: `datasets` is not installed, or the data set cannot be loaded.
+    """
+    identity = f"{spec.path}\n{spec.name}\n{spec.split}"
+    folder = into / hashlib.sha256(identity.encode()).hexdigest()[:32]
+    commit = _newest_commit(spec.path)
+    if commit is None:
+        copies = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
+        if copies:
+            return copies[-1], "the hub does not answer; using the copy fetched before"
+    target = folder / f"{commit or 'unknown'}.parquet"
+    if not target.is_file():
+        _export(spec, target, commit=commit)
+    return target, f"hub data set, split {spec.split}, commit {commit or 'unknown'}"
+
+
+def _newest_commit(name: str) -> str | None:
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().dataset_info(name, timeout=10).sha
+    except (OSError, ValueError):  # the hub's errors are OSErrors; a name it refuses is a ValueError
+        return None
+
+
+def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
+    dataset = load_split(spec, commit=commit)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        dataset.to_parquet(str(temporary))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
+    """A split as `datasets.Dataset`, memory-mapped from its own cache.
+
+    Raises:
+        DataError: `datasets` is not installed, or there is no such data set, configuration or split.
+    """
+    try:
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
+    except ImportError:
+        message = "is no file or folder here; to read it as a hub data set: pip install 'shardwise[hub]'"
+        raise DataError(Problem(where=spec.path, message=message)) from None
+    try:
+        return load_dataset(spec.path, name=spec.name, split=spec.split, revision=commit)
+    except (DatasetsError, OSError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        message = f"is no file or folder here, and cannot be loaded as a hub data set: {first}"
+        raise DataError(Problem(where=spec.path, message=message)) from None
+
+
+def tokenizer_folder(model: str) -> Path:
+    """The folder with a model's tokenizer: a local one, the hub cache's, or after fetching it.
+
+    Raises:
+        DataError: the model is neither here nor on the hub.
+    """
+    local = Path(model)
+    if local.is_file():
+        local = local.parent
+    if local.is_dir():
+        return local
+    cached = _cached_snapshot(model)
+    return cached if cached is not None else _fetch_tokenizer(model)
+
+
+def _cached_snapshot(model: str) -> Path | None:
+    """The hub cache's folder for a model, found without importing the hub's library: a second run starts quickly."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    repository = hub / f"models--{model.replace('/', '--')}"
+    reference = repository / "refs" / "main"
+    if not reference.is_file():
+        return None
+    snapshot = repository / "snapshots" / reference.read_text(encoding="utf-8").strip()
+    return snapshot if (snapshot / "tokenizer_config.json").is_file() else None
+
+
+def _fetch_tokenizer(model: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=list(TOKENIZER_FILES)))
+    except (OSError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {first}"
+        raise DataError(Problem(where=model, message=message)) from None

@@ -1,0 +1,294 @@
+"""The work on a cache miss: cut the files, recognise their rows, hand the chunks to workers, join what they wrote.
+
+Everything that is wrong anywhere is collected first and reported once; only a set without a problem becomes an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.data.build import (
+    Documents,
+    StoreSettings,
+    copy_tokens,
+    evaluation_rows,
+    gather,
+    write_store,
+)
+from shardwise.data.chunks import Chunk, cut_file
+from shardwise.data.fingerprint import FileState, check_untouched
+from shardwise.data.formats import FORMATS, Format, RowError, recognise
+from shardwise.data.limits import Limits
+from shardwise.data.pool import Pool, Reply, useful_workers
+from shardwise.data.progress import progress
+from shardwise.data.read import first_columns
+from shardwise.data.render import DEFAULT_TEMPLATE
+from shardwise.data.shards import Shard
+from shardwise.data.sources import Source, SourceFile
+from shardwise.data.store import PreparedData
+from shardwise.data.tokens import Rules
+from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
+from shardwise.spec.job import Job
+from shardwise.spec.run import write_json
+
+CHUNK_BYTES = (64 * 1024, 4 * 1024 * 1024)
+"""The smallest and the largest chunk: small sets are spread over all workers, large ones keep few files open."""
+
+PREVIEW_ROWS = 2
+PREVIEW_TOKENS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be prepared.
+
+    Attributes:
+        train, evaluation: the sources of both parts; none for evaluation where a share of train is set aside.
+        states: of all files, train's first.
+        model: what the user calls the model; `tokenizer` is the folder it lies in.
+        template: content of `data.chat_template`.
+    """
+
+    job: Job
+    train: tuple[Source, ...]
+    evaluation: tuple[Source, ...]
+    states: tuple[FileState, ...]
+    model: str
+    tokenizer: Path
+    template: str | None
+    limits: Limits
+    num_workers: int | None = None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Of both parts, train's first."""
+        return self.train + self.evaluation
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Of all sources."""
+        return tuple(file for source in self.sources for file in source.files)
+
+    @property
+    def source_of_file(self) -> list[int]:
+        """For each of `files`, the index of its source."""
+        return [index for index, source in enumerate(self.sources) for _ in source.files]
+
+    @property
+    def rules(self) -> Rules:
+        """For the workers."""
+        data = self.job.data
+        return Rules(
+            template=self.template, train_on=data.train_on, max_length=data.max_length, over_long=data.over_long
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """One file, cut and recognised; `form` is None where no row could be recognised."""
+
+    chunks: tuple[Chunk, ...]
+    problems: tuple[tuple[int, str], ...]
+    form: Format | None
+    ignored: tuple[str, ...] = ()
+
+
+def ingest(order: Order, *, into: Path) -> None:
+    """Writes `train/`, `eval/` and `summary.json` into an empty folder.
+
+    Raises:
+        DataError: every problem of every file.
+    """
+    files = [_survey(order, index) for index in range(len(order.files))]
+    chunks = [chunk for file in files for chunk in file.chunks]
+    workers = order.num_workers or useful_workers(len(chunks))
+    load = {
+        "do": "load",
+        "tokenizer": str(order.tokenizer),
+        "rules": asdict(order.rules),
+        "limits": asdict(order.limits),
+    }
+    with Pool(load, name=order.model, num_workers=workers, limits=order.limits) as pool:
+        replies = _work(pool, order, files, chunks, into=into)
+        _report_problems(order, files, chunks, replies)
+        check_untouched(order.states, labels=[file.label for file in order.files])
+        shards = [Shard(stem=_stem(into, index), file=chunk.file) for index, chunk in enumerate(chunks)]
+        parts = _parts(order, shards, into=into)
+        summary = {
+            "padding_id": pool.facts["padding_id"],
+            "chat_template": _template_in_force(order, files, pool.facts),
+            "sources": _describe(order, files, chunks, replies),
+            **{name: {**part, "num_dropped": 0} for name, part in parts.items()},
+            "preview": _preview(pool, into / "train"),
+        }
+    for index, reply in enumerate(replies):
+        part = "train" if order.source_of_file[chunks[index].file] < len(order.train) else "eval"
+        summary[part]["num_dropped"] += reply["num_dropped"]
+    write_json(into / "summary.json", summary)
+
+
+def _survey(order: Order, index: int) -> _File:
+    file = order.files[index]
+    low, high = CHUNK_BYTES
+    total = sum(state.size for state in order.states)
+    cut = cut_file(file, index=index, chunk_bytes=min(high, max(low, total // 64)))
+    columns = first_columns(cut.chunks)
+    if columns is None:
+        return _File(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
+    try:
+        form = recognise(columns, wanted=order.sources[order.source_of_file[index]].format)
+    except RowError as error:
+        return _File(chunks=(), problems=((cut.chunks[0].first_line, str(error)), *cut.problems), form=None)
+    needed = tuple(column for column in columns if column in form.columns)
+    # Parquet is read by columns, so the others (an image, say) are never loaded; a CSV row must be split in full.
+    chunks = [replace(chunk, header=needed) if chunk.kind == "parquet" else chunk for chunk in cut.chunks]
+    ignored = tuple(column for column in columns if column not in form.columns)
+    return _File(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
+
+
+def _stem(folder: Path, index: int) -> Path:
+    return folder / f"shard-{index:06d}"
+
+
+def _work(pool: Pool, order: Order, files: Sequence[_File], chunks: Sequence[Chunk], *, into: Path) -> list[Reply]:
+    """The workers' replies, in the order of the chunks."""
+    # A file without a recognised row has only bad ones: any format reports them.
+    names = [(files[chunk.file].form or FORMATS[0]).name for chunk in chunks]
+    requests = [
+        {"do": "chunk", "chunk": asdict(chunk), "format": name, "stem": str(_stem(into, index))}
+        for index, (chunk, name) in enumerate(zip(chunks, names, strict=True))
+    ]
+    places = [f"{order.files[chunk.file].label}:{chunk.first_line} and the rows after it" for chunk in chunks]
+    replies: list[Reply] = [{}] * len(chunks)
+    with progress("preparing data", total=sum(chunk.num_bytes for chunk in chunks)) as advance:
+        for index, reply in pool.run(requests, names=places):
+            replies[index] = reply
+            advance(chunks[index].num_bytes)
+    return replies
+
+
+def _report_problems(
+    order: Order, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises DataError where anything is wrong: in the order of files and lines, the first few listed, all counted."""
+    found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
+    total = len(found) + sum(reply["num_problems"] for reply in replies)
+    for chunk, reply in zip(chunks, replies, strict=True):
+        found += [(chunk.file, line, message) for line, message in reply["problems"]]
+    if total:
+        listed = [
+            Problem(where=f"{order.files[file].label}:{line}", message=message)
+            for file, line, message in sorted(found)[:MAX_PROBLEMS_LISTED]
+        ]
+        raise DataError(listed, total=total)
+
+
+def _parts(order: Order, shards: Sequence[Shard], *, into: Path) -> dict[str, dict[str, Any]]:
+    """Writes both stores; part name -> manifest."""
+    documents = gather(shards, source_of_file=order.source_of_file)
+    by_path = documents.sources >= len(order.train)
+    seed, fraction = order.job.train.seed, order.job.data.eval_fraction
+    chosen = by_path | evaluation_rows(len(documents), fraction=fraction, seed=seed)
+    parts = {"train": (~chosen, 0, order.train)}
+    if order.evaluation:
+        parts["eval"] = (chosen, len(order.train), order.evaluation)
+    elif fraction:
+        parts["eval"] = (chosen, 0, order.train)
+    _refuse_empty(order, {name: int(np.count_nonzero(mask)) for name, (mask, _, _) in parts.items()})
+    for name in parts:
+        (into / name).mkdir()
+    copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
+    return {
+        name: _write_part(into / name, documents.only(mask), order, first_source=first, sources=sources)
+        for name, (mask, first, sources) in parts.items()
+    }
+
+
+def _write_part(
+    folder: Path, documents: Documents, order: Order, *, first_source: int, sources: tuple[Source, ...]
+) -> dict[str, Any]:
+    first_file = sum(len(source.files) for source in order.sources[:first_source])
+    numbered_from_0 = Documents(
+        rows=documents.rows,
+        files=documents.files - np.uint32(first_file),
+        sources=documents.sources - np.uint16(first_source),
+    )
+    settings = StoreSettings(
+        files=tuple(file.label for source in sources for file in source.files),
+        weights=tuple(source.weight for source in sources),
+        packed=order.job.data.packing,
+        max_length=order.job.data.max_length,
+    )
+    return write_store(folder, numbered_from_0, settings)
+
+
+def _refuse_empty(order: Order, counts: Mapping[str, int]) -> None:
+    limit = f"every row was dropped as longer than max_length ({order.job.data.max_length}); raise it"
+    names = {"train": order.train, "eval": order.evaluation or order.train}
+    for part, count in counts.items():
+        if count:
+            continue
+        reason = limit
+        if part == "train" and counts.get("eval") and not order.evaluation:
+            reason = "eval_fraction leaves no row to train on; lower it or add rows"
+        raise DataError(Problem(where=", ".join(source.label for source in names[part]), message=reason))
+
+
+def _template_in_force(order: Order, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:
+    """The chat template that rows were rendered with, unless it is the tokenizer's own or none was needed."""
+    if order.template is not None or facts["has_template"]:
+        return order.template
+    plain = {"text", "prompt_completion"}
+    return DEFAULT_TEMPLATE if any(file.form and file.form.name not in plain for file in files) else None
+
+
+def _describe(
+    order: Order, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """One entry per source: its formats, its rows, and the columns nothing was done with."""
+    owner = order.source_of_file
+    described: list[dict[str, Any]] = []
+    for index in range(len(order.sources)):
+        own = [file for number, file in enumerate(files) if owner[number] == index]
+        rows = sum(
+            reply["num_rows"] for chunk, reply in zip(chunks, replies, strict=True) if owner[chunk.file] == index
+        )
+        described.append(
+            {
+                "format": ", ".join(dict.fromkeys(file.form.name for file in own if file.form)),
+                "label": ", ".join(dict.fromkeys(file.form.label for file in own if file.form)),
+                "num_rows": rows,
+                "ignored_columns": list(dict.fromkeys(column for file in own for column in file.ignored)),
+            }
+        )
+    return described
+
+
+def _preview(pool: Pool, folder: Path) -> list[dict[str, Any]]:
+    """Some documents as text, cut where trained tokens begin and end."""
+    data = PreparedData.open(folder)
+    offsets = data.arrays["offsets"]
+    shown: list[dict[str, Any]] = []
+    for document in range(min(PREVIEW_ROWS, len(offsets) - 1)):
+        start, stop = int(offsets[document]), int(min(offsets[document + 1], offsets[document] + PREVIEW_TOKENS))
+        trained = data.arrays["trained"][start:stop].copy()
+        trained[0] = False
+        edges = [0, *(np.flatnonzero(np.diff(trained)) + 1), stop - start]
+        ids = data.arrays["tokens"][start:stop]
+        pieces = [ids[a:b].tolist() for a, b in pairwise(edges)]
+        texts = pool.ask({"do": "decode", "pieces": pieces}, name="the preview")["texts"]
+        flags = [bool(trained[edge]) for edge in edges[:-1]]
+        shown.append(
+            {
+                "file": int(data.arrays["doc_file"][document]),
+                "line": int(data.arrays["doc_line"][document]),
+                "text": [list(piece) for piece in zip(texts, flags, strict=True)],
+            }
+        )
+    return shown

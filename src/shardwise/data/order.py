@@ -1,0 +1,74 @@
+"""Which samples an epoch shows, and in which order: a pure function of (data, weights, seed, epoch).
+
+Ranks do not appear here, so the order is the same for any number of them. Random numbers are our own counter-based hash
+and not NumPy's, whose streams may change from one release to the next: a run resumed elsewhere must see the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+
+#: Purposes of random numbers, so that no two draws share a stream.
+ORDER, WINDOW, EVALUATION = 1, 2, 3
+
+
+def permutation(size: int, *keys: int) -> Ids:
+    """0 .. size - 1 in an order that depends on the keys only."""
+    stream = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for key in keys:
+            stream = _mix(stream ^ np.uint64(key % 2**64))
+        ranks = _mix(np.arange(size, dtype=np.uint64) + stream)
+    return np.argsort(ranks, kind="stable")
+
+
+def _mix(values: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64] | np.uint64:
+    """SplitMix64's step and finaliser: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
+    OOPSLA 2014; it passes BigCrush."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def visits(size: int, weight: float) -> tuple[int, int]:
+    """How an epoch with this weight visits `size` samples: (whole passes, samples of one more partial pass)."""
+    whole = math.floor(weight)
+    partial = round((weight - whole) * size)
+    return (whole, partial) if whole or partial else (0, 1)
+
+
+def samples_per_epoch(sizes: Sequence[int], weights: Sequence[float]) -> int:
+    """Samples an epoch shows, given those of each source; the same in every epoch."""
+    total = 0
+    for size, weight in zip(sizes, weights, strict=True):
+        whole, partial = visits(size, weight)
+        total += whole * size + min(partial, size)
+    return total
+
+
+def epoch_order(
+    sources: npt.NDArray[np.uint16], *, weights: Sequence[float], seed: int, epoch: int, shuffle: bool
+) -> Ids:
+    """Sample numbers in the order an epoch shows them.
+
+    A weight's whole part shows all samples of its source that often. Its fraction shows a window that moves, epoch by
+    epoch, over one fixed permutation of the source: none twice in an epoch, and all equally often in the long run.
+    """
+    seen: list[Ids] = []
+    for source, weight in enumerate(weights):
+        ids = np.flatnonzero(sources == source)
+        if not len(ids):
+            continue
+        whole, partial = visits(len(ids), weight)
+        seen += [ids] * whole
+        window = (epoch * partial + np.arange(min(partial, len(ids)))) % len(ids)
+        seen.append(np.sort(ids[permutation(len(ids), seed, WINDOW, source)[window]]) if shuffle else ids[window])
+    order = np.concatenate(seen)
+    return order[permutation(len(order), seed, ORDER, epoch)] if shuffle else order

@@ -1,0 +1,266 @@
+"""`python -m shardwise.data.prepare RUN_DIR`: from the job's data to data.json, before any training process exists.
+
+Once per content: where the same rows were prepared with the same tokenizer and settings, they are found in the cache
+within a fraction of a second, without importing torch or transformers.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise.data.cache import (
+    cache_key,
+    cache_root,
+    new_entry,
+    one_at_a_time,
+    source_states,
+    tokenizer_hashes,
+)
+from shardwise.data.fingerprint import FileState
+from shardwise.data.hub import fetch_hub_rows, tokenizer_folder
+from shardwise.data.limits import Limits
+from shardwise.data.progress import say
+from shardwise.data.sources import Source, find_sources
+from shardwise.errors import DataError, Problem, ShardwiseError
+from shardwise.spec.job import Job, SourceSpec, read_job
+from shardwise.spec.run import RunDirectory, read_json, write_json
+
+VERSION = 1
+MAX_TEMPLATE_BYTES = 1024 * 1024
+
+_COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
+
+
+def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None) -> dict[str, Any]:
+    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json.
+
+    Args:
+        limits: what one worker may take.
+        num_workers: processes that read and tokenise; by default one per core, at most 16.
+
+    Raises:
+        DataError: problems of the data, the tokenizer or the template, all at once where they are of one kind.
+        ShardwiseError: the cache cannot be written.
+    """
+    job = read_job(run.resolved)
+    root = cache_root()
+    template = _template(job)
+    train, evaluation = _sources(job, root=root)
+    states = source_states(train + evaluation, root=root)
+    tokenizer = tokenizer_folder(job.model)
+    both = list(zip(train + evaluation, states, strict=True))
+    key = cache_key(
+        job,
+        train=both[: len(train)],
+        evaluation=both[len(train) :],
+        tokenizer=tokenizer_hashes(tokenizer),
+        template=template,
+    )
+    entry = root / "data" / key
+    summary = _summary(entry)
+    if summary is None:
+        files = tuple(state for group in states for state in group)
+        summary = _make(
+            entry,
+            job=job,
+            train=train,
+            evaluation=evaluation,
+            states=files,
+            model=job.model,
+            tokenizer=tokenizer,
+            template=template,
+            limits=limits or Limits(),
+            num_workers=num_workers,
+        )
+    else:
+        say(f"the data was prepared before: {entry}")
+    data_json = _data_json(entry, summary, train=train, evaluation=evaluation, states=states, fingerprint=key)
+    _announce(summary, data_json, sources=train + evaluation)
+    write_json(run.data, data_json)
+    return data_json
+
+
+def _template(job: Job) -> str | None:
+    path = job.data.chat_template
+    if path is None:
+        return None
+    try:
+        if Path(path).stat().st_size > MAX_TEMPLATE_BYTES:
+            raise DataError(
+                Problem(where=path, message=f"is larger than {MAX_TEMPLATE_BYTES} bytes; expected a chat template")
+            )
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(Problem(where=path, message="is not UTF-8 text; expected a chat template")) from None
+    except OSError as error:
+        raise DataError(
+            Problem(where=path, message=f"cannot be read: {error.strerror}; expected a chat template")
+        ) from None
+
+
+def _sources(job: Job, *, root: Path) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
+    """(train, evaluation); the problems of both at once."""
+    if not job.data.path:
+        raise DataError("data.path is missing; name the rows to train on, for example path: chats.jsonl")
+    problems = [
+        Problem(
+            where=spec.path, message="weight: has no meaning under eval_path, where each row counts once; remove it"
+        )
+        for spec in job.data.eval_path
+        if spec.weight != 1
+    ]
+    found: list[tuple[Source, ...]] = []
+    for specs in (job.data.path, job.data.eval_path):
+        try:
+            found.append(find_sources(specs, fetch=lambda spec: _fetch(spec, root)))
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return found[0], found[1]
+
+
+def _fetch(spec: SourceSpec, root: Path) -> tuple[Path, str]:
+    say(f"{spec.path}: fetching the hub data set")
+    return fetch_hub_rows(spec, into=root / "hub")
+
+
+def _make(entry: Path, **order: Any) -> dict[str, Any]:
+    """Prepares the entry unless another run on this machine does it meanwhile."""
+    from shardwise.data.ingest import Order, ingest
+
+    try:
+        with one_at_a_time(entry):
+            summary = _summary(entry)
+            if summary is None:
+                with new_entry(entry) as folder:
+                    ingest(Order(**order), into=folder)
+                summary = _summary(entry)
+    except OSError as error:
+        message = f"cannot write the data cache: {error.strerror}; set SHARDWISE_CACHE to a folder with space"
+        raise ShardwiseError(f"{entry.parent}: {message}") from None
+    if summary is None:
+        raise ShardwiseError(f"{entry}: was damaged or removed as soon as it was written; run again")
+    return summary
+
+
+def _summary(entry: Path) -> dict[str, Any] | None:
+    """What the cache says about an entry, or None where it is not there or damaged."""
+    from shardwise.data.store import read_manifest
+
+    summary = read_json(entry / "summary.json")
+    if summary is None:
+        return None
+    try:
+        for part in ("train", "eval"):
+            if part in summary:
+                read_manifest(entry / part)
+    except DataError:
+        return None
+    return summary
+
+
+def _data_json(
+    entry: Path,
+    summary: dict[str, Any],
+    *,
+    train: tuple[Source, ...],
+    evaluation: tuple[Source, ...],
+    states: Sequence[Sequence[FileState]],
+    fingerprint: str,
+) -> dict[str, Any]:
+    described = [
+        _describe(source, facts, found)
+        for source, facts, found in zip(train + evaluation, summary["sources"], states, strict=True)
+    ]
+    labels = [file.label for source in train for file in source.files]
+    parts: dict[str, Any] = {
+        "train": {**_part(entry / "train", summary["train"]), "sources": described[: len(train)], "files": labels},
+        "eval": None,
+    }
+    if "eval" in summary:
+        own = [file.label for source in evaluation for file in source.files]
+        evaluated = {"sources": described[len(train) :], "files": own or labels}
+        parts["eval"] = {**_part(entry / "eval", summary["eval"]), **evaluated}
+    preview = [
+        {"where": f"{labels[shown['file']]}:{shown['line']}", "text": shown["text"]} for shown in summary["preview"]
+    ]
+    return {
+        "version": VERSION,
+        **parts,
+        "fingerprint": fingerprint,
+        "preview": preview,
+        "padding_id": summary["padding_id"],
+        "chat_template": summary["chat_template"],
+    }
+
+
+def _part(folder: Path, counts: dict[str, Any]) -> dict[str, Any]:
+    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}}
+
+
+def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]) -> dict[str, Any]:
+    return {
+        "path": source.label,
+        "format": facts["format"],
+        "num_rows": facts["num_rows"],
+        "weight": source.weight,
+        "files": [
+            {
+                "label": file.label,
+                "path": state.path,
+                "size": state.size,
+                "mtime_ns": state.mtime_ns,
+                "sha256": state.sha256,
+            }
+            for file, state in zip(source.files, states, strict=True)
+        ],
+    }
+
+
+def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Sequence[Source]) -> None:
+    for source, facts in zip(sources, summary["sources"], strict=True):
+        files = f"{len(source.files)} files, " if len(source.files) > 1 else ""
+        say(f"{source.label}: {files}{facts['num_rows']:,} rows, {facts['label']}")
+        if facts["ignored_columns"]:
+            say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
+        if source.num_ignored:
+            say(f"  other files not read: {source.num_ignored}")
+        if source.note:
+            say(f"  {source.note}")
+    for name, part in (("train", data_json["train"]), ("eval", data_json["eval"])):
+        if part is not None:
+            say(
+                f"{name}: {part['num_samples']:,} sequences of at most {part['longest']:,} tokens from "
+                f"{part['num_rows']:,} rows; {part['num_tokens']:,} tokens, {part['num_trained_tokens']:,} trained; "
+                f"{part['num_truncated']:,} rows truncated, {part['num_dropped']:,} dropped"
+            )
+
+
+def _terminated(_signal: int, _frame: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns the exit code. Errors are sentences on stderr."""
+    if len(arguments) != 1:
+        say("error: expected one argument: the run directory")
+        return 2
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        prepare(RunDirectory(Path(arguments[0])))
+    except ShardwiseError as error:
+        for line in str(error).splitlines():
+            say(f"error: {line}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

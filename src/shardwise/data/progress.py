@@ -1,0 +1,58 @@
+"""What preparation tells the user while it works: on stderr, a bar on a terminal and a few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+#: Seconds between plain lines.
+QUIET_SECONDS = 10.0
+
+
+class Advance(Protocol):
+    """Notes that so much more of the work is done."""
+
+    def __call__(self, amount: int, /) -> None:
+        """`amount` of the total."""
+
+
+def say(text: str) -> None:
+    """One line for the user."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(what: str, *, total: int) -> Iterator[Advance]:
+    """Shows how much of `total` is done until the block ends."""
+    if sys.stderr.isatty():
+        with _bar(what, total) as advance:
+            yield advance
+    else:
+        yield _lines(what, total)
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda amount: bar.advance(task, amount)
+
+
+def _lines(what: str, total: int) -> Advance:
+    done, last = 0, time.monotonic()
+
+    def advance(amount: int) -> None:
+        nonlocal done, last
+        done += amount
+        now = time.monotonic()
+        if now - last >= QUIET_SECONDS:
+            last = now
+            say(f"{what}: {done * 100 // total} %")
+
+    return advance

@@ -1,0 +1,190 @@
+"""Turns examples into one string each, with the spans of characters that are trained.
+
+Which template: `data.chat_template`, else the tokenizer's own, else `DEFAULT_TEMPLATE`. A pair of prompt and completion
+becomes a chat where there is a template of the first two kinds, and else stays plain: prompt + completion + EOS. Plain
+text is text + EOS.
+
+Which characters are trained (`data.train_on`):
+
+| train_on     | conversation                  | pair                    | text          |
+|--------------|-------------------------------|-------------------------|---------------|
+| `auto`       | every assistant message       | the completion          | everything    |
+| `assistant`  | every assistant message       | the completion          | refused       |
+| `completion` | the last assistant message    | the completion          | refused       |
+| `all`        | everything                    | everything              | everything    |
+
+An assistant's span ends behind its end-of-turn token, so that the model learns to stop; white space that a template
+writes after that token is not trained. A template with `{% generation %}` blocks says itself where spans are. Of any
+other the spans are found by rendering the conversation up to each assistant message, with the generation prompt, and
+again with the message. Both must be beginnings of the whole; a template that rewrites earlier turns is refused, because
+what it trains would not be what is prompted at inference. The whole is tokenised once, so no token is split by a span.
+
+A template is a stranger's program. It is rendered in a sandbox, and only ever in a worker process with limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.data.formats import Conversation, Example, Pair, RowError, Text, conversation
+from shardwise.spec.job import TrainOn
+
+#: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token need be added to the
+#: vocabulary and generation stops where the model was trained to stop.
+DEFAULT_TEMPLATE = (
+    "{{ bos_token or '' }}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + eos_token + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+#: Characters of one rendered row; a template can make much of little.
+MAX_RENDERED_CHARACTERS = 32 * 1024 * 1024
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """One example as text.
+
+    Attributes:
+        spans: character ranges that are trained; None is all of the text.
+        special_tokens: whether the tokenizer adds its own around the text (a template has written them already).
+        ends: whether EOS is appended and trained.
+    """
+
+    text: str
+    spans: tuple[Span, ...] | None
+    special_tokens: bool
+    ends: bool
+
+
+class TemplateMemoryError(Exception):
+    """Rendering met the worker's memory limit: the whole data set stops, not one row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renderer:
+    """Renders examples for one tokenizer.
+
+    Attributes:
+        template: from `data.chat_template` or the tokenizer; None where there is neither.
+        special_tokens: names of special tokens -> their text, which templates read (`bos_token`, `eos_token` ...).
+        end_marks: texts of all special tokens; one of them ends a turn.
+    """
+
+    template: str | None
+    special_tokens: Mapping[str, Any]
+    end_marks: tuple[str, ...]
+    train_on: TrainOn
+
+    def render(self, example: Example) -> Rendered:
+        """The text and what of it is trained.
+
+        Raises:
+            RowError: the example cannot be rendered, or not with these masks.
+            TemplateMemoryError: the template wants more memory than a worker may take.
+        """
+        match example:
+            case Text():
+                return self._plain(example)
+            case Pair(prompt=prompt, completion=completion) if self.template is not None:
+                chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+                return self._chat(conversation(chat))
+            case Pair(prompt=prompt, completion=completion):
+                text = prompt + completion
+                spans = None if self.train_on == "all" else ((len(prompt), len(text)),)
+                return Rendered(text=_checked(text), spans=spans, special_tokens=True, ends=True)
+            case Conversation():
+                return self._chat(example)
+
+    def _plain(self, example: Text) -> Rendered:
+        if self.train_on in ("assistant", "completion"):
+            raise RowError(f"train_on: {self.train_on} has no meaning for plain text; use train_on: auto or all")
+        return Rendered(text=_checked(example.text), spans=None, special_tokens=True, ends=True)
+
+    def _chat(self, chat: Conversation) -> Rendered:
+        template = self.template or DEFAULT_TEMPLATE
+        if self.train_on == "all":
+            text, _ = self._apply(template, chat)
+            return Rendered(text=text, spans=None, special_tokens=False, ends=False)
+        turns = [index for index, message in enumerate(chat.messages) if message["role"] == "assistant"]
+        if _GENERATION.search(template):
+            text, spans = self._apply(template, chat, generation=True)
+            if len(spans) != len(turns):
+                raise RowError(f"the chat template marks {len(spans)} spans for {len(turns)} assistant messages")
+        else:
+            text, spans = self._by_prefixes(template, chat, turns)
+        kept = [span for span, turn in zip(spans, turns, strict=True) if chat.learns[turn]]
+        if self.train_on == "completion":
+            kept = kept[-1:]
+        return Rendered(text=text, spans=tuple(kept), special_tokens=False, ends=False)
+
+    def _by_prefixes(self, template: str, chat: Conversation, turns: list[int]) -> tuple[str, list[Span]]:
+        whole, _ = self._apply(template, chat)
+        spans: list[Span] = []
+        for turn in turns:
+            prompt, _ = self._apply(template, chat, until=turn, prompting=True)
+            is_last = turn + 1 == len(chat.messages)
+            answered = whole if is_last else self._apply(template, chat, until=turn + 1)[0]
+            if not (answered.startswith(prompt) and whole.startswith(answered)):
+                raise RowError(_UNSTABLE)
+            spans.append((len(prompt), self._end_of_turn(answered)))
+        return whole, spans
+
+    def _end_of_turn(self, text: str) -> int:
+        """Behind the end-of-turn token, where there is one, else the end."""
+        stripped = text.rstrip()
+        return len(stripped) if stripped.endswith(self.end_marks) else len(text)
+
+    def _apply(
+        self,
+        template: str,
+        chat: Conversation,
+        *,
+        until: int | None = None,
+        prompting: bool = False,
+        generation: bool = False,
+    ) -> tuple[str, list[Span]]:
+        from transformers.utils import chat_template_utils
+
+        render: Any = chat_template_utils.render_jinja_template
+        try:
+            texts, spans = render(
+                conversations=[chat.messages[:until]],
+                tools=chat.tools,
+                chat_template=template,
+                add_generation_prompt=prompting,
+                return_assistant_tokens_mask=generation,
+                **self.special_tokens,
+            )
+        except MemoryError:
+            raise TemplateMemoryError from None
+        except Exception as error:  # noqa: BLE001 - a template is a stranger's program and can raise anything
+            first = (str(error).splitlines() or [""])[0][:200]
+            raise RowError(f"the chat template refuses this row: {first or type(error).__name__}") from None
+        return _checked(texts[0]), spans[0] if generation else []
+
+
+_UNSTABLE = (
+    "the chat template rewrites earlier turns, so the assistant's part cannot be told apart; use train_on: all, or "
+    "data.chat_template with a template that does not, or one with {% generation %} blocks"
+)
+
+
+def _checked(text: str) -> str:
+    if len(text) > MAX_RENDERED_CHARACTERS:
+        raise RowError(f"becomes {len(text)} characters of text; at most {MAX_RENDERED_CHARACTERS} are read")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise RowError(f"holds half a character (\\u{code:04x}), which no encoding can write; remove it") from None
+    return text

@@ -1,0 +1,125 @@
+"""Which files a job's `data.path` and `data.eval_path` mean: single files, folders of files, hub ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shardwise.errors import DataError, Problem
+from shardwise.spec.job import RowFormat, SourceSpec
+
+Kind = Literal["jsonl", "json", "csv", "tsv", "parquet"]
+
+KINDS: dict[str, Kind] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+
+#: `owner/name` or `name`, as the hub spells data sets.
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One file of rows; `label` is the path as the user would write it."""
+
+    path: str
+    label: str
+    kind: Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One entry of `data.path`.
+
+    Attributes:
+        label: the path as the user wrote it.
+        num_ignored: files of a folder that hold no rows, by their suffix.
+        note: what the user should know about where the rows come from, or "".
+    """
+
+    label: str
+    weight: float
+    format: RowFormat
+    files: tuple[SourceFile, ...]
+    num_ignored: int = 0
+    note: str = ""
+
+
+#: Fetches a hub data set and says where it lies and what to tell the user.
+Fetch = Callable[[SourceSpec], tuple[Path, str]]
+
+
+def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch) -> tuple[Source, ...]:
+    """The files behind each entry; hub ids go through `fetch`.
+
+    Raises:
+        DataError: one problem per path that is missing, of an unknown kind or an empty folder.
+    """
+    sources: list[Source] = []
+    problems: list[Problem] = []
+    for spec in specs:
+        try:
+            sources.append(_find(spec, fetch))
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return tuple(sources)
+
+
+def _find(spec: SourceSpec, fetch: Fetch) -> Source:
+    path = Path(spec.path)
+    note, ignored = "", 0
+    if path.is_dir():
+        files, ignored = _files_of_folder(path, label=spec.path)
+    elif path.exists():
+        files = (_single_file(path, label=spec.path),)
+    elif path.suffix.lower() not in KINDS and _HUB_ID.fullmatch(spec.path):
+        fetched, note = fetch(spec)
+        files = (SourceFile(path=str(fetched), label=spec.path, kind="parquet"),)
+    else:
+        raise DataError(Problem(where=spec.path, message="there is no such file or folder"))
+    if spec.name is not None and path.exists():
+        message = f"name: {spec.name} chooses a configuration of a hub data set, but this is a local path; remove it"
+        raise DataError(Problem(where=spec.path, message=message))
+    return Source(label=spec.path, weight=spec.weight, format=spec.format, files=files, num_ignored=ignored, note=note)
+
+
+def _single_file(path: Path, *, label: str) -> SourceFile:
+    kind = KINDS.get(path.suffix.lower())
+    if not path.is_file():
+        raise DataError(Problem(where=label, message="is not a regular file; rows are read from files and folders"))
+    if kind is None:
+        message = f"is of an unknown kind; expected a name that ends in {', '.join(KINDS)}"
+        raise DataError(Problem(where=label, message=message))
+    return SourceFile(path=str(path.resolve()), label=label, kind=kind)
+
+
+def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
+    """Files of known kinds in the folder and below, in the order of their names; and how many others there are."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+    home = folder.resolve()
+    problems = [
+        Problem(where=str(path), message=f"is a link that leaves {label}; put the file itself there")
+        for path in found
+        if not path.resolve().is_relative_to(home)
+    ]
+    if problems:
+        raise DataError(problems)
+    known = [path for path in found if path.suffix.lower() in KINDS]
+    if not known:
+        message = f"is a folder without rows; expected files that end in {', '.join(KINDS)}"
+        raise DataError(Problem(where=label, message=message))
+    return tuple(_single_file(path, label=str(path)) for path in known), len(found) - len(known)
+
+
+def _is_hidden(relative: Path) -> bool:
+    return any(part.startswith(".") for part in relative.parts)

@@ -1,0 +1,172 @@
+"""Prepared data on disk: flat arrays that every process maps into memory, so that ten million rows cost no RAM.
+
+A *document* is one row as tokens. A *sample* is what stands in one sequence: a document, or with packing several.
+Files, little-endian, without headers; their lengths follow from manifest.json:
+
+    tokens.bin         int32  [num_tokens]         all documents, one after the other
+    trained.bin        bool   [num_tokens]         whether a token is a target
+    offsets.bin        int64  [num_documents + 1]  where documents begin in tokens.bin
+    doc_file.bin       uint32 [num_documents]      which file a document comes from
+    doc_line.bin       uint32 [num_documents]      and its line there
+    sample_offsets.bin int64  [num_samples + 1]    where samples begin in sample_docs.bin
+    sample_docs.bin    int64  [num_documents]      documents in the order of the samples
+    lengths.bin        int32  [num_samples]        tokens of a sample
+    counts.bin         int32  [num_samples]        labels of a sample that count in the loss
+    sample_source.bin  uint16 [num_samples]        which source a sample comes from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.errors import DataError, Problem
+from shardwise.spec.run import read_json
+
+VERSION = 1
+IGNORED = -100
+"""The label of positions that do not count, as PyTorch's cross entropy has it."""
+
+DTYPES: dict[str, str] = {
+    "tokens": "<i4",
+    "trained": "?",
+    "offsets": "<i8",
+    "doc_file": "<u4",
+    "doc_line": "<u4",
+    "sample_offsets": "<i8",
+    "sample_docs": "<i8",
+    "lengths": "<i4",
+    "counts": "<i4",
+    "sample_source": "<u2",
+}
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PreparedData:
+    """Samples ready for training, mapped from disk.
+
+    Attributes:
+        arrays: the files above by their names.
+        files: names for messages, by the numbers in `doc_file`.
+        weights: how often the samples of each source are seen per epoch.
+        packed: several documents share a sample.
+        max_length: tokens of a sample at most.
+    """
+
+    folder: Path
+    arrays: Mapping[str, npt.NDArray[Any]]
+    files: tuple[str, ...]
+    weights: tuple[float, ...]
+    packed: bool
+    max_length: int
+
+    @classmethod
+    def open(cls, folder: str | Path, *, files: Sequence[str] | None = None) -> PreparedData:
+        """Maps a folder of prepared data.
+
+        Args:
+            folder: as data.json names it.
+            files: names of the data files as they are called now; by default as when they were prepared.
+
+        Raises:
+            DataError: the folder is missing, damaged or of another version.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        arrays = {name: _map(folder / f"{name}.bin", dtype) for name, dtype in DTYPES.items()}
+        return cls(
+            folder=folder,
+            arrays=arrays,
+            files=tuple(files if files is not None else manifest["files"]),
+            weights=tuple(manifest["weights"]),
+            packed=manifest["packed"],
+            max_length=manifest["max_length"],
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """Tokens of each sample, shape [num_samples]."""
+        return self.arrays["lengths"]
+
+    @property
+    def trained_counts(self) -> npt.NDArray[np.int32]:
+        """Labels of each sample that count in the loss, shape [num_samples]."""
+        return self.arrays["counts"]
+
+    @property
+    def sample_sources(self) -> npt.NDArray[np.uint16]:
+        """Which source each sample comes from, shape [num_samples]."""
+        return self.arrays["sample_source"]
+
+    def documents(self, sample: int) -> Ints:
+        """Numbers of the documents in a sample."""
+        start, stop = self.arrays["sample_offsets"][sample : sample + 2]
+        return self.arrays["sample_docs"][start:stop]
+
+    def sample(self, index: int) -> tuple[Ints, Ints, Ints]:
+        """One sample as (input_ids, position_ids, labels), int64, shape [length].
+
+        Labels are shifted: `labels[t]` is the token after t if that is trained, else -100. Positions restart at 0 in
+        each document and no label crosses from one into the next.
+        """
+        length = int(self.lengths[index])
+        ids, positions, labels = (np.empty(length, np.int64) for _ in range(3))
+        at = 0
+        for document in self.documents(index):
+            start, stop = self.arrays["offsets"][document : document + 2]
+            here = slice(at, at + int(stop - start))
+            ids[here] = self.arrays["tokens"][start:stop]
+            positions[here] = np.arange(stop - start)
+            trained = self.arrays["trained"][start + 1 : stop]
+            labels[here.start : here.stop - 1] = np.where(trained, ids[here.start + 1 : here.stop], IGNORED)
+            labels[here.stop - 1] = IGNORED
+            at = here.stop
+        return ids, positions, labels
+
+    def where(self, index: int) -> str:
+        """`file:line` of a sample's first row."""
+        return self.where_document(int(self.documents(index)[0]))
+
+    def where_document(self, document: int) -> str:
+        """`file:line` of a document."""
+        return f"{self.files[self.arrays['doc_file'][document]]}:{self.arrays['doc_line'][document]}"
+
+
+def open_prepared(data_json: Mapping[str, Any], part: str) -> PreparedData | None:
+    """The `train` or `eval` part that data.json names, its files called as they are now; None where there is none."""
+    described = data_json.get(part)
+    if described is None:
+        return None
+    return PreparedData.open(described["folder"], files=described["files"])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """manifest.json of prepared data, whose files are all there and as long as they were.
+
+    Raises:
+        DataError: they are not.
+    """
+    manifest = read_json(folder / "manifest.json")
+    if manifest is None or manifest.get("version") != VERSION:
+        message = f"is not prepared data of version {VERSION}; run shardwise train again to prepare it"
+        raise DataError(Problem(where=str(folder), message=message))
+    for name, size in manifest["sizes"].items():
+        path = folder / f"{name}.bin"
+        if not path.is_file() or path.stat().st_size != size:
+            message = "is damaged: a file is missing or cut short; run shardwise train again to prepare it anew"
+            raise DataError(Problem(where=str(folder), message=message))
+    return manifest
+
+
+def _map(path: Path, dtype: str) -> npt.NDArray[Any]:
+    return np.memmap(path, dtype, mode="r").view(np.ndarray)
