@@ -13,7 +13,6 @@ from shardwise.report.sources import Sources
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.model import Matrix, ModelShape
 from shardwise.spec.plan import Candidate
-from shardwise.units import format_count
 
 #: Recorded rates are rounded and timed once; more than this is another definition of a token or of a second.
 RATE_TOLERANCE = 0.005
@@ -55,11 +54,11 @@ def _mfu_recomputes(sources: Sources) -> Check:
     if not peak or not world:
         return Check(name=name, passed=None, detail="the device's peak rate is not known, so MFU was not measured")
     source = text(sources.environment, "peak_flops_source") or "source not recorded"
-    given = f"ranks × peak = {world} × {format_count(peak)}FLOP/s ({source})"
+    given = f"ranks × peak = {world} × {peak / 1e12:,.4g} TFLOP/s ({source})"
     per_token = flops_per_token(sources)
     if per_token is None:
         return Check(name=name, passed=None, detail=f"{given}; model FLOPs cannot be recomputed from these files")
-    given += f"; {format_count(per_token)}FLOP per token"
+    given += f"; {per_token / 1e9:,.4g} GFLOP per token"
     pairs = [(as_number(r.get("mfu")), as_number(r.get("tokens_per_second"))) for r in sources.metrics]
     ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
     if not ratios:

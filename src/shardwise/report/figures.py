@@ -57,12 +57,11 @@ def _tokens_card(report: Report) -> Markup:
 
 
 def _card_of(row: Comparison) -> Markup:
-    name = row.what[0].upper() + row.what[1:]
     value = NOT_MEASURED if row.measured is None else write_value(row.measured, row.unit)
     if row.forecast is None:
-        return _card(name, value, "not forecast")
+        return _card(row.what, value, "not forecast")
     error = f" ({write_error(row.error_percent)})" if row.error_percent is not None else ""
-    return _card(name, value, f"forecast {write_value(row.forecast, row.unit)}{error}".replace(" %", "\u00a0%"))
+    return _card(row.what, value, f"forecast {write_value(row.forecast, row.unit)}{error}".replace(" %", "\u00a0%"))
 
 
 def table_section(report: Report) -> Markup:
@@ -160,12 +159,12 @@ def _facts(title: str, facts: Sequence[Setting]) -> Markup:
 
 def details_section(report: Report) -> Markup:
     """What was asked, what ran, in which types, and on what; then whether the figures agree."""
-    lists = [
-        _facts("Job", report.job),
-        _facts("Execution", report.execution),
+    found = [
         _facts("Types, read back from live tensors", report.dtypes),
         _facts("Environment", report.environment),
     ]
+    read_back = element("div", *found, class_="stack") if any(found) else Markup("")
+    lists = [_facts("Job", report.job), _facts("Execution", report.execution), read_back]
     known = element("section", element("h2", "What ran"), element("div", *lists, class_="columns"), class_="panel")
     ran = known if any(lists) else Markup("")
     checks = element("ul", *map(_check, report.checks), class_="checks")
