@@ -20,6 +20,8 @@ from shardwise.spec.run import RunDirectory
 class AlreadySaidError(ShardwiseError):
     """A helper process failed and has told the user why; faces print nothing more."""
 
+    already_said = True
+
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code

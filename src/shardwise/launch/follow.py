@@ -103,7 +103,7 @@ def _phase(record: Record) -> Phase | None:
 
 def _step(record: Record) -> Step | None:
     step, peaks = record.get("step"), record.get("peak_memory_bytes")
-    if not isinstance(step, int):
+    if not isinstance(step, int) or isinstance(step, bool):
         return None
     figures = {name: _number(record.get(name)) for name in _FIGURES}
     by_rank = (

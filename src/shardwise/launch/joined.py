@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -84,14 +85,22 @@ def _launch_name(environment: Mapping[str, str], *, one_node: bool) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def tell_others(run: RunDirectory, place: Place, *, exit_code: int, kind: DeviceKind = "cpu") -> None:
-    """Rank 0's word: 0 to begin, anything else to leave with that code."""
-    write_json(_word(run, place), {"exit_code": exit_code, "kind": kind})
+def tell_others(run: RunDirectory, place: Place, *, kind: DeviceKind) -> None:
+    """Rank 0's word to begin."""
+    write_json(_word(run, place), {"begin": True, "kind": kind})
+
+
+def send_others_away(run: RunDirectory, place: Place, *, exit_code: int) -> None:
+    """Rank 0's word that there is nothing to do, or that it could not prepare."""
+    # Where output_dir cannot be written, the others hear of it when the one that started all ranks ends them.
+    with suppress(OSError):
+        write_json(_word(run, place), {"begin": False, "exit_code": exit_code})
 
 
 def take_back_word(run: RunDirectory, place: Place) -> None:
     """Rank 0, before it prepares: what an earlier start with the same name left counts for nothing."""
-    _word(run, place).unlink(missing_ok=True)
+    with suppress(OSError):
+        _word(run, place).unlink()
 
 
 def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
@@ -101,7 +110,7 @@ def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
         Which devices the ranks use.
 
     Raises:
-        SystemExit: rank 0 could not prepare; with its exit code, and quietly, for rank 0 has said why.
+        SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has said why.
     """
     began, warned = time.monotonic(), False
     while (word := read_json(_word(run, place))) is None:
@@ -113,7 +122,7 @@ def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
                 "is output_dir on a disk that all nodes share?",
                 file=sys.stderr,
             )
-    if word["exit_code"] != 0:
+    if not word["begin"]:
         sys.exit(int(word["exit_code"]))
     return "cuda" if word["kind"] == "cuda" else "cpu"
 

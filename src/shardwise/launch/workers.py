@@ -20,7 +20,7 @@ from typing import Literal
 from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
 from shardwise.launch.causes import first_cause, launcher_log, tail
 from shardwise.launch.command import WORKER, require_torch, torchrun_argv, worker_environment
-from shardwise.launch.follow import Follower, Update
+from shardwise.launch.follow import Follower, Phase, Update
 from shardwise.launch.leash import leashed
 from shardwise.launch.processes import end_all, of_launch, send
 from shardwise.launch.signals import StopRequests
@@ -102,13 +102,13 @@ def run_workers(
         follower = Follower(run)
         try:
             while torchrun.poll() is None and not requests.is_urgent:
-                _tell(follower, on_update)
+                _tell(watch.news() + follower.updates(), on_update)
                 watch.look()
                 requests.wait(POLL_SECONDS)
         finally:
             end_all(launch)
             code = torchrun.wait()
-        _tell(follower, on_update)
+        _tell(follower.updates(), on_update)
         return _conclude(run, code=code, watch=watch, requests=requests, processes=processes)
 
 
@@ -126,8 +126,8 @@ def _start(argv: list[str], *, environment: dict[str, str], log: Path, lock: int
         )
 
 
-def _tell(follower: Follower, on_update: Callable[[Update], None] | None) -> None:
-    for update in follower.updates():
+def _tell(updates: list[Update], on_update: Callable[[Update], None] | None) -> None:
+    for update in updates:
         if on_update is not None:
             on_update(update)
 
@@ -145,9 +145,18 @@ class _Watch:
         self._requests = requests
         self._grace_seconds = grace_seconds
         self._told: set[int] = set()
+        self._announced = False
         self._evidence: frozenset[str] = frozenset()
         self._survivors: frozenset[int] = frozenset()
         self._deadline = float("inf")
+
+    def news(self) -> list[Update]:
+        """That a request to stop was heard, once."""
+        asked = self._requests.first
+        if asked is None or self._announced:
+            return []
+        self._announced = True
+        return [Phase(name="stopping", total_steps=None, detail={"signal": asked.name})]
 
     def look(self) -> None:
         """Passes a request on to ranks that have not had it, and ends the survivors of a failure."""

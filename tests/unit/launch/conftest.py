@@ -1,43 +1,11 @@
-"""Small worker programs that stand in for the trainer: they keep its promises about files and know no torch."""
-
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from shardwise.launch.processes import LAUNCH, PROC
 from shardwise.spec.run import RunDirectory
-
-PREAMBLE = """
-import json, os, signal, sys, time
-from pathlib import Path
-from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
-
-run, rank = RunDirectory(Path(sys.argv[1])), int(os.environ["RANK"])
-stopped = []
-
-def listen():
-    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
-    signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
-    write_text(run.logs / f"rank_{rank}.pid", f"{os.getpid()}\\n")
-
-def fail(message, *, after=0.0, **detail):
-    write_json(run.rank_failure(rank), {"time": time.time() + after, "rank": rank, "phase": "training (step 17)",
-        "error": "ValueError", "message": message, "file": "loop.py", "line": 88, **detail})
-    sys.exit(1)
-
-def outcome(name, **detail):
-    if rank == 0:
-        write_json(run.logs / "outcome.json", {"outcome": name, "signal": None, "step": 3, **detail})
-
-def wait_for(path):
-    while not path.exists():
-        time.sleep(0.02)
-"""
+from tests.unit.fakes import Maker, module_maker
 
 
 @pytest.fixture
@@ -48,35 +16,6 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Makes a module of a program's body and says its name."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    def make(body: str, name: str = "fake_worker") -> str:
-        (folder / f"{name}.py").write_text(PREAMBLE + body, encoding="utf-8")
-        return name
-
-    return make
-
-
-def processes_of(run: RunDirectory) -> list[int]:
-    """Living processes that were started for this run directory, by whichever launch."""
-    found: list[int] = []
-    for folder in PROC.iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                started_by_us = LAUNCH.encode() in (folder / "environ").read_bytes()
-                if started_by_us and str(run.root).encode() in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-    return found
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    return module_maker(tmp_path / "modules")

@@ -7,20 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from shardwise.errors import InputError, WorkerFailedError
 from shardwise.launch.follow import Phase, Step, Update
-from shardwise.launch.processes import LAUNCH, PROC
+from shardwise.launch.processes import PROC
 from shardwise.launch.workers import Outcome, run_workers
 from shardwise.spec.run import RunDirectory
-from tests.unit.launch.conftest import processes_of, wait_until
+from tests.unit.fakes import Maker, launched, processes_of, wait_until
 
 pytestmark = pytest.mark.dist
-
-Maker = Callable[[str], str]
 
 LOOP = """
 listen()
@@ -232,18 +229,6 @@ outcome("finished")
         launcher.communicate(timeout=60)
     assert len(listening) >= 4, "launcher, torchrun and two ranks"
     assert not any(listening.values()), listening
-
-
-def launched() -> list[int]:
-    folders = [folder for folder in PROC.iterdir() if folder.name.isdigit()]
-    found: list[int] = []
-    for folder in folders:
-        try:
-            if LAUNCH.encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
 
 
 def sockets_listening(pid: int) -> list[str]:

@@ -1,0 +1,296 @@
+"""The verbs as functions: the command line and every other face call these and nothing below them.
+
+Nothing here imports torch. `train` starts the workers that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.catalog.probe import this_machine
+from shardwise.errors import DoesNotFitError, InputError, ShardwiseError
+from shardwise.launch.accept import check_trainable, training_cluster
+from shardwise.launch.child import AlreadySaidError, prepare_data
+from shardwise.launch.command import PREPARATION, WORKER, require_torch
+from shardwise.launch.doctor import Doctor, Finding, examine
+from shardwise.launch.folder import check_same_job, is_finished, known_rows, run_of, write_start
+from shardwise.launch.follow import Phase, Step
+from shardwise.launch.joined import (
+    Place,
+    become_worker,
+    place_in_group,
+    send_others_away,
+    take_back_word,
+    tell_others,
+    wait_for_first,
+)
+from shardwise.launch.lock import locked, take
+from shardwise.launch.workers import forget_last_launch, outcome_file, run_workers
+from shardwise.plan.explain import advice
+from shardwise.plan.search import make_plan
+from shardwise.report.collect import collect, write_report
+from shardwise.report.nouns import Comparison, Report
+from shardwise.spec.cluster import Cluster, DeviceKind
+from shardwise.spec.job import Job
+from shardwise.spec.plan import Plan
+from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
+from shardwise.spec.run import RunDirectory, read_json, write_json
+
+__all__ = [
+    "AlreadySaidError",
+    "Comparison",
+    "Doctor",
+    "Finding",
+    "Override",
+    "Phase",
+    "Planned",
+    "Programs",
+    "Report",
+    "Step",
+    "TrainResult",
+    "Update",
+    "doctor",
+    "plan",
+    "report",
+    "train",
+    "write_plan",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What is going to run; sent before anything starts, and again when the number of rows is known."""
+
+    plan: Plan
+    run: RunDirectory
+
+
+Update = Planned | Phase | Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Programs:
+    """The modules that `train` runs as processes of their own, each with the run directory as its argument."""
+
+    preparation: str = PREPARATION
+    worker: str = WORKER
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """How a training ended.
+
+    Attributes:
+        outcome: `already_finished` where an earlier start had come to the end and nothing was done.
+        step: optimizer steps done, where the run says so.
+    """
+
+    run: RunDirectory
+    outcome: Literal["finished", "already_finished"]
+    step: int | None
+    report: Report
+
+
+def plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Plan:
+    """Every way of spreading a job over its hardware, ranked for its goal, and why not each of the others.
+
+    Args:
+        job: a job, a job file, or None where the overrides say it all.
+        overrides: `key.path=value` as after `--set`.
+
+    Raises:
+        InputError: the question cannot be answered as asked.
+    """
+    request = _request(job, overrides)
+    with request.blaming("hardware"):
+        cluster = this_machine() if request.job.hardware is None else parse_hardware(request.job.hardware)
+    return _plan(request, cluster=cluster, num_rows=request.job.data.num_rows)
+
+
+def write_plan(made: Plan, path: str | Path) -> None:
+    """Writes plan.json, which `train` takes in the place of a job file.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        write_json(Path(path), made.to_json())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
+
+
+def train(
+    job: Job | str | Path,
+    *,
+    overrides: Sequence[str | Override] = (),
+    on_update: Callable[[Update], None] | None = None,
+    max_restarts: int = 0,
+    programs: Programs | None = None,
+) -> TrainResult:
+    """Trains a job, or goes on where an earlier start of the same job in the same folder stopped.
+
+    Started by torchrun, Slurm or Kubernetes, the calling process becomes a worker and this does not return.
+
+    Args:
+        job: a job, a job file, or a plan.json, whose chosen candidate is obeyed.
+        on_update: called with what is going to run, then with each phase and step.
+        max_restarts: how often the workers are started again after a failure, from the last checkpoint.
+
+    Raises:
+        InputError: the job, the data, the model or the hardware cannot be used as asked.
+        DoesNotFitError: no layout fits; no worker was started.
+        StoppedError: a signal stopped the run after it saved.
+        WorkerFailedError: a worker failed; the message holds the first cause.
+    """
+    programs = programs or Programs()
+    place = place_in_group()
+    if place is not None:
+        return _join(job, overrides, place=place, on_update=on_update, programs=programs)
+    request = _request(job, overrides)
+    run = run_of(request.job)
+    cluster, chosen = _accept(request, place=None)
+    with locked(run) as lock:
+        check_same_job(run, request.job)
+        if is_finished(run):
+            return _result(run, outcome="already_finished")
+        _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+        run_workers(
+            run,
+            processes=cluster.num_gpus,
+            kind=cluster.gpu.kind,
+            module=programs.worker,
+            max_restarts=max_restarts,
+            lock=lock,
+            on_update=on_update,
+        )
+        return _result(run, outcome="finished")
+
+
+def report(run_dir: str | Path) -> Report:
+    """Forecast beside measurement for a run directory, whole or not; also written to report.json and report.html.
+
+    Raises:
+        RunDirectoryError: the folder is no run directory.
+    """
+    run = RunDirectory(Path(run_dir))
+    collected = collect(run)
+    write_report(collected, run)
+    return collected
+
+
+def doctor() -> Doctor:
+    """What this machine is, and what it lacks for planning and training."""
+    return examine()
+
+
+def _request(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Request:
+    if job is None:
+        return request_of_flags(overrides)
+    return request_of_job(job, overrides=overrides) if isinstance(job, Job) else read_request(job, overrides=overrides)
+
+
+def _plan(request: Request, *, cluster: Cluster, num_rows: int | None) -> Plan:
+    with request.blaming("model"):
+        model = find_model(request.job.model)
+    return make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows)
+
+
+def _join(
+    job: Job | str | Path,
+    overrides: Sequence[str | Override],
+    *,
+    place: Place,
+    on_update: Callable[[Update], None] | None,
+    programs: Programs,
+) -> TrainResult:
+    """Becomes one of the ranks that something else started; returns only where there is nothing left to train."""
+    if place.rank > 0:
+        run, kind = _follow_first(job, overrides, place=place)
+        become_worker(run, kind=kind, module=programs.worker)
+    request = _request(job, overrides)
+    run = run_of(request.job)
+    take_back_word(run, place)
+    with _sending_away(run, place):
+        cluster, chosen = _accept(request, place=place)
+        lock = take(run)
+        check_same_job(run, request.job)
+        if not is_finished(run):
+            forget_last_launch(run)
+            _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+            tell_others(run, place, kind=cluster.gpu.kind)
+            become_worker(run, kind=cluster.gpu.kind, module=programs.worker, lock=lock)
+        send_others_away(run, place, exit_code=0)
+        return _result(run, outcome="already_finished")
+
+
+def _follow_first(
+    job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place
+) -> tuple[RunDirectory, DeviceKind]:
+    """All ranks read the same job and find the same mistakes in it; the first one is enough to say them."""
+    try:
+        run = run_of(_request(job, overrides).job)
+    except ShardwiseError as error:
+        raise AlreadySaidError(str(error), exit_code=error.exit_code) from None
+    return run, wait_for_first(run, place)
+
+
+@contextmanager
+def _sending_away(run: RunDirectory, place: Place) -> Generator[None]:
+    try:
+        yield
+    except ShardwiseError as error:
+        send_others_away(run, place, exit_code=error.exit_code)
+        raise
+    except BaseException:
+        send_others_away(run, place, exit_code=1)
+        raise
+
+
+def _result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
+    said = read_json(outcome_file(run)) or {}
+    step = said.get("step")
+    return TrainResult(run=run, outcome=outcome, step=step if isinstance(step, int) else None, report=report(run.root))
+
+
+def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
+    """Everything that can be refused without touching a file."""
+    require_torch()
+    cluster = training_cluster(request, place=place)
+    check_trainable(request, processes=cluster.num_gpus)
+    chosen = _plan(request, cluster=cluster, num_rows=known_rows(run_of(request.job)))
+    if chosen.best is None:
+        raise DoesNotFitError(advice(chosen))
+    return cluster, chosen
+
+
+def _tell_nobody(_: Update) -> None:
+    """Nobody watches."""
+
+
+def _prepare(
+    request: Request,
+    chosen: Plan,
+    *,
+    run: RunDirectory,
+    cluster: Cluster,
+    on_update: Callable[[Update], None] | None,
+    programs: Programs,
+) -> None:
+    """Leaves in the run directory all that the workers read."""
+    tell: Callable[[Update], None] = on_update or _tell_nobody
+    tell(Planned(plan=chosen, run=run))
+    write_start(run, text=request.text, job=request.job, plan=chosen)
+    rows_before = known_rows(run)
+    tell(Phase(name="preparing data", total_steps=None, detail={}))
+    prepare_data(run, module=programs.preparation)
+    if known_rows(run) != rows_before:
+        # Only now is it known how many steps there are; what runs does not depend on it, how long it takes does.
+        chosen = _plan(request, cluster=cluster, num_rows=known_rows(run))
+        write_start(run, text=request.text, job=request.job, plan=chosen)
+        tell(Planned(plan=chosen, run=run))

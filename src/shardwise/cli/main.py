@@ -1,0 +1,92 @@
+"""The program `shardwise`: its verbs, and how what goes wrong is said.
+
+Nothing heavy is imported before a verb runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ParamSpec
+
+import typer
+
+from shardwise.cli.doctor import doctor
+from shardwise.cli.plan import plan
+from shardwise.cli.report import report
+from shardwise.cli.train import train
+from shardwise.errors import InputError, ShardwiseError
+
+P = ParamSpec("P")
+
+VERBS: tuple[Callable[..., None], ...] = (plan, train, report, doctor)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one verb; exits 0, 1 (no: it does not fit, it failed), 2 (bad input), 130 or 143 (stopped)."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a letter shows a question mark.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    build_app()(args=arguments)
+
+
+def build_app() -> typer.Typer:
+    """The verbs as one program."""
+    app = typer.Typer(
+        name="shardwise",
+        help="Know that a fine-tuning run fits before you rent the GPUs, then train it on any of them.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_program)
+    for verb in VERBS:
+        app.command()(saying_errors(verb))
+    return app
+
+
+def _program(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    """Know that a fine-tuning run fits before you rent the GPUs, then train it on any of them."""
+    if version:
+        from shardwise import __version__
+
+        typer.echo(f"shardwise {__version__}")
+        raise typer.Exit
+
+
+def saying_errors(verb: Callable[P, None]) -> Callable[P, None]:
+    """Turns a user's errors into sentences on stderr and an exit code; SHARDWISE_DEBUG=1 shows the traceback."""
+
+    @functools.wraps(verb)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            verb(*args, **kwargs)
+        except ShardwiseError as error:
+            if os.environ.get("SHARDWISE_DEBUG") == "1":
+                raise
+            if not getattr(error, "already_said", False):
+                _say(str(error).splitlines() if isinstance(error, InputError) else [str(error)])
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+    return run
+
+
+def _say(messages: list[str]) -> None:
+    """One `error:` for each problem, so that each line is found by `grep` and by an editor."""
+    with suppress(OSError):
+        for message in messages:
+            print(f"error: {message}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

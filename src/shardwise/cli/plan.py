@@ -1,0 +1,51 @@
+"""`shardwise plan`: does it fit, on what, and how long will it take?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwise.cli.options import AsJson, Sets
+
+
+def plan(
+    job: Annotated[Path | None, typer.Argument(metavar="[JOB]", help="Job file (YAML); or state --model.")] = None,
+    model: Annotated[str | None, typer.Option(help="Hub id, folder, config.json or catalogue name.")] = None,
+    method: Annotated[str | None, typer.Option(help="full, lora or qlora.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="Such as '4x RTX-6000-Ada', '2 x 8x H100-SXM', cpu:4.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens per sequence at most.")] = None,
+    global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step over all GPUs.")] = None,
+    sets: Sets = None,
+    as_json: AsJson = False,
+    output: Annotated[Path | None, typer.Option(help="Write plan.json, for `shardwise train`.")] = None,
+) -> None:
+    """Say whether a job fits, on what layout, and how long a step takes. Exits 0: fits, 1: does not, 2: bad input."""
+    from shardwise import api
+    from shardwise.cli.console import make_console, print_json
+    from shardwise.errors import InputError
+
+    flags = {
+        "--model": ("model", model),
+        "--method": ("method", method),
+        "--hardware": ("hardware", hardware),
+        "--max-length": ("data.max_length", max_length),
+        "--global-batch-size": ("train.global_batch_size", global_batch_size),
+    }
+    if job is None and model is None and not any(text.startswith("model=") for text in sets or []):
+        raise InputError("nothing to plan: name a job file, or a model with --model")
+    given = [
+        api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in flags.items() if value is not None
+    ]
+    made = api.plan(job, overrides=[*given, *(sets or [])])
+    if output is not None:
+        api.write_plan(made, output)
+    if as_json:
+        print_json(made.to_json())
+    else:
+        from shardwise.cli.plan_table import print_plan
+
+        print_plan(made, make_console())
+    if made.best is None:
+        raise typer.Exit(1)

@@ -1,0 +1,205 @@
+"""What a training looks like while it runs: one live panel on a terminal, plain lines elsewhere.
+
+A terminal or a pipe that goes away does not stop the training; it is only shown no longer.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+
+from shardwise.api import Phase, Planned, Step
+from shardwise.cli.plan_table import layout_text, ranks_text
+from shardwise.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from shardwise.api import Update
+
+#: Of how many last steps the remaining time is judged.
+WINDOW = 20
+
+
+@dataclass(kw_only=True)
+class State:
+    """What is known of the run so far."""
+
+    phase: str = "starting"
+    since: float = field(default_factory=time.monotonic)
+    total_steps: int | None = None
+    last: Step | None = None
+    eval_loss: float | None = None
+    seconds: list[float] = field(default_factory=list[float])
+
+    def take(self, update: Phase | Step) -> None:
+        """Adds one update."""
+        if isinstance(update, Phase):
+            self.phase, self.since = update.name, time.monotonic()
+            self.total_steps = update.total_steps or self.total_steps
+            return
+        self.last = update
+        if update.eval_loss is not None:
+            self.eval_loss = update.eval_loss
+        if update.step_seconds is not None:
+            self.seconds = [*self.seconds, update.step_seconds][-WINDOW:]
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Steps left at the pace of the last ones; None as long as either is unknown."""
+        if self.total_steps is None or self.last is None or not self.seconds:
+            return None
+        return (self.total_steps - self.last.step) * sum(self.seconds) / len(self.seconds)
+
+
+class Progress:
+    """Shows updates on a console for as long as it is entered."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._state = State()
+        self._logging_steps = 1
+        self._live: Live | None = None
+        self._planned: str | None = None
+        self._gone = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, update: Update) -> None:
+        """Shows one update; falls silent when nobody can see it any more."""
+        if self._gone:
+            return
+        try:
+            self._show(update)
+        except OSError:
+            self._gone = True
+
+    def _show(self, update: Update) -> None:
+        if isinstance(update, Planned):
+            self._show_plan(update)
+            return
+        self._state.take(update)
+        if self._console.is_terminal:
+            self._show_live()
+        else:
+            self._show_line(update)
+
+    def _show_plan(self, planned: Planned) -> None:
+        self._logging_steps = planned.plan.job["train"]["logging_steps"]
+        lines = plan_lines(planned)
+        # Once the rows are counted the plan comes again; it is news only if it says something else.
+        if lines[0] != self._planned:
+            for line in lines:
+                self._console.print(line)
+            self._planned = lines[0]
+
+    def _show_live(self) -> None:
+        if self._state.phase == "preparing data":
+            # Its own progress bar is on the terminal meanwhile.
+            self._console.print("preparing data")
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._panel)
+            self._live.start()
+        self._live.refresh()
+
+    def _panel(self) -> Panel:
+        return panel(self._state)
+
+    def _show_line(self, update: Phase | Step) -> None:
+        if isinstance(update, Phase):
+            self._console.print(phase_line(update))
+        elif self._is_due(update):
+            self._console.print(step_line(update, self._state))
+
+    def _is_due(self, step: Step) -> bool:
+        is_edge = step.step in (1, self._state.total_steps) or step.eval_loss is not None
+        return is_edge or step.step % self._logging_steps == 0
+
+
+def plan_lines(planned: Planned) -> list[str]:
+    """What is going to run, why, and what each rank will need."""
+    best = planned.plan.best
+    if best is None:
+        return ["nothing fits"]
+    execution, memory = best.execution, best.memory
+    lines = [
+        f"{execution.layout.strategy} ({layout_text(execution.layout)}), micro-batch {execution.micro_batch_size} x "
+        f"{execution.gradient_accumulation_steps} accumulation, recompute {execution.gradient_checkpointing}, "
+        f"precision {execution.precision}"
+    ]
+    lines += [f"  because {reason}" for reason in best.reasons]
+    capacity = format_bytes(memory.capacity_bytes)
+    for rank in memory.ranks:
+        name = f"rank {ranks_text(rank.ranks)}" if len(rank.ranks) == 1 else f"ranks {ranks_text(rank.ranks)}"
+        lines.append(f"  forecast for {name}: {format_bytes(rank.peak_bytes)} of {capacity}")
+    return [*lines, f"  run directory: {planned.run.root}"]
+
+
+def phase_line(phase: Phase) -> str:
+    """One phase in words."""
+    known = {"total_steps": phase.total_steps} if phase.total_steps is not None else {}
+    facts = {**known, **phase.detail}
+    return phase.name + "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
+
+
+def step_line(step: Step, state: State) -> str:
+    """One step on one line: `step 20/200  loss 2.31  grad norm 1.2 ...`."""
+    return "  ".join(f"{name} {value}" for name, value in figures(step, state))
+
+
+def figures(step: Step, state: State) -> list[tuple[str, str]]:
+    """What is known of a step, by name."""
+    total = f"/{state.total_steps}" if state.total_steps else ""
+    rows: list[tuple[str, str | None]] = [
+        ("step", f"{step.step}{total}"),
+        ("loss", _figure(step.loss, ".4f")),
+        ("eval loss", _figure(step.eval_loss, ".4f")),
+        ("grad norm", _figure(step.grad_norm, ".3g")),
+        ("lr", _figure(step.learning_rate, ".2e")),
+        ("tokens/s", None if step.tokens_per_second is None else format_count(step.tokens_per_second)),
+        ("memory", None if step.peak_memory_bytes is None else format_bytes(step.peak_memory_bytes)),
+        ("left", None if state.remaining_seconds is None else format_seconds(max(0.0, state.remaining_seconds))),
+    ]
+    return [(name, value) for name, value in rows if value is not None]
+
+
+def _figure(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
+
+
+def panel(state: State) -> Panel:
+    """The live view: the phase, how far it is, and the last step's figures."""
+    table = Table.grid(padding=(0, 3))
+    if state.last is not None:
+        rows = figures(state.last, state)
+        for _ in rows:
+            table.add_column(no_wrap=True)
+        table.add_row(*(name for name, _ in rows), style="dim")
+        table.add_row(*(value for _, value in rows))
+    else:
+        table.add_row("no step yet")
+    waited = format_seconds(time.monotonic() - state.since)
+    title = f"{state.phase} ({waited})"
+    if state.phase == "stopping":
+        title = f"stopping after this step, then saving ({waited}); ask again to end at once"
+    return Panel(table, title=title, title_align="left", subtitle=_bar(state), subtitle_align="left", expand=False)
+
+
+def _bar(state: State, *, width: int = 40) -> str | None:
+    if state.last is None or not state.total_steps:
+        return None
+    done = min(width, round(width * state.last.step / state.total_steps))
+    return "#" * done + "-" * (width - done) + f" {100 * state.last.step / state.total_steps:.0f} %"

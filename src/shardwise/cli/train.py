@@ -1,0 +1,48 @@
+"""`shardwise train`: run it, and watch it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwise.cli.options import Sets
+
+if TYPE_CHECKING:
+    from shardwise.api import TrainResult
+
+
+def train(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")],
+    sets: Sets = None,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="Start the workers again after a failure, so many times at most.")
+    ] = 0,
+) -> None:
+    """Train a job on this machine; run it again to go on where it stopped. Under torchrun, be one of its ranks.
+
+    Exits 0: finished, 1: failed or does not fit, 2: bad input, 130 or 143: stopped by a signal after saving.
+    """
+    from shardwise import api
+    from shardwise.cli.console import make_console
+    from shardwise.cli.progress import Progress
+
+    with Progress(make_console()) as progress:
+        result = api.train(job, overrides=sets or [], on_update=progress.show, max_restarts=max_restarts)
+    for line in closing_lines(result):
+        typer.echo(line)
+
+
+def closing_lines(result: TrainResult) -> list[str]:
+    """Where everything lies, and what to do with it."""
+    run = result.run
+    steps = "" if result.step is None else f" after {result.step} steps"
+    said = "finished already" if result.outcome == "already_finished" else "finished"
+    adapter = result.report.method != "full"
+    lines = [f"{said}{steps}", f"  {'adapter' if adapter else 'model  '}  {run.final}", f"  report   {run.report_html}"]
+    lines += [f"  metrics  {run.metrics}", f"  logs     {run.logs}"]
+    load = (
+        f"PeftModel.from_pretrained(model, {str(run.final)!r})" if adapter else f"from_pretrained({str(run.final)!r})"
+    )
+    return [*lines, "next:", f"  shardwise report {run.root}", f"  in Python: {load}"]

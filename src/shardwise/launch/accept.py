@@ -1,0 +1,125 @@
+"""What must hold before a training starts: the hardware is there, and this version trains what is asked."""
+
+from __future__ import annotations
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.probe import this_machine
+from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
+from shardwise.launch.joined import Place
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Job, LayoutSpec
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.request import Request
+from shardwise.spec.support import execution_refusals
+
+
+def training_cluster(request: Request, *, place: Place | None) -> Cluster:
+    """The hardware a training runs on: what the job names, if it is there; else this machine.
+
+    Args:
+        place: set where something else has started the ranks, whose number then is given.
+
+    Raises:
+        HardwareError: what the job names is not here, or has another number of ranks than were started.
+    """
+    with request.blaming("hardware"):
+        if place is not None:
+            return _started_cluster(request.job.hardware, place)
+        if request.job.hardware is None:
+            return this_machine()
+        cluster = parse_hardware(request.job.hardware)
+        _check_present(cluster)
+        return cluster
+
+
+def _check_present(cluster: Cluster) -> None:
+    if cluster.num_nodes > 1:
+        raise HardwareError(
+            f"hardware is {cluster.name}, {cluster.num_nodes} machines; start the job on each, for example by "
+            f"`torchrun --nnodes {cluster.num_nodes} --nproc-per-node {cluster.node.num_gpus} ... "
+            "-m shardwise.cli.main train JOB`"
+        )
+    if cluster.gpu.kind == "cpu":
+        return
+    machine = this_machine()
+    here = "no GPU" if machine.gpu.kind == "cpu" else machine.name
+    if machine.gpu.kind == "cpu" or machine.gpu.name != cluster.gpu.name or machine.num_gpus < cluster.num_gpus:
+        raise HardwareError(
+            f"hardware is {cluster.name}, and this machine has {here}; plan for other machines, but train on this one: "
+            "leave hardware out, or name what is here (cpu:N for N processes)"
+        )
+
+
+def _started_cluster(named: str | None, place: Place) -> Cluster:
+    if named is not None:
+        cluster = parse_hardware(named)
+        if cluster.num_gpus != place.size:
+            raise HardwareError(
+                f"hardware is {cluster.name}, {cluster.num_gpus} processes, and {place.size} were started; "
+                "start as many, or leave hardware out"
+            )
+        return cluster
+    machine = this_machine()
+    if machine.gpu.kind == "cpu":
+        return parse_hardware(f"cpu:{place.size}")
+    if place.local_size > machine.num_gpus:
+        raise HardwareError(
+            f"{place.local_size} processes were started on a machine with {machine.name}; start one for each GPU"
+        )
+    return parse_hardware(f"{place.size // place.local_size} x {place.local_size}x {machine.gpu.name}")
+
+
+def check_trainable(request: Request, *, processes: int) -> None:
+    """Refuses what this version plans for but does not train, before anything is downloaded or started.
+
+    Raises:
+        UnsupportedError: with every reason.
+        InputError: the job is for planning only, or the layout is not for this number of processes.
+    """
+    job = request.job
+    if not job.data.path:
+        message = "data.path is missing; planning can do without, training needs rows"
+        raise InputError(Problem(where=request.where("data"), message=message))
+    reasons = execution_refusals(job, _asked(request, processes=processes))
+    if reasons:
+        raise UnsupportedError([Problem(where=_place_of(request, reason), message=reason) for reason in reasons])
+
+
+def _asked(request: Request, *, processes: int) -> Execution:
+    """The job's stated choices, with the plainest where it states none."""
+    train = request.job.train
+    try:
+        layout = _layout(request.job, processes=processes)
+    except ValueError as error:
+        raise InputError(Problem(where=request.where("layout"), message=str(error))) from None
+    if layout.world_size != processes:
+        message = f"layout needs {layout.world_size} processes, and the hardware gives {processes}; make them equal"
+        raise InputError(Problem(where=request.where("layout"), message=message))
+    return Execution(
+        layout=layout,
+        micro_batch_size=1,
+        gradient_accumulation_steps=1,
+        offload="none" if train.offload == "auto" else train.offload,
+        precision="mixed" if train.precision == "auto" else train.precision,
+        optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
+    )
+
+
+def _layout(job: Job, *, processes: int) -> Layout:
+    if isinstance(job.layout, LayoutSpec):
+        return job.layout.to_layout()
+    if job.layout == "auto":
+        return Layout(dp_replicate=processes)
+    return Layout.from_strategy(job.layout, world_size=processes)
+
+
+def _place_of(request: Request, reason: str) -> str:
+    """The key a reason is about: the one it begins with."""
+    name = reason.split(maxsplit=1)[0]
+    keys = {
+        "method": ("method",),
+        "precision": ("train", name),
+        "optimizer": ("train", name),
+        "offload": ("train", name),
+    }
+    return request.where(*keys.get(name, ("layout",)))

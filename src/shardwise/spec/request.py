@@ -1,0 +1,156 @@
+"""A job together with the text it came from, so that whatever is found wrong with it later can still name the place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from shardwise.errors import HardwareError, InputError, JobError, ModelError, Problem
+from shardwise.spec.job import Job, parse_job, read_job
+from shardwise.spec.layout import Execution
+from shardwise.spec.located import Located, parse_yaml
+from shardwise.spec.plan import read_plan
+from shardwise.spec.run import read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One value that did not come from the job file.
+
+    Attributes:
+        text: `key.path=value`, the value as YAML.
+        where: how the user wrote it: `--set train.seed=1`, `--hardware cpu:2`.
+    """
+
+    text: str
+    where: str
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The key it sets."""
+        return tuple(self.text.partition("=")[0].strip().split("."))
+
+    @classmethod
+    def of_flag(cls, flag: str, *, key: str, value: str | int) -> Override:
+        """What a flag of its own sets."""
+        return cls(text=f"{key}={json.dumps(value)}", where=f"{flag} {value}")
+
+    @classmethod
+    def of(cls, given: str | Override) -> Override:
+        """A `--set` as the user wrote it."""
+        return cls(text=given, where=f"--set {given}") if isinstance(given, str) else given
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for.
+
+    Attributes:
+        text: the job file as written; without one, the job as JSON.
+        overrides: in their order; the last one of a key stands.
+    """
+
+    job: Job
+    text: str
+    located: Located
+    overrides: tuple[Override, ...] = ()
+
+    def where(self, *path: str) -> str:
+        """`file:line`, or the flag, that a key's value came from."""
+        for override in reversed(self.overrides):
+            if override.path[: len(path)] == path or path[: len(override.path)] == override.path:
+                return override.where
+        return self.located.where(path)
+
+    @contextmanager
+    def blaming(self, *path: str) -> Generator[None]:
+        """Errors about the model or the hardware raised inside name the place of this key."""
+        try:
+            yield
+        except (HardwareError, ModelError) as error:
+            problems = [_placed(problem, where=self.where(*path)) for problem in error.problems]
+            raise type(error)(problems, total=error.total) from None
+
+
+def _placed(problem: Problem, *, where: str) -> Problem:
+    return Problem(where=where, message=str(problem))
+
+
+def read_request(path: str | Path, *, overrides: Sequence[str | Override] = ()) -> Request:
+    """Reads a job file, or the job and the chosen candidate of a plan.json.
+
+    Raises:
+        InputError: the file is neither, or an override is wrong.
+    """
+    given = tuple(Override.of(override) for override in overrides)
+    if "candidates" in (read_json(Path(path)) or {}):
+        return _of_text(_text_of_plan(path), file=f"the job of {path}", overrides=given)
+    with _naming_flags(given):
+        job = read_job(path, overrides=[override.text for override in given])
+    text = Path(path).read_text(encoding="utf-8-sig")
+    return Request(job=job, text=text, located=parse_yaml(text, file=str(path)), overrides=given)
+
+
+def request_of_flags(overrides: Sequence[str | Override]) -> Request:
+    """A job without a file."""
+    return _of_text("{}\n", file="the flags", overrides=tuple(Override.of(override) for override in overrides))
+
+
+def request_of_job(job: Job, *, overrides: Sequence[str | Override] = ()) -> Request:
+    """A job made by a program."""
+    given = tuple(Override.of(override) for override in overrides)
+    return _of_text(_as_text(job.to_json()), file="the job", overrides=given)
+
+
+def _of_text(text: str, *, file: str, overrides: tuple[Override, ...]) -> Request:
+    with _naming_flags(overrides):
+        job = parse_job(text, file=file, overrides=[override.text for override in overrides])
+    return Request(job=job, text=text, located=parse_yaml(text, file=file), overrides=overrides)
+
+
+@contextmanager
+def _naming_flags(overrides: Sequence[Override]) -> Generator[None]:
+    """The reader of jobs knows `--set` only; a user who wrote `--method` shall read `--method`."""
+    names = {f"--set {override.text}": override.where for override in overrides}
+    try:
+        yield
+    except JobError as error:
+        problems = [Problem(where=names.get(p.where or "", p.where), message=p.message) for p in error.problems]
+        raise JobError(problems, total=error.total) from None
+
+
+def _text_of_plan(path: str | Path) -> str:
+    plan = read_plan(path)
+    if plan.best is None:
+        message = "this plan chose nothing, because nothing fits; plan again with other hardware or a smaller job"
+        raise InputError(Problem(where=str(path), message=message))
+    return _as_text(restricted_to(plan.job, plan.best.execution))
+
+
+def restricted_to(job: dict[str, Any], execution: Execution) -> dict[str, Any]:
+    """A job that leaves nothing open: it asks for exactly this execution."""
+    chosen = {name: value for name, value in execution.to_json().items() if name in _LEFT_TO_THE_PLANNER}
+    train = cast(dict[str, Any], job.get("train") or {})
+    return {**job, "layout": execution.layout.to_json(), "train": {**train, **chosen}}
+
+
+_LEFT_TO_THE_PLANNER = frozenset(
+    {
+        "micro_batch_size",
+        "gradient_checkpointing",
+        "offload",
+        "precision",
+        "optimizer",
+        "loss",
+        "attn_implementation",
+        "compile",
+    }
+)
+
+
+def _as_text(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=2) + "\n"

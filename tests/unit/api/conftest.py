@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.fakes import Maker, module_maker
+
+#: A decoder of a few thousand parameters, which fits everywhere.
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+
+PREPARE = """
+print("counting rows", file=sys.stderr)
+write_json(run.data, {"version": 1, "train": {"num_rows": 10, "num_samples": 10}, "eval": None})
+"""
+
+TRAIN = """
+listen()
+if rank == 0:
+    announce(run, "training", total_steps=3)
+    for step in (1, 2, 3):
+        append_line(run.metrics, {"step": step, "loss": 4.0 - step, "step_seconds": 0.1})
+    write_text(run.final / "config.json", "{}")
+outcome("finished")
+"""
+
+JobMaker = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")]))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    maker = module_maker(tmp_path / "modules")
+    maker(PREPARE, name="fake_prepare")
+    maker(TRAIN, name="fake_worker")
+    return maker
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobMaker:
+    """Writes a job file for the tiny model; more keys as YAML lines."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(CONFIG))
+
+    def write(*lines: str, hardware: str = "cpu:2") -> Path:
+        path = tmp_path / "job.yaml"
+        head = [f"model: {model}", "data: {path: rows.jsonl, max_length: 64}", f"output_dir: {tmp_path / 'run'}"]
+        path.write_text("\n".join([*head, f"hardware: {hardware}", *lines]) + "\n", encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.errors import HardwareError, InputError, JobError
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.request import Override, read_request, request_of_flags, restricted_to
+
+JOB = """\
+model: m
+hardware: cpu:2
+train:
+  seed: 7
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB, encoding="utf-8")
+    return path
+
+
+def test_a_key_is_found_in_the_file_or_in_the_last_flag_that_sets_it(file: Path) -> None:
+    request = read_request(file, overrides=["train.seed=8", "train.seed=9"])
+    assert request.job.train.seed == 9
+    assert request.text == JOB
+    assert request.where("train", "seed") == "--set train.seed=9"
+    assert request.where("hardware") == f"{file}:2"
+    assert request.where("layout") == f"{file}:1"
+
+
+def test_an_error_of_the_catalogue_names_the_line_of_its_key(file: Path) -> None:
+    with pytest.raises(HardwareError) as caught, read_request(file).blaming("hardware"):
+        raise HardwareError("no such GPU")
+    assert str(caught.value) == f"{file}:2: no such GPU"
+
+
+def test_a_flag_is_named_as_the_user_wrote_it() -> None:
+    with pytest.raises(JobError) as caught:
+        request_of_flags(
+            [
+                Override.of_flag("--model", key="model", value="m"),
+                Override.of_flag("--method", key="method", value="magic"),
+            ]
+        )
+    assert str(caught.value).startswith("--method magic: method is 'magic'; expected full, lora or qlora")
+
+
+@pytest.mark.parametrize("value", ["a: b", "[1", "null", "1", "true", '"', "x # y", "two\nlines"])
+def test_a_flags_text_is_taken_as_it_is(value: str) -> None:
+    assert request_of_flags([Override.of_flag("--model", key="model", value=value)]).job.model == value
+
+
+def test_a_plans_execution_is_asked_for_in_full(file: Path) -> None:
+    execution = Execution(
+        layout=Layout(dp_shard=2), micro_batch_size=3, gradient_accumulation_steps=2, gradient_checkpointing="full"
+    )
+    data: dict[str, Any] = restricted_to(read_request(file).job.to_json(), execution)
+    job = request_of_flags([f"{key}={json.dumps(value)}" for key, value in data.items()]).job
+    assert job.layout != "auto"
+    assert (job.train.micro_batch_size, job.train.gradient_checkpointing, job.train.seed) == (3, "full", 7)
+    assert "auto" not in [value for key, value in job.train.model_dump().items() if key in execution.to_json()]
+
+
+def test_a_file_that_is_no_plan_but_json_is_read_as_a_job(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text('{"model": "m"}')
+    assert read_request(path).job.model == "m"
+
+
+def test_a_broken_plan_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"version": 1, "candidates": []}')
+    with pytest.raises(InputError, match="is not a plan made by"):
+        read_request(path)

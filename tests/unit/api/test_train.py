@@ -1,0 +1,178 @@
+"""`train` from the job file to the report, with small programs in the place of data preparation and the trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise import api
+from shardwise.errors import DoesNotFitError, HardwareError, InputError, RunDirectoryError, WorkerFailedError
+from shardwise.spec.job import read_job
+from shardwise.spec.plan import read_plan
+from shardwise.spec.run import RunDirectory
+from tests.unit.api.conftest import JobMaker
+from tests.unit.fakes import Maker, processes_of
+
+FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
+
+
+def test_a_job_becomes_a_run_directory_with_everything_in_it(
+    make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = job("# a comment of the user's")
+    updates: list[api.Update] = []
+    result = api.train(path, on_update=updates.append, programs=FAKE)
+    assert (result.outcome, result.step) == ("finished", 3)
+    assert result.run.job.read_text() == path.read_text()
+    assert read_job(result.run.resolved) == read_job(path)
+    chosen = read_plan(result.run.plan).best
+    assert chosen is not None
+    assert chosen.execution.layout.world_size == 2
+    assert result.run.report_json.exists()
+    assert result.run.report_html.exists()
+    assert isinstance(updates[0], api.Planned)
+    assert [u.name for u in updates if isinstance(u, api.Phase)] == ["preparing data", "training"]
+    assert [u.step for u in updates if isinstance(u, api.Step)] == [1, 2, 3]
+    assert capfd.readouterr().err == "counting rows\n", "preparation speaks to the terminal, and nobody else does"
+
+
+def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make: Maker, job: JobMaker) -> None:
+    updates: list[api.Update] = []
+    api.train(job(), on_update=updates.append, programs=FAKE)
+    totals = [u.plan.best.time.total_seconds for u in updates if isinstance(u, api.Planned) and u.plan.best]
+    assert totals[0] is None
+    assert totals[-1] is not None
+
+
+def test_a_finished_run_is_not_trained_again(make: Maker, job: JobMaker) -> None:
+    api.train(job(), programs=FAKE)
+    make("fail('must not run')")
+    assert api.train(job(), programs=FAKE).outcome == "already_finished"
+
+
+def test_a_failed_run_goes_on_when_it_is_started_again(make: Maker, job: JobMaker) -> None:
+    worker = make("fail('the first time')", name="failing_worker")
+    with pytest.raises(WorkerFailedError, match="the first time"):
+        api.train(job(), programs=api.Programs(preparation="fake_prepare", worker=worker))
+    result = api.train(job("train: {logging_steps: 2, save_steps: 5}"), programs=FAKE)
+    assert result.outcome == "finished"
+    assert read_job(result.run.resolved).train.logging_steps == 2
+
+
+def test_another_job_may_not_go_on_in_the_same_folder(make: Maker, job: JobMaker) -> None:
+    result = api.train(job(), programs=FAKE)
+    before = result.run.resolved.read_bytes()
+    with pytest.raises(RunDirectoryError, match=r"train\.learning_rate = 0\.0002, and this job has 0\.001"):
+        api.train(job(), overrides=["train.learning_rate=1e-3"], programs=FAKE)
+    assert result.run.resolved.read_bytes() == before
+
+
+def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+    api.write_plan(api.plan(job(), overrides=["layout=fsdp", "train.micro_batch_size=2"]), tmp_path / "plan.json")
+    result = api.train(tmp_path / "plan.json", programs=FAKE)
+    chosen = read_plan(result.run.plan).best
+    assert chosen is not None
+    assert (chosen.execution.layout.dp_shard, chosen.execution.micro_batch_size) == (2, 2)
+
+
+def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+    config = tmp_path / "model" / "config.json"
+    huge = {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100, "head_dim": 128}
+    path = job()
+    config.write_text(json.dumps({**json.loads(config.read_text()), **huge}))
+    with pytest.raises(DoesNotFitError) as caught:
+        api.train(path, programs=FAKE)
+    assert caught.value.exit_code == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_hardware_that_is_not_here_is_planned_but_not_trained(make: Maker, job: JobMaker) -> None:
+    path = job(hardware="64x B200")
+    assert api.plan(path).candidates
+    with pytest.raises(HardwareError, match=rf"{path}:4: hardware is 64x B200"):
+        api.train(path, programs=FAKE)
+
+
+def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(
+    make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")
+    with pytest.raises(api.AlreadySaidError) as caught:
+        api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
+    assert caught.value.exit_code == 2
+    assert capfd.readouterr().err == "error: rows.jsonl:3: empty\n"
+
+
+def test_preparation_that_is_killed_says_so(make: Maker, job: JobMaker) -> None:
+    make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
+    with pytest.raises(WorkerFailedError, match="data preparation was ended by signal 9"):
+        api.train(job(), programs=api.Programs(preparation="dying_prepare", worker="fake_worker"))
+
+
+def test_a_job_made_by_a_program_is_written_down(make: Maker, job: JobMaker) -> None:
+    result = api.train(read_job(job()), programs=FAKE)
+    assert read_job(result.run.job) == read_job(result.run.resolved)
+
+
+JOINING = """
+import sys
+from shardwise import api
+from shardwise.errors import ShardwiseError
+try:
+    api.train(sys.argv[1], programs=api.Programs(preparation=sys.argv[2], worker="fake_worker"))
+except api.AlreadySaidError as error:
+    sys.exit(error.exit_code)
+except ShardwiseError as error:
+    print("error:", error)
+    sys.exit(error.exit_code)
+"""
+
+
+def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
+    program = job.with_name("joining.py")
+    program.write_text(JOINING)
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), str(job), preparation]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.dist
+def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
+    make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    done = torchrun(job(), "fake_prepare")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("counting rows") == 1
+    assert json.loads((run.logs / "outcome.json").read_text())["outcome"] == "finished"
+    assert {path.name for path in run.logs.glob("rank_*.pid")} == {"rank_0.pid", "rank_1.pid"}
+    again = torchrun(job(), "no_such_module")
+    assert again.returncode == 0, "a finished run is not prepared again"
+    assert processes_of(run) == []
+
+
+@pytest.mark.dist
+def test_under_torchrun_one_rank_says_why_nothing_can_start(make: Maker, job: JobMaker) -> None:
+    make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")
+    done = torchrun(job(), "bad_prepare")
+    assert done.returncode != 0
+    assert (done.stdout + done.stderr).count("rows.jsonl:3: empty") == 1
+    done = torchrun(job("learning_rate: 1"), "fake_prepare")
+    assert done.returncode != 0
+    assert (done.stdout + done.stderr).count("it belongs under train:") == 1
+
+
+def test_the_verbs_do_not_import_torch() -> None:
+    program = "import shardwise.api, shardwise.cli.main, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_report_of_no_run_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        api.report(tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()

@@ -1,0 +1,84 @@
+"""Small programs that stand in for the trainer: they keep its promises about files and know no torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from shardwise.launch.processes import LAUNCH, PROC
+from shardwise.spec.run import RunDirectory
+
+PREAMBLE = """
+import json, os, signal, sys, time
+from pathlib import Path
+from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
+
+run, rank = RunDirectory(Path(sys.argv[1])), int(os.environ.get("RANK", "0"))
+stopped = []
+
+def listen():
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+    write_text(run.logs / f"rank_{rank}.pid", f"{os.getpid()}\\n")
+
+def fail(message, **detail):
+    cause = {"time": time.time(), "rank": rank, "phase": "training (step 17)", "error": "ValueError"}
+    write_json(run.rank_failure(rank), {**cause, "message": message, "file": "loop.py", "line": 88, **detail})
+    sys.exit(1)
+
+def outcome(name, **detail):
+    if rank == 0:
+        write_json(run.logs / "outcome.json", {"outcome": name, "signal": None, "step": 3, **detail})
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.02)
+"""
+
+Maker = Callable[..., str]
+
+
+def module_maker(folder: Path) -> Maker:
+    """Makes a module of a program's body in a folder and says its name."""
+    folder.mkdir(exist_ok=True)
+
+    def make(body: str, name: str = "fake_worker") -> str:
+        (folder / f"{name}.py").write_text(PREAMBLE + body, encoding="utf-8")
+        return name
+
+    return make
+
+
+def processes_of(run: RunDirectory) -> list[int]:
+    """Living processes that were started for this run directory, by whichever launch."""
+    found: list[int] = []
+    for pid in launched():
+        try:
+            if str(run.root).encode() in (PROC / str(pid) / "cmdline").read_bytes():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def launched() -> list[int]:
+    """Living processes that some launcher started."""
+    found: list[int] = []
+    for folder in PROC.iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                if f"{LAUNCH}=".encode() in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    """Waits for something that must become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from shardwise.catalog import probe
+from shardwise.errors import HardwareError, InputError, UnsupportedError
+from shardwise.launch.accept import check_trainable, training_cluster
+from shardwise.launch.joined import Place
+from shardwise.spec.job import job_from_data
+from shardwise.spec.request import Request, request_of_job
+
+GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
+
+
+def request(**keys: Any) -> Request:
+    return request_of_job(job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys}))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[probe.FoundGpu]]:
+    """The GPUs that the driver says are here."""
+    gpus: list[probe.FoundGpu] = []
+    monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
+    return gpus
+
+
+def test_cpu_processes_are_there_on_every_machine(machine: list[probe.FoundGpu]) -> None:
+    cluster = training_cluster(request(hardware="cpu:4"), place=None)
+    assert (cluster.num_gpus, cluster.gpu.kind) == (4, "cpu")
+
+
+def test_gpus_that_are_not_here_are_refused_and_what_is_here_is_named(machine: list[probe.FoundGpu]) -> None:
+    with pytest.raises(HardwareError, match=r"hardware is 4x .*, and this machine has no GPU"):
+        training_cluster(request(hardware="4x H100-SXM"), place=None)
+    machine += [GPU, GPU]
+    with pytest.raises(HardwareError, match=r"this machine has 2x H100"):
+        training_cluster(request(hardware="4x H100-SXM"), place=None)
+    with pytest.raises(HardwareError, match=r"hardware is 1x RTX-6000-Ada, and this machine has 2x H100"):
+        training_cluster(request(hardware="1x RTX-6000-Ada"), place=None)
+
+
+def test_some_of_the_gpus_that_are_here_may_be_named(machine: list[probe.FoundGpu]) -> None:
+    machine += [GPU, GPU]
+    assert training_cluster(request(hardware="1x H100-SXM"), place=None).num_gpus == 1
+    assert training_cluster(request(), place=None).num_gpus == 2
+
+
+def test_several_machines_need_something_that_starts_them(machine: list[probe.FoundGpu]) -> None:
+    with pytest.raises(HardwareError, match=r"torchrun --nnodes 2 --nproc-per-node 8"):
+        training_cluster(request(hardware="2 x 8x H100-SXM"), place=None)
+
+
+def test_ranks_that_were_started_are_what_is_planned_for(machine: list[probe.FoundGpu]) -> None:
+    place = Place(rank=0, size=4, local_size=2, launch="x")
+    assert training_cluster(request(), place=place).num_gpus == 4
+    machine += [GPU, GPU]
+    cluster = training_cluster(request(), place=place)
+    assert (cluster.num_nodes, cluster.node.num_gpus) == (2, 2)
+    with pytest.raises(HardwareError, match=r"cpu:3, 3 processes, and 4 were started"):
+        training_cluster(request(hardware="cpu:3"), place=place)
+    del machine[1]
+    with pytest.raises(HardwareError, match=r"2 processes were started on a machine with 1x"):
+        training_cluster(request(), place=place)
+
+
+def test_training_needs_rows() -> None:
+    with pytest.raises(InputError, match=r"data\.path is missing"):
+        check_trainable(request_of_job(job_from_data({"model": "m", "data": {"num_rows": 5}})), processes=1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "processes", "message"),
+    [
+        ({"method": "qlora"}, 1, "method qlora is not trained by this version"),
+        ({"layout": "tp"}, 2, "tp is not trained by this version"),
+        ({"layout": "hsdp"}, 5, "hsdp shards inside groups of 2, which do not divide 5 GPUs"),
+        ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
+        ({"train": {"precision": "fp16"}}, 1, "precision fp16 is not trained"),
+        ({"train": {"optimizer": "adafactor", "offload": "all"}}, 1, "offload all is not trained"),
+    ],
+)
+def test_what_is_planned_but_not_trained_is_refused_at_its_place(
+    keys: dict[str, Any], processes: int, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        check_trainable(request(**keys), processes=processes)
+    assert str(caught.value).startswith("the job:")
+
+
+def test_every_reason_is_given_at_once() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        check_trainable(request(method="qlora", train={"precision": "fp16", "optimizer": "adafactor"}), processes=1)
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("layout", ["auto", "ddp", "fsdp", "zero2", {"dp_shard": 2}])
+def test_what_is_trained_is_accepted(layout: Any) -> None:
+    check_trainable(request(layout=layout), processes=2)

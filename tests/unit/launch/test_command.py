@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import InputError
+from shardwise.launch import command
+from shardwise.launch.command import require_torch, torchrun_argv, worker_environment
+from shardwise.launch.doctor import lies_in
+from shardwise.spec.run import RunDirectory
+
+
+def test_the_command_line_is_an_argument_list_without_an_open_port() -> None:
+    argv = torchrun_argv(RunDirectory(Path("r un;s")), module="m", processes=3, rendezvous=Path("/tmp/x/rendezvous"))
+    assert argv[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert "--nproc-per-node=3" in argv
+    assert "--rdzv-endpoint=/tmp/x/rendezvous" in argv
+    assert "--max-restarts=0" in argv
+    assert argv[-4:] == ["-m", "shardwise.launch.rank", "r un;s", "m"]
+
+
+@pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 4, "4"), (2, 4, "1"), (8, 3, "2")])
+def test_the_cores_are_shared_by_the_processes(cores: int, processes: int, threads: str) -> None:
+    environment = worker_environment({}, launch="x", processes=processes, kind="cpu", cores=cores)
+    assert environment["OMP_NUM_THREADS"] == threads
+
+
+def test_what_the_user_has_set_stays() -> None:
+    mine = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "true", "GLOO_SOCKET_IFNAME": "eth0", "PATH": "/bin"}
+    environment = worker_environment(mine, launch="x", processes=2, kind="cuda")
+    assert {name: environment[name] for name in mine} == mine
+    assert "CUDA_VISIBLE_DEVICES" not in environment
+
+
+def test_processes_on_cpu_do_not_see_the_gpus() -> None:
+    environment = worker_environment({"CUDA_VISIBLE_DEVICES": "0,1"}, launch="x", processes=2, kind="cpu")
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_machine_without_torch_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'shardwise\[train\]'"):
+        require_torch()
+
+
+@pytest.mark.parametrize(
+    ("version", "declared", "expected"),
+    [
+        ("2.13.0+cpu", "<2.14,>=2.11", True),
+        ("2.14.0", "<2.14,>=2.11", False),
+        ("2.10.1", "<2.14,>=2.11", False),
+        ("2.11", ">=2.11", True),
+        ("2.11.0rc1", ">=2.11", True),
+        ("anything", "", True),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, declared: str, *, expected: bool) -> None:
+    assert lies_in(version, declared) is expected

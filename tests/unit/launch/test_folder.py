@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardwise.errors import RunDirectoryError
+from shardwise.launch.folder import MAY_CHANGE, check_same_job, first_difference, is_finished, known_rows
+from shardwise.launch.lock import locked
+from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.run import RunDirectory, write_json
+
+
+def job(**keys: Any) -> Job:
+    return job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys})
+
+
+def test_a_run_goes_on_with_the_same_job(run: RunDirectory) -> None:
+    check_same_job(run, job())
+    write_json(run.resolved, job().to_json())
+    check_same_job(run, job())
+
+
+def test_another_job_is_refused_with_the_first_difference_and_the_way_out(run: RunDirectory) -> None:
+    write_json(run.resolved, job(train={"learning_rate": 1e-4, "seed": 1}).to_json())
+    with pytest.raises(RunDirectoryError) as caught:
+        check_same_job(run, job(train={"learning_rate": 2e-4, "seed": 2}))
+    assert "train.learning_rate = 0.0001, and this job has 0.0002" in str(caught.value)
+    assert "set another output_dir" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hardware": "cpu:2"},
+        {"layout": "ddp"},
+        {"layout": {"dp_shard": 2}},
+        {"train": {"micro_batch_size": 4, "gradient_checkpointing": "full", "save_steps": 7, "report_to": "wandb"}},
+        {"output_dir": "elsewhere/../here"},
+    ],
+)
+def test_what_does_not_change_the_result_may_change(run: RunDirectory, changed: dict[str, Any]) -> None:
+    write_json(run.resolved, job().to_json())
+    check_same_job(run, job(**changed))
+
+
+def test_every_key_that_may_change_is_a_key_of_the_job() -> None:
+    plain = job().to_json()
+    for name in MAY_CHANGE:
+        at: Any = plain
+        for part in name.split("."):
+            assert part in at, name
+            at = at[part]
+
+
+def test_a_section_that_appears_is_a_difference() -> None:
+    assert first_difference({"lora": None}, {"lora": {"r": 8}}) == ("lora", None, {"r": 8})
+    assert first_difference({"a": [1]}, {"a": [1]}) is None
+
+
+def test_a_folder_with_other_files_is_left_alone(run: RunDirectory) -> None:
+    (run.root / "thesis.tex").touch()
+    with pytest.raises(RunDirectoryError, match=r"holds other files \(thesis\.tex\); name a new or empty folder"):
+        check_same_job(run, job())
+
+
+def test_a_damaged_record_of_the_job_is_named(run: RunDirectory) -> None:
+    run.resolved.write_text("{")
+    with pytest.raises(RunDirectoryError, match=r"resolved\.yaml: the job of the run in this folder cannot be read"):
+        check_same_job(run, job())
+
+
+def test_finished_means_that_the_outcome_says_so_and_the_result_is_there(run: RunDirectory) -> None:
+    assert not is_finished(run)
+    write_json(run.logs / "outcome.json", {"outcome": "finished", "step": 3})
+    assert not is_finished(run)
+    run.final.mkdir()
+    assert not is_finished(run)
+    (run.final / "config.json").touch()
+    assert is_finished(run)
+    write_json(run.logs / "outcome.json", {"outcome": "stopped", "step": 3})
+    assert not is_finished(run)
+
+
+def test_the_number_of_samples_is_known_once_the_data_are_prepared(run: RunDirectory) -> None:
+    assert known_rows(run) is None
+    write_json(run.data, {"version": 1, "train": {"num_rows": 10, "num_samples": 4}, "eval": None})
+    assert known_rows(run) == 4
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_sentence(run: RunDirectory) -> None:
+    inside = RunDirectory(run.logs / "file")
+    inside.root.touch()
+    with pytest.raises(RunDirectoryError, match="cannot be used"), locked(inside):
+        pass
+
+
+def test_a_lock_is_free_again_after_its_holder(run: RunDirectory) -> None:
+    with locked(run), pytest.raises(RunDirectoryError, match="in use by another run"), locked(run):
+        pass
+    with locked(run):
+        pass

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import InputError
+from shardwise.launch.joined import (
+    Place,
+    place_in_group,
+    send_others_away,
+    take_back_word,
+    tell_others,
+    wait_for_first,
+)
+from shardwise.spec.run import RunDirectory
+
+STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
+
+FIRST = Place(rank=0, size=2, local_size=2, launch="x")
+SECOND = replace(FIRST, rank=1)
+
+
+def test_without_a_launchers_variables_the_user_started_this_process() -> None:
+    assert place_in_group({}) is None
+    assert place_in_group({**STARTED, "RANK": "1"} | {"MASTER_ADDR": "h"}) is not None
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
+        assert place_in_group({key: value for key, value in STARTED.items() if key != name}) is None
+
+
+def test_a_place_is_read_from_the_launchers_variables() -> None:
+    place = place_in_group(STARTED)
+    assert place is not None
+    assert (place.rank, place.size, place.local_size) == (1, 4, 2)
+
+
+def test_ranks_of_one_start_share_a_name_and_other_starts_have_another() -> None:
+    def name(**changed: str) -> str:
+        place = place_in_group({**STARTED, "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "a", **changed})
+        assert place is not None
+        return place.launch
+
+    assert name() == name(RANK="3", LOCAL_RANK="0")
+    different = {name(), name(MASTER_PORT="29501"), name(TORCHELASTIC_RUN_ID="b"), name(TORCHELASTIC_RESTART_COUNT="1")}
+    assert len(different) == 4
+
+
+@pytest.mark.parametrize("wrong", [{"RANK": "one"}, {"RANK": "4"}, {"LOCAL_WORLD_SIZE": "9"}, {"WORLD_SIZE": ""}])
+def test_impossible_variables_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="the environment says"):
+        place_in_group({**STARTED, **wrong})
+
+
+def test_the_others_wait_for_the_first_ones_word(run: RunDirectory) -> None:
+    heard: list[str] = []
+    waiting = threading.Thread(target=lambda: heard.append(wait_for_first(run, SECOND)))
+    waiting.start()
+    time.sleep(0.5)
+    assert heard == []
+    tell_others(run, FIRST, kind="cuda")
+    waiting.join(timeout=5)
+    assert heard == ["cuda"]
+
+
+def test_the_others_leave_with_the_first_ones_exit_code_and_quietly(
+    run: RunDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    send_others_away(run, FIRST, exit_code=2)
+    with pytest.raises(SystemExit) as caught:
+        wait_for_first(run, SECOND)
+    assert caught.value.code == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_word_of_another_start_is_not_heard(run: RunDirectory) -> None:
+    tell_others(run, replace(FIRST, launch="another"), kind="cpu")
+    waiting = threading.Thread(target=wait_for_first, args=(run, SECOND), daemon=True)
+    waiting.start()
+    waiting.join(timeout=0.6)
+    assert waiting.is_alive()
+    tell_others(run, FIRST, kind="cpu")
+    waiting.join(timeout=5)
+    assert not waiting.is_alive()
+
+
+def test_the_first_takes_back_what_an_earlier_start_of_the_same_name_said(run: RunDirectory) -> None:
+    tell_others(run, FIRST, kind="cpu")
+    take_back_word(run, FIRST)
+    assert not list(run.logs.glob("start-*"))
+    take_back_word(RunDirectory(Path(os.devnull)), FIRST)
