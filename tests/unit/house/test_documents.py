@@ -1,0 +1,56 @@
+"""What the documents promise is there, and what is there is in the documents."""
+
+import re
+
+import pytest
+
+from shardwise.cli.main import VERBS
+from tests.unit.house.tree import text_of
+
+TARGETS = re.findall(r"^([a-z][a-z-]*):.*## ", text_of("Makefile"), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", [verb.__name__ for verb in VERBS])
+def test_the_readme_describes_every_verb(verb):
+    assert f"| `shardwise {verb}` |" in text_of("README.md")
+
+
+def test_the_readme_names_no_verb_that_does_not_exist():
+    named = set(re.findall(r"shardwise ([a-z]+)", text_of("README.md").replace("shardwise &&", "")))
+    assert named <= {verb.__name__ for verb in VERBS}
+
+
+def test_the_makefile_has_the_targets_that_the_house_promises():
+    assert {"help", "demo", "test", "test-all", "check", "bench", "clean"} <= set(TARGETS)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_readme_names_every_make_target(target):
+    assert f"`make {target}`" in text_of("README.md")
+
+
+def test_no_document_names_a_make_target_that_does_not_exist():
+    documents = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", ".ci/run")
+    named = {
+        target
+        for name in documents
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)\b", text_of(name), flags=re.MULTILINE)
+    }
+    assert named <= set(TARGETS)
+
+
+def test_continuous_integration_runs_the_readme_commands():
+    script = text_of(".ci/run")
+    assert "set -euo pipefail" in script
+    for command in ("make check", "make test", "make demo"):
+        assert re.search(rf"^{command}$", script, flags=re.MULTILINE)
+
+
+def test_the_changelog_has_a_place_for_what_comes_next():
+    assert re.search(r"^## \[Unreleased\]$", text_of("CHANGELOG.md"), flags=re.MULTILINE)
+
+
+def test_the_constraints_pin_torch_without_a_build_and_every_other_version_exactly():
+    lines = [line for line in text_of("constraints.txt").splitlines() if not line.startswith("#")]
+    assert "torch==2.13.0" in lines
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.]+", line)] == []

@@ -1,0 +1,20 @@
+"""The pure wing runs where torch is not installed."""
+
+from tests.unit.house.tree import run_python
+
+
+def test_the_pure_wing_imports_where_the_libraries_of_the_torch_wing_cannot_be():
+    checked = run_python("tools/check_pure_wing.py")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_the_check_of_the_pure_wing_fails_for_a_module_that_imports_torch():
+    code = "import check_pure_wing as check; check.PURE_WING = ('train',); check.main()"
+    checked = run_python("-c", f"import sys; sys.path.insert(0, 'tools'); {code}")
+    assert checked.returncode != 0
+    assert "was imported by the pure wing" in checked.stderr
+
+
+def test_the_verbs_import_without_torch():
+    checked = run_python("-c", "import shardwise.api, sys; assert 'torch' not in sys.modules")
+    assert checked.returncode == 0, checked.stderr
