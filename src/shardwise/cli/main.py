@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ParamSpec
+from typing import Annotated, ParamSpec
 
 import typer
 
@@ -39,7 +39,6 @@ def build_app() -> typer.Typer:
     """The verbs as one program."""
     app = typer.Typer(
         name="shardwise",
-        help="Know that a fine-tuning run fits before you rent the GPUs, then train it on any of them.",
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
@@ -51,15 +50,20 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _program(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-) -> None:
-    """Know that a fine-tuning run fits before you rent the GPUs, then train it on any of them."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from shardwise import __version__
 
         typer.echo(f"shardwise {__version__}")
         raise typer.Exit
+
+
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Know that a fine-tuning run fits before you rent the GPUs, then train it on any of them."""
 
 
 def saying_errors(verb: Callable[P, None]) -> Callable[P, None]:

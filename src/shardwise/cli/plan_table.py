@@ -18,6 +18,9 @@ MAX_CANDIDATES = 10
 MAX_REJECTED = 12
 NARROW = 100
 
+#: How far a bar may run over its closing bracket; how much too much it is, the figure beside it says.
+OVERFLOW = 4
+
 #: Each part of memory has a letter, so that a bar can be read without colours, and a colour.
 LETTERS = {
     "weights": ("W", "blue"),
@@ -124,7 +127,7 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
     for part in PARTS:
         bytes_before += rank.parts.get(part, 0)
         # Rounding the running sum keeps the bar's end where the peak is, however small the parts.
-        end = min(round(width * bytes_before / capacity), 2 * width) if capacity else 0
+        end = min(round(width * bytes_before / capacity), width + OVERFLOW) if capacity else 0
         letter, colour = LETTERS[part]
         bar.append(letter * (end - drawn), style=colour)
         if drawn <= width < end:

@@ -27,5 +27,6 @@ def report(
     else:
         from shardwise.cli.report_table import print_report
 
-        print_report(made, make_console())
-        typer.echo(f"\npage: {run_dir / 'report.html'}")
+        console = make_console()
+        print_report(made, console)
+        console.print(f"\npage: {run_dir / 'report.html'}", soft_wrap=True)

@@ -28,10 +28,11 @@ def train(
     from shardwise.cli.console import make_console
     from shardwise.cli.progress import Progress
 
-    with Progress(make_console()) as progress:
+    console = make_console()
+    with Progress(console) as progress:
         result = api.train(job, overrides=sets or [], on_update=progress.show, max_restarts=max_restarts)
     for line in closing_lines(result):
-        typer.echo(line)
+        console.print(line, soft_wrap=True)
 
 
 def closing_lines(result: TrainResult) -> list[str]:

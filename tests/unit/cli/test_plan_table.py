@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, ranks_text
+from shardwise.spec.plan import PARTS, Plan, RankMemory
+from tests.unit.cli.plans import nothing_fits, plan
+
+
+def drawn(made: Plan, *, width: int, terminal: bool = False) -> str:
+    file = io.StringIO()
+    colours = "truecolor" if terminal else None
+    print_plan(made, Console(file=file, width=width, force_terminal=terminal, color_system=colours, highlight=False))
+    return file.getvalue()
+
+
+EXPECTED = """\
+m (8.03B parameters, 42M trained), lora, on 4x RTX-6000-Ada: 32 sequences of at most 1024 tokens a step
+
+    strategy  layout          batch  recompute        peak  memory of one GPU                 step  tokens/s   GPU    cost
+->  fsdp      dp_shard=4        4x2  none         30.0 GiB  [WWWGOOOOOOAAAAL.........]      1.50 s       21k  93 %  $12.50
+    ddp       dp_replicate=4    4x2  none       60.0 GiB !  [WWWWWWGGGOOOOOOOOOOOOAAA]AAAL  1.50 s       21k  93 %  $12.50
+"""
+
+
+def test_the_table_as_a_whole() -> None:
+    text = drawn(plan(), width=130)
+    assert text.startswith(EXPECTED), text
+    assert "chosen: fsdp (dp_shard=4)\n  - it is the fastest of 2 that fit\n" in text
+    assert "between 29.0 GiB and 31.0 GiB of 48.0 GiB, in the backward of layer 31" in text
+    assert "the whole run takes about 2 h 00 min and costs $12.50" in text
+    assert text.count("tp (tp=4): tp is not trained by this version") == 1
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_rows() -> None:
+    lines = drawn(plan(), width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any(line.startswith("->  fsdp") and line.rstrip().endswith("93 %") for line in lines)
+
+
+def test_a_pipe_gets_no_escape_codes_and_a_terminal_gets_colours() -> None:
+    assert "\x1b" not in drawn(plan(), width=120)
+    assert "\x1b[" in drawn(plan(), width=120, terminal=True)
+
+
+def test_when_nothing_fits_that_is_the_verdict() -> None:
+    assert "nothing fits on 4x RTX-6000-Ada" in drawn(nothing_fits(), width=120)
+
+
+@pytest.mark.parametrize(
+    ("weights", "optimizer", "expected"),
+    [
+        (0, 0, "[..........]"),
+        (50, 0, "[WWWWW.....]"),
+        (50, 50, "[WWWWWOOOOO]"),
+        (120, 0, "[WWWWWWWWWW]WW"),
+        (50, 100, "[WWWWWOOOOO]OOOO"),
+        (1, 1, "[..........]"),
+        (10**9, 10**9, "[WWWWWWWWWW]WWWW"),
+    ],
+)
+def test_a_bar_ends_where_the_peak_is(weights: int, optimizer: int, expected: str) -> None:
+    rank = RankMemory(ranks=(0,), peak_bytes=weights + optimizer, parts={"weights": weights, "optimizer": optimizer})
+    assert memory_bar(rank, capacity=100, width=10).plain == expected
+
+
+def test_every_part_of_memory_has_a_letter_of_its_own() -> None:
+    assert set(LETTERS) == set(PARTS)
+    assert len({letter for letter, _ in LETTERS.values()}) == len(PARTS)
+
+
+def test_ranks_are_written_as_spans() -> None:
+    assert ranks_text([0]) == "0"
+    assert ranks_text([3, 0, 1, 2]) == "0-3"
+    assert ranks_text([0, 2, 5, 6]) == "0, 2, 5-6"

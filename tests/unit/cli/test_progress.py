@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from shardwise.api import Phase, Planned, Step
+from shardwise.cli.console import make_console
+from shardwise.cli.progress import Progress, State, panel
+from shardwise.spec.run import RunDirectory
+from tests.unit.cli.plans import plan
+
+PLANNED = Planned(plan=plan(), run=RunDirectory(Path("runs/x")))
+
+
+def step(number: int, **figures: float) -> Step:
+    return Step(step=number, loss=5.0 - number / 10, grad_norm=1.25, learning_rate=2e-4, step_seconds=2.0, **figures)
+
+
+def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
+    file = io.StringIO()
+    return Console(file=file, width=100, force_terminal=terminal, highlight=False, markup=False), file
+
+
+def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None:
+    made, file = console()
+    with Progress(made) as progress:
+        progress.show(PLANNED)
+        progress.show(Phase(name="preparing data", total_steps=None, detail={}))
+        progress.show(PLANNED)
+        progress.show(Phase(name="training", total_steps=25, detail={"first_step": 1}))
+        for number in range(1, 26):
+            progress.show(step(number))
+    assert file.getvalue().splitlines() == [
+        "fsdp (dp_shard=4), micro-batch 4 x 2 accumulation, recompute none, precision mixed",
+        "  because it is the fastest of 2 that fit",
+        "  forecast for rank 0: 30.0 GiB of 48.0 GiB",
+        "  forecast for ranks 1-3: 15.0 GiB of 48.0 GiB",
+        "  run directory: runs/x",
+        "preparing data",
+        "training, total steps 25, first step 1",
+        "step 1/25  loss 4.9000  grad norm 1.25  lr 2.00e-04  left 48 s",
+        "step 10/25  loss 4.0000  grad norm 1.25  lr 2.00e-04  left 30 s",
+        "step 20/25  loss 3.0000  grad norm 1.25  lr 2.00e-04  left 10 s",
+        "step 25/25  loss 2.5000  grad norm 1.25  lr 2.00e-04  left 0.00 s",
+    ]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error")])
+def test_a_reader_that_goes_away_does_not_stop_the_run(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str, /) -> int:
+            raise error
+
+    monkeypatch.setattr("os.dup2", lambda *_: None)  # this test's own output is still read
+    with Progress(make_console(Gone())) as progress:
+        progress.show(PLANNED)
+        progress.show(step(10))
+
+
+def test_on_a_terminal_one_panel_lives_until_the_end() -> None:
+    made, file = console(terminal=True)
+    with Progress(made) as progress:
+        progress.show(PLANNED)
+        progress.show(Phase(name="training", total_steps=4, detail={}))
+        progress.show(step(1, tokens_per_second=12345.0))
+    text = file.getvalue()
+    assert "training" in text
+    assert "12.3k" in text
+    assert "25 %" in text
+
+
+def test_the_panel_says_how_to_end_at_once_when_it_is_stopping() -> None:
+    made, file = console()
+    state = State()
+    made.print(panel(state))
+    state.take(Phase(name="stopping", total_steps=None, detail={"signal": "SIGINT"}))
+    made.print(panel(state))
+    assert "no step yet" in file.getvalue()
+    assert "ask again to end at once" in file.getvalue()
+
+
+def test_the_time_left_follows_the_last_steps() -> None:
+    state = State()
+    assert state.remaining_seconds is None
+    state.take(Phase(name="training", total_steps=100, detail={}))
+    for number in range(1, 51):
+        state.take(Step(step=number, step_seconds=100.0 if number < 25 else 1.0))
+    assert state.remaining_seconds == 50.0
