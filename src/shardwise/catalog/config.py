@@ -200,6 +200,7 @@ def _shape(config: _Config) -> ModelShape:
         activation=config.word("hidden_act", choices=_ACTIVATIONS),
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
+        parallel_residual=d.flags.get("use_parallel_residual", False),
         plain_head=all(config.value(key) in (None, 1, 1.0) for key in _LOGIT_TRANSFORMS),
     )
 

@@ -287,7 +287,7 @@ FAMILIES: dict[str, Family] = {
         norms=_LLAMA_NORMS,
         optional_window=True,
     ),
-    "olmo2": Family(defaults={**_LLAMA, "vocab_size": 50304}, attention=_attention, mlp=_gated_mlp, norms=_olmo2_norms),
+    "olmo2": Family(defaults={**_LLAMA, "vocab_size": 50304}, attention=_attention, mlp=_gated_mlp, norms=_olmo2_norms, norm_kind="gemma"),
     "phi3": Family(
         defaults={
             **_COMMON,
@@ -386,6 +386,7 @@ FAMILIES: dict[str, Family] = {
             "max_position_embeddings": 2048,
             "hidden_act": "gelu",
             "attention_bias": True,
+            "use_parallel_residual": True,
         },
         attention=_gpt_neox_attention,
         mlp=_plain_mlp("dense_h_to_4h", "dense_4h_to_h", bias=lambda _: True),

@@ -80,6 +80,11 @@ def find_model(name: str, *, offline: bool = False) -> ModelShape:
     return _from_hub(name, offline=offline)
 
 
+def read_model(name: str) -> ModelShape:
+    """Like `find_model`, but never over the network: for workers, whose model is on this machine already."""
+    return find_model(name, offline=True)
+
+
 def _known(name: str) -> KnownModel | None:
     wanted = name.lower()
     for model in known_models().values():

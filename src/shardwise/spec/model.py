@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 MlpKind = Literal["gated", "plain"]
-#: `gemma` is an RMS norm that multiplies by its weight in float32.
+#: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds.
 NormKind = Literal["rms", "layer", "gemma"]
 #: The tensors of a block that its matrices read; matrices that read the same one can share what is kept of it.
 Reads = Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
@@ -81,6 +81,7 @@ class ModelShape:
         activation: the MLP's activation function, in transformers' words.
         attention_softcap: attention scores are capped, which SDPA cannot do.
         partial_rotary: queries and keys are rotated in part and joined again, which changes their memory layout.
+        parallel_residual: attention and the MLP read the same residual stream.
         plain_head: logits are the head's output, with no cap or scale behind it.
     """
 
@@ -107,6 +108,7 @@ class ModelShape:
     activation: str = "silu"
     attention_softcap: bool = False
     partial_rotary: bool = False
+    parallel_residual: bool = False
     plain_head: bool = True
 
     @property

@@ -142,7 +142,13 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer of `plan`: candidates ranked for the goal, `chosen` an index into them or None where none fits."""
+    """The answer of `plan`.
+
+    Attributes:
+        candidates: ranked for the goal; those that do not fit stand last.
+        chosen: an index into `candidates`, or None where none fits.
+        advice: what to do, where none fits.
+    """
 
     job: dict[str, Any]
     hardware: dict[str, Any]
@@ -150,6 +156,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     chosen: int | None
     rejected: tuple[Rejection, ...] = field(default=())
+    advice: tuple[str, ...] = ()
 
     @property
     def best(self) -> Candidate | None:
@@ -166,6 +173,7 @@ class Plan:
             "chosen": self.chosen,
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "rejected": [rejection.to_json() for rejection in self.rejected],
+            "advice": list(self.advice),
         }
 
     @classmethod
@@ -188,6 +196,7 @@ class Plan:
                 Rejection(strategy=r["strategy"], layout=Layout.from_json(r["layout"]), reason=r["reason"])
                 for r in data["rejected"]
             ),
+            advice=tuple(data.get("advice", ())),
         )
 
 

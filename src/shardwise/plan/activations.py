@@ -1,0 +1,236 @@
+"""What one block saves for its backward pass, operator by operator, as autograd keeps it for transformers' code.
+
+Every term below is a tensor that some operator's backward needs, in the type it has at that place; the tests compare
+the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain most of it:
+
+- an operator that multiplies by a weight keeps its input only if that weight (or an adapter beside it) is trained;
+- several matrices that read one tensor keep it once, unless autocast or PEFT casts it for each of them anew;
+- a norm keeps its input in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwise.plan.inventory import Inventory
+from shardwise.plan.types import FLOAT32_BYTES, Types
+from shardwise.spec.layout import Attention, Recompute
+from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
+
+#: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
+_ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
+_MADE_BY_NORM: frozenset[Reads] = frozenset({"attention_input", "mlp_input"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the bytes of a block depend on beside the model.
+
+    Attributes:
+        sharded: weights are gathered in the compute type, so that nothing is cast as it is used.
+        masked: attention gets a mask (packed documents, or a window shorter than the sequence).
+        length: tokens per sequence.
+        dropout: the adapters' dropout is above zero.
+        cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes; on a CPU they are not.
+    """
+
+    inventory: Inventory
+    types: Types
+    sharded: bool
+    masked: bool
+    attention: Attention
+    length: int
+    dropout: bool = False
+    cuda: bool = True
+
+    @property
+    def layer_norm_bytes(self) -> int:
+        """Bytes per element of what a layer norm reads and writes."""
+        return FLOAT32_BYTES if self.types.autocasts and self.cuda else self.types.compute
+
+    @property
+    def casts(self) -> bool:
+        """Whether autocast casts trained weights and what meets them."""
+        return self.types.autocasts and not self.sharded
+
+
+def block_input_bytes(model: ModelShape, setting: Setting) -> int:
+    """Bytes per token of the residual stream."""
+    return model.hidden_size * _stream_bytes(setting)
+
+
+def _stream_bytes(setting: Setting) -> int:
+    """Bytes per element of the residual stream: a table of positions in float32 keeps all of it in float32."""
+    widened = setting.casts and setting.inventory.trained("positions")
+    return setting.types.trainable if widened else setting.types.compute
+
+
+def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+    """Bytes per token that a block keeps from its forward to its backward."""
+    rules = {"none": _everything, "selective": _products, "full": block_input_bytes}
+    return rules[recompute](model, setting)
+
+
+def backward_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token of gradients alive at a block's hungriest instant, above what it saved.
+
+    That is inside the MLP, which comes first: the gradient of the residual stream (of the sum and of the branch), and
+    those of the product and of its factors; the product itself is free by then.
+    """
+    c, wide = setting.types.compute, model.intermediate_size
+    stream = 2 * block_input_bytes(model, setting)
+    if setting.casts and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
+        # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
+        return stream + (2 * c + FLOAT32_BYTES) * wide
+    gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
+    product = _input_bytes("mlp_product", model.matrices, setting)
+    return stream + max(gradients - product, 0.0)
+
+
+def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token that the first block need not keep: no gradient goes beyond it where the embedding is frozen."""
+    first = _norms(model)[0]
+    if (
+        setting.inventory.trained("embedding")
+        or first.width != model.hidden_size
+        or setting.inventory.trained(first.name)
+    ):
+        return 0.0
+    return _norm(first, model, setting)
+
+
+def _everything(model: ModelShape, setting: Setting) -> float:
+    norms = sum(_norm(norm, model, setting) for norm in _norms(model))
+    if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
+        norms -= model.hidden_size * setting.layer_norm_bytes  # both norms keep one and the same input
+    return norms + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
+
+
+def _products(model: ModelShape, setting: Setting) -> float:
+    """Selective: the block's input, and the outputs of matrix products and of attention."""
+    c = setting.types.compute
+    outputs = sum(matrix.count * matrix.rows for matrix in model.matrices)
+    adapters = sum(_rank(m.name, setting) + m.rows for m in model.matrices if m.name in setting.inventory.adapted)
+    # Eager attention is made of batched products and a softmax, which are computed again.
+    attention = 0 if setting.attention == "eager" else _attention_output(model, setting)
+    return block_input_bytes(model, setting) + (outputs + adapters) * c + attention
+
+
+def _norms(model: ModelShape) -> tuple[Norm, ...]:
+    width = model.hidden_size
+    return model.norms or (Norm(name="norms", size=width, width=width), Norm(name="norms", size=width, width=width))
+
+
+def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
+    c = setting.types.compute
+    statistics = norm.width / norm.size
+    trained = setting.inventory.trained(norm.name)
+    match model.norm:
+        case "layer":
+            # Native: input, mean and inverse deviation. Autocast runs it in float32, on a copy of the input.
+            width = max(setting.layer_norm_bytes, _stream_bytes(setting))
+            return norm.width * width + 2 * statistics * width
+        case "rms":
+            normed = norm.width * c if trained else 0
+        case "gemma":
+            normed = norm.width * FLOAT32_BYTES if trained else 0
+    # Written out: the input in float32, the inverse root mean square, and the normed input for the weight's gradient.
+    return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
+
+
+def _norm_output_bytes(model: ModelShape, setting: Setting) -> int:
+    """Bytes per element of what a norm hands to the matrices."""
+    c = setting.types.compute
+    if model.norm == "layer":
+        return max(setting.layer_norm_bytes, _stream_bytes(setting))
+    if model.norm == "gemma":
+        return c
+    trained = setting.inventory.trained(_norms(model)[0].name)
+    return setting.types.trainable if trained and not setting.sharded else c
+
+
+def _matrices(model: ModelShape, setting: Setting) -> float:
+    """Inputs that matrices keep, and what lies between the two halves of each adapter."""
+    groups: dict[Reads, list[Matrix]] = {}
+    for matrix in model.matrices:
+        groups.setdefault(matrix.reads, []).append(matrix)
+    inputs = sum(_group(reads, matrices, model, setting) for reads, matrices in groups.items())
+    inner = sum(_rank(name, setting) for name in setting.inventory.adapted) * setting.types.compute
+    return inputs + inner
+
+
+def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
+    kept = [matrix for matrix in matrices if _keeps_input(matrix, setting)]
+    if not kept:
+        return 0.0
+    size = kept[0].columns * setting.types.compute
+    adapted = [matrix for matrix in kept if matrix.name in setting.inventory.adapted]
+    if setting.dropout and adapted:
+        # Each adapter drops other elements: a copy of its own, and a mask.
+        mask = 1 if setting.cuda else setting.types.trainable
+        return len(adapted) * (size + kept[0].columns * mask)
+    cast_anew = bool(adapted) and setting.casts
+    cast_by_autocast = reads in _MADE_BY_NORM and _norm_output_bytes(model, setting) != setting.types.compute
+    if cast_anew or cast_by_autocast:
+        return len(kept) * size
+    # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
+    if reads == "attention_output" and not _attention_copies_output(model, setting):
+        return 0.0
+    return size
+
+
+def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
+    return setting.inventory.trained(matrix.name) or matrix.name in setting.inventory.adapted
+
+
+def _input_bytes(reads: Reads, matrices: Iterable[Matrix], setting: Setting) -> float:
+    kept = [m for m in matrices if m.reads == reads and _keeps_input(m, setting)]
+    return kept[0].columns * setting.types.compute if kept else 0.0
+
+
+def _rank(name: str, setting: Setting) -> int:
+    """Columns between an adapter's two halves."""
+    return next((t.rows for t in setting.inventory.block.tensors if t.name == f"{name}.lora_A"), 0)
+
+
+def _attention(model: ModelShape, setting: Setting) -> float:
+    """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
+    c = setting.types.compute
+    query, key_value = _widths(model)
+    if setting.masked or setting.attention == "eager":
+        read = 3 * query  # keys and values are repeated for each group of heads
+    elif _is_fused(model) and not model.position_parameters:
+        # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
+        read = query + key_value + (query + 2 * key_value)
+    else:
+        read = query + 2 * key_value
+    return read * c + _attention_output(model, setting)
+
+
+def _attention_output(model: ModelShape, setting: Setting) -> float:
+    c, heads = setting.types.compute, model.num_attention_heads
+    output = _widths(model)[0] * c
+    if setting.attention != "eager":
+        return output + heads * FLOAT32_BYTES  # the log of the sums, in float32
+    probabilities = FLOAT32_BYTES + (c if c != FLOAT32_BYTES else 0)
+    capped = c if model.attention_softcap else 0
+    return heads * setting.length * (probabilities + capped)
+
+
+def _attention_copies_output(model: ModelShape, setting: Setting) -> bool:
+    return model.partial_rotary or setting.attention == "eager" or setting.masked
+
+
+def _widths(model: ModelShape) -> tuple[int, int]:
+    return model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+
+
+def _is_fused(model: ModelShape) -> bool:
+    return sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
+
+
+def _mlp(model: ModelShape, setting: Setting) -> float:
+    c, wide = setting.types.compute, model.intermediate_size
+    copies = _ACTIVATION_COPIES.get(model.activation, 1)
+    return (copies + 2 if model.mlp == "gated" else copies) * wide * c
