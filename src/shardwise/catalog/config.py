@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.catalog.families import FAMILIES, Dimensions, Family
+from shardwise.catalog.blocks import Dimensions
+from shardwise.catalog.families import FAMILIES, Family
 from shardwise.errors import ModelError, Problem
 from shardwise.spec.model import ModelShape
 

@@ -153,8 +153,7 @@ def _rates(work: Work) -> str | None:
 
 
 def advice(plan: Plan) -> str:
-    """What to say where nothing fits: each strategy's reason, then what to do."""
-    untried = not plan.candidates
-    lines = ["this version trains no such job" if untried else "no layout fits the hardware"]
+    """What to say of a plan in which nothing is chosen: each strategy's reason, then what to do."""
+    lines = ["no layout fits the hardware" if plan.candidates else "this version trains no such job"]
     lines += [f"{rejection.strategy}: {rejection.reason}" for rejection in plan.rejected]
     return "\n".join([*lines, *plan.advice])
