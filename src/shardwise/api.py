@@ -32,7 +32,6 @@ from shardwise.launch.joined import (
 )
 from shardwise.launch.lock import locked, take
 from shardwise.launch.workers import forget_last_launch, outcome_file, run_workers
-from shardwise.plan.explain import advice
 from shardwise.plan.search import make_plan
 from shardwise.report.collect import collect, write_report
 from shardwise.report.nouns import Comparison, Report
@@ -198,7 +197,8 @@ def _request(job: Job | str | Path | None, overrides: Sequence[str | Override]) 
 def _plan(request: Request, *, cluster: Cluster, num_rows: int | None) -> Plan:
     with request.blaming("model"):
         model = find_model(request.job.model)
-    return make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows)
+    with request.placing():
+        return make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows)
 
 
 def _join(
@@ -265,8 +265,15 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     check_trainable(request, processes=cluster.num_gpus)
     chosen = _plan(request, cluster=cluster, num_rows=known_rows(run_of(request.job)))
     if chosen.best is None:
-        raise DoesNotFitError(advice(chosen))
+        raise DoesNotFitError(_does_not_fit(chosen))
     return cluster, chosen
+
+
+def _does_not_fit(made: Plan) -> str:
+    """Each strategy's reason, then what would help."""
+    reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in made.rejected]
+    where = made.hardware.get("name", "this machine")
+    return "\n".join([f"nothing fits on {where}", *dict.fromkeys(reasons), *made.advice])
 
 
 def _tell_nobody(_: Update) -> None:

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-WIDTH_OF_A_PIPE = 120
+WIDTH_OF_A_PIPE = 130
 
 
 class PatientConsole(Console):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 from rich.console import Console
-from rich.padding import Padding
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,26 @@ from shardwise.units import format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10
 MAX_REJECTED = 12
-NARROW = 100
+#: From the widest to the narrowest: which columns are left out, and how long the bars are.
+FORMS: tuple[tuple[frozenset[str], int], ...] = (
+    (frozenset(), 24),
+    (frozenset(), 12),
+    (frozenset({"recompute", "cost"}), 12),
+    (frozenset({"recompute", "cost", "layout"}), 12),
+)
+
+COLUMNS: dict[str, Literal["left", "right"]] = {
+    "strategy": "left",
+    "layout": "left",
+    "batch": "right",
+    "recompute": "left",
+    "peak": "right",
+    "memory of one GPU": "left",
+    "step": "right",
+    "tokens/s": "right",
+    "GPU": "right",
+    "cost": "right",
+}
 
 #: How far a bar may run over its closing bracket; how much too much it is, the figure beside it says.
 OVERFLOW = 4
@@ -39,12 +59,18 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(headline(plan), style="bold")
     if plan.candidates:
         console.print()
-        console.print(candidate_table(plan, width=console.width))
+        console.print(_fitting_table(plan, console))
         console.print(_legend(), style="dim")
     console.print()
-    for line in verdict(plan):
-        console.print(line)
+    console.print(verdict(plan))
+    for reason in why(plan):
+        console.print(hanging(reason, "  - ", width=console.width))
     _print_rejected(plan, console)
+
+
+def hanging(text: str, mark: str, *, width: int) -> str:
+    """A paragraph whose further lines are as far in as its first words."""
+    return textwrap.fill(text, width=width, initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
 def headline(plan: Plan) -> str:
@@ -60,17 +86,24 @@ def headline(plan: Plan) -> str:
     )
 
 
-def candidate_table(plan: Plan, *, width: int) -> Table:
-    """One row per candidate, the chosen one marked; a narrow terminal gets fewer columns."""
+def _fitting_table(plan: Plan, console: Console) -> Table:
+    """The widest form that the console has room for."""
+    unbounded = console.options.update(max_width=10_000)
+    tables = [candidate_table(plan, left_out=left_out, bar_width=bar_width) for left_out, bar_width in FORMS]
+    fitting = (table for table in tables if Measurement.get(console, unbounded, table).maximum <= console.width)
+    return next(fitting, tables[-1])
+
+
+def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> Table:
+    """One row per candidate, the chosen one marked."""
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
-    wide = width >= NARROW
-    for name, justify in _columns(wide=wide):
-        table.add_column(name, justify=justify, no_wrap=True, overflow="crop")
-    bar_width = 24 if wide else 12
+    table.add_column("", no_wrap=True)
+    names = [name for name in COLUMNS if name not in left_out]
+    for name in names:
+        table.add_column(name, justify=COLUMNS[name], no_wrap=True, overflow="crop")
     for index, candidate in _shown(plan):
-        chosen = index == plan.chosen
-        cells = _cells(candidate, wide=wide, bar_width=bar_width)
-        table.add_row("->" if chosen else "", *cells, style="bold" if chosen else "")
+        cells, chosen = _cells(candidate, bar_width=bar_width), index == plan.chosen
+        table.add_row("->" if chosen else "", *(cells[name] for name in names), style="bold" if chosen else "")
     return table
 
 
@@ -80,16 +113,9 @@ def _shown(plan: Plan) -> list[tuple[int, Candidate]]:
     return [pair for pair in numbered if pair[0] < MAX_CANDIDATES or pair[0] == plan.chosen]
 
 
-def _columns(*, wide: bool) -> list[tuple[str, Any]]:
-    columns = [("", "left"), ("strategy", "left"), ("layout", "left"), ("batch", "right"), ("recompute", "left")]
-    columns += [("peak", "right"), ("memory of one GPU", "left"), ("step", "right"), ("tokens/s", "right")]
-    columns += [("GPU", "right"), ("cost", "right")]
-    return [column for column in columns if wide or column[0] not in ("layout", "recompute", "cost")]
-
-
-def _cells(candidate: Candidate, *, wide: bool, bar_width: int) -> list[str | Text]:
+def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
     execution, memory, time = candidate.execution, candidate.memory, candidate.time
-    cells: dict[str, str | Text] = {
+    return {
         "strategy": execution.layout.strategy,
         "layout": layout_text(execution.layout),
         "batch": f"{execution.micro_batch_size}x{execution.gradient_accumulation_steps}",
@@ -101,7 +127,6 @@ def _cells(candidate: Candidate, *, wide: bool, bar_width: int) -> list[str | Te
         "GPU": f"{100 * time.gpu_utilization:.0f} %",
         "cost": cost_text(candidate.cost),
     }
-    return [cells[name] for name, _ in _columns(wide=wide) if name]
 
 
 def layout_text(layout: Layout) -> str:
@@ -112,8 +137,12 @@ def layout_text(layout: Layout) -> str:
 def cost_text(cost: Cost) -> str:
     """The price of the run, else of an hour, else a dash."""
     if cost.usd is not None:
-        return f"${cost.usd:,.2f}"
-    return f"${cost.usd_per_hour:,.2f}/h" if cost.usd_per_hour is not None else "-"
+        return _dollars(cost.usd)
+    return f"{_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:,.2f}" if amount < 1000 else f"${amount:,.0f}"
 
 
 def worst_rank(candidate: Candidate) -> RankMemory:
@@ -150,22 +179,26 @@ def _legend() -> str:
     return f"{parts}  . free; batch: micro-batch x accumulation; GPU: share of time that it is busy"
 
 
-def verdict(plan: Plan) -> list[str]:
-    """What was chosen and why; or that nothing fits."""
-    best = plan.best
-    if best is None:
-        return [f"nothing fits on {plan.hardware.get('name', 'this machine')}"]
-    lines = [f"chosen: {best.execution.layout.strategy} ({layout_text(best.execution.layout)})"]
-    lines += [f"  - {reason}" for reason in best.reasons]
-    low, high = best.memory.peak_low_bytes, best.memory.peak_high_bytes
-    lines.append(
-        f"  - the peak lies between {format_bytes(low)} and {format_bytes(high)} of "
-        f"{format_bytes(best.memory.capacity_bytes)}, in the {best.memory.peak_instant}"
-    )
-    if best.time.total_seconds is not None:
-        cost = f" and costs {cost_text(best.cost)}" if best.cost.usd is not None else ""
-        lines.append(f"  - the whole run takes about {format_seconds(best.time.total_seconds)}{cost}")
-    return lines
+def verdict(plan: Plan) -> str:
+    """What was chosen, or that nothing fits."""
+    if plan.best is None:
+        return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
+    layout = plan.best.execution.layout
+    return f"chosen: {_named(layout.strategy, layout)}"
+
+
+def _named(strategy: str, layout: Layout) -> str:
+    return f"{strategy} ({layout_text(layout)})" if layout.world_size > 1 else strategy
+
+
+def why(plan: Plan) -> list[str]:
+    """The reasons of the chosen candidate and what the run takes; or what would fit."""
+    if plan.best is None:
+        return list(plan.advice)
+    seconds, cost = plan.best.time.total_seconds, plan.best.cost
+    price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
+    whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}"]
+    return [*plan.best.reasons, *whole]
 
 
 def _print_rejected(plan: Plan, console: Console) -> None:
@@ -174,9 +207,9 @@ def _print_rejected(plan: Plan, console: Console) -> None:
     console.print()
     console.print("not chosen:")
     # Several executions of one layout are rejected for one reason; it is said once.
-    sentences = list(dict.fromkeys((f"{r.strategy} ({layout_text(r.layout)})", r.reason) for r in plan.rejected))
+    sentences = list(dict.fromkeys((_named(r.strategy, r.layout), r.reason) for r in plan.rejected))
     for name, reason in sentences[:MAX_REJECTED]:
-        console.print(Padding(f"{name}: {reason}", (0, 0, 0, 2), expand=False))
+        console.print(hanging(f"{name}: {reason}", "  ", width=console.width))
     if len(sentences) > MAX_REJECTED:
         console.print(f"  ... and {len(sentences) - MAX_REJECTED} more; --json lists all")
 

@@ -140,12 +140,12 @@ def plan_lines(planned: Planned) -> list[str]:
         f"{execution.gradient_accumulation_steps} accumulation, recompute {execution.gradient_checkpointing}, "
         f"precision {execution.precision}"
     ]
-    lines += [f"  because {reason}" for reason in best.reasons]
+    lines += [f"  - {reason}" for reason in best.reasons]
     capacity = format_bytes(memory.capacity_bytes)
     for rank in memory.ranks:
         name = f"rank {ranks_text(rank.ranks)}" if len(rank.ranks) == 1 else f"ranks {ranks_text(rank.ranks)}"
-        lines.append(f"  forecast for {name}: {format_bytes(rank.peak_bytes)} of {capacity}")
-    return [*lines, f"  run directory: {planned.run.root}"]
+        lines.append(f"  - forecast for {name}: {format_bytes(rank.peak_bytes)} of {capacity}")
+    return [*lines, f"  - run directory: {planned.run.root}"]
 
 
 def phase_line(phase: Phase) -> str:

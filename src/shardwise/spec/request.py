@@ -75,9 +75,22 @@ class Request:
             problems = [_placed(problem, where=self.where(*path)) for problem in error.problems]
             raise type(error)(problems, total=error.total) from None
 
+    @contextmanager
+    def placing(self) -> Generator[None]:
+        """Errors raised inside whose sentence begins with a key, such as `data.max_length is 9`, name its place."""
+        try:
+            yield
+        except InputError as error:
+            problems = [p if p.where else _placed(p, where=self.where(*_key(p.message))) for p in error.problems]
+            raise type(error)(problems, total=error.total) from None
+
 
 def _placed(problem: Problem, *, where: str) -> Problem:
     return Problem(where=where, message=str(problem))
+
+
+def _key(message: str) -> tuple[str, ...]:
+    return tuple((message.split(maxsplit=1) or [""])[0].strip(":,").split("."))
 
 
 def read_request(path: str | Path, *, overrides: Sequence[str | Override] = ()) -> Request:

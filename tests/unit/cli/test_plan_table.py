@@ -17,6 +17,8 @@ def drawn(made: Plan, *, width: int, terminal: bool = False) -> str:
     return file.getvalue()
 
 
+# ruff: noqa: E501 - the table is as wide as it is
+
 EXPECTED = """\
 m (8.03B parameters, 42M trained), lora, on 4x RTX-6000-Ada: 32 sequences of at most 1024 tokens a step
 
@@ -30,7 +32,6 @@ def test_the_table_as_a_whole() -> None:
     text = drawn(plan(), width=130)
     assert text.startswith(EXPECTED), text
     assert "chosen: fsdp (dp_shard=4)\n  - it is the fastest of 2 that fit\n" in text
-    assert "between 29.0 GiB and 31.0 GiB of 48.0 GiB, in the backward of layer 31" in text
     assert "the whole run takes about 2 h 00 min and costs $12.50" in text
     assert text.count("tp (tp=4): tp is not trained by this version") == 1
 

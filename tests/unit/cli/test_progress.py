@@ -35,10 +35,10 @@ def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None
             progress.show(step(number))
     assert file.getvalue().splitlines() == [
         "fsdp (dp_shard=4), micro-batch 4 x 2 accumulation, recompute none, precision mixed",
-        "  because it is the fastest of 2 that fit",
-        "  forecast for rank 0: 30.0 GiB of 48.0 GiB",
-        "  forecast for ranks 1-3: 15.0 GiB of 48.0 GiB",
-        "  run directory: runs/x",
+        "  - it is the fastest of 2 that fit",
+        "  - forecast for rank 0: 30.0 GiB of 48.0 GiB",
+        "  - forecast for ranks 1-3: 15.0 GiB of 48.0 GiB",
+        "  - run directory: runs/x",
         "preparing data",
         "training, total steps 25, first step 1",
         "step 1/25  loss 4.9000  grad norm 1.25  lr 2.00e-04  left 48 s",
