@@ -1,0 +1,99 @@
+"""Configurations from strangers: an answer or a sentence, never a traceback."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
+from shardwise.errors import ModelError
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+
+
+def refusal(data):
+    with pytest.raises(ModelError) as caught:
+        shape_from_data(data, file="x/config.json")
+    assert str(caught.value).startswith("x/config.json")
+    return str(caught.value)
+
+
+def test_an_unknown_family_is_refused_by_name_with_the_list():
+    message = refusal({"model_type": "mamba9"})
+    assert "'mamba9'" in message
+    assert "llama" in message
+
+
+@pytest.mark.parametrize("key", ["auto_map", "custom_pipelines", "trust_remote_code"])
+def test_a_configuration_that_names_code_is_refused_by_the_key(key):
+    assert key in refusal({**LLAMA, key: {"AutoModel": "evil.Model"}})
+
+
+def test_quantised_weights_are_refused():
+    assert "quantization_config" in refusal({**LLAMA, "quantization_config": {"bits": 4}})
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "64", True, None, 10**30, [64], {}])
+def test_a_width_that_is_not_a_sane_whole_number_is_refused_by_key(value):
+    assert "hidden_size" in refusal({**LLAMA, "hidden_size": value})
+
+
+def test_heads_that_do_not_divide_are_refused():
+    assert "not a multiple" in refusal({**LLAMA, "num_attention_heads": 7})
+    assert "does not divide" in refusal({**LLAMA, "num_key_value_heads": 3})
+
+
+@pytest.mark.parametrize(
+    ("raw", "word"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS"),
+        (b"x" * (MAX_BYTES + 1), "larger"),
+        (b"[1]", "object"),
+        (b"{", "not JSON"),
+        (b'{"a": NaN}', "NaN"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"[" * 100_000, ""),
+    ],
+)
+def test_what_is_not_a_configuration_is_named(raw, word):
+    with pytest.raises(ModelError, match=r"config\.json") as caught:
+        parse_config(raw, file="config.json")
+    assert word in str(caught.value)
+
+
+def test_a_missing_file_is_a_sentence(tmp_path):
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_shape(tmp_path / "config.json")
+
+
+def test_a_window_counts_only_where_the_family_uses_it():
+    assert shape_from_data({"model_type": "mistral"}, file="-").sliding_window == 4096
+    assert shape_from_data({"model_type": "qwen2", "sliding_window": 128}, file="-").sliding_window is None
+    assert shape_from_data({**LLAMA, "sliding_window": 128}, file="-").sliding_window is None
+
+
+KEYS = (
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "hidden_act",
+    "torch_dtype",
+    "tie_word_embeddings",
+    "intermediate_size",
+    "sliding_window",
+)
+values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "64", "silu", [1], {}]))
+
+
+@given(st.sampled_from(["llama", "gpt2", "gemma2", "stablelm"]), st.dictionaries(st.sampled_from(KEYS), values))
+def test_any_configuration_gives_a_shape_or_a_sentence(kind, changes):
+    try:
+        shape = shape_from_data({"model_type": kind, **changes}, file="f")
+    except ModelError as error:
+        assert str(error).startswith("f: ")
+    else:
+        assert shape.num_parameters > 0
+        json.dumps(shape.to_json())

@@ -1,0 +1,104 @@
+"""What a job's `model:` may name."""
+
+import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from shardwise.catalog.hub import is_hub_id
+from shardwise.catalog.models import find_model, known_models, read_model
+from shardwise.errors import ModelError
+
+CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 99}
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_a_catalogue_entry_counts_what_its_model_card_says(name):
+    model = known_models()[name]
+    assert find_model(name, offline=True).num_parameters == model.num_parameters
+    assert model.source.startswith("https://huggingface.co/")
+
+
+def test_the_catalogue_has_the_well_known_models():
+    assert len(known_models()) >= 20
+    assert {"tinyllama-1.1b", "llama-3.1-405b", "codellama-34b", "qwen3-8b"} <= set(known_models())
+
+
+def test_the_hub_id_of_a_catalogue_entry_works_offline():
+    assert find_model("meta-llama/Llama-3.1-8B", offline=True) == find_model("llama-3.1-8b", offline=True)
+
+
+def test_a_folder_and_its_config_are_the_same_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert find_model(str(tmp_path)) == find_model(str(tmp_path / "config.json")) == read_model(str(tmp_path))
+
+
+def test_the_newest_snapshot_of_the_local_cache_is_read(tmp_path, monkeypatch):
+    folder = tmp_path / "hub" / "models--org--small" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert find_model("org/small", offline=True).vocab_size == 99
+
+
+def test_an_unknown_name_is_a_sentence_with_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(ModelError, match=r"llama-3\.1-8b"):
+        find_model("llama-3.1-8", offline=True)
+    with pytest.raises(ModelError, match="no known model"):
+        find_model("no such model!", offline=True)
+
+
+@pytest.mark.parametrize("name", ["../etc/passwd", "a/b/c", "", "a b", "/tmp", "-x/y"])
+def test_what_is_no_hub_id_is_never_asked_for(name):
+    assert not is_hub_id(name)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append((self.path, self.headers.get("Authorization")))
+            found = self.path == "/org/there/resolve/main/config.json"
+            self.send_response(200 if found else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps(CONFIG).encode() if found else b"")
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    yield seen
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_hub_id_is_asked_from_the_endpoint_with_the_token(hub):
+    assert find_model("org/there").vocab_size == 99
+    assert hub == [("/org/there/resolve/main/config.json", "Bearer secret")]
+
+
+def test_a_gated_model_says_what_to_do(hub):
+    with pytest.raises(ModelError, match="HF_TOKEN"):
+        find_model("org/gated")
+
+
+def test_an_endpoint_that_does_not_answer_is_a_sentence(hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ModelError, match="cannot be reached"):
+        find_model("org/there")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="HF_HUB_OFFLINE"):
+        find_model("org/there")
