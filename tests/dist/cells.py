@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from shardwise.data.prepare import prepare_run
+from shardwise.data.prepare import prepare
 from shardwise.parallel.mesh import join_world
 from shardwise.spec.job import Job, job_from_data
 from shardwise.spec.layout import Execution, Layout
@@ -49,7 +49,7 @@ def prepare_cell(job: Job, root: Path) -> RunDirectory:
     run = RunDirectory(root)
     root.mkdir(parents=True, exist_ok=True)
     write_json(run.resolved, job.to_json())
-    prepare_run(run)
+    prepare(run)
     return run
 
 
@@ -86,7 +86,7 @@ def outcome(run: RunDirectory, built: Build, *, seen: list[int] | None = None) -
     frozen = hashlib.sha256()
     for name, parameter in built.model.parameters:
         if not parameter.requires_grad:
-            frozen.update(name.encode() + _whole(parameter).numpy().tobytes())
+            frozen.update(name.encode() + _whole(parameter).view(torch.uint8).numpy().tobytes())
     return Trained(metrics=read_metrics(run), weights=weights, frozen=frozen.hexdigest(), seen=seen or [])
 
 

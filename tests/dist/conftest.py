@@ -36,7 +36,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Rows of very different lengths, an odd number of them."""
     folder = tmp_path_factory.mktemp("rows")
     draw = random.Random(0)
-    words = "red green blue one two three four north south east west".split()
+    words = ["red", "green", "blue", "one", "two", "three", "four", "north", "south", "east", "west"]
     files: dict[str, Path] = {}
     for name, count in (("train", NUM_ROWS), ("eval", NUM_EVAL_ROWS)):
         files[name] = folder / f"{name}.jsonl"

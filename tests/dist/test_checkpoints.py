@@ -15,7 +15,7 @@ from shardwise.errors import ModelError
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train.checkpoint import Checkpoints
+from shardwise.train.checkpoint import Checkpoints, create_states
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
@@ -96,6 +96,7 @@ def test_a_checkpoint_loads_under_another_layout(
 
 def _save_at(run: RunDirectory, chosen: Execution, steps: list[int]) -> None:
     built = composed(run, chosen)
+    create_states(built.optimizer)
     for step in steps:
         assert built.checkpoints.save(step)
 
@@ -118,20 +119,20 @@ def _flip_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _point_outside(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["../checkpoint-3/rank-00000.safetensors"] = {"size": 1, "sha256": ""}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "a flipped bit": lambda folder: _flip_bit(folder / "rank-00001.safetensors"),
     "a truncated file": lambda folder: (folder / "rank-00000.safetensors").write_bytes(b"short"),
     "a missing file": lambda folder: (folder / "rank-00001.safetensors").unlink(),
     "a broken manifest": lambda folder: (folder / "manifest.json").write_text("{"),
     "a manifest of another version": lambda folder: (folder / "manifest.json").write_text('{"format_version": 99}'),
-    "a manifest that leaves the folder": lambda folder: _point_outside(folder),
+    "a manifest that leaves the folder": _point_outside,
 }
-
-
-def _point_outside(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"]["../checkpoint-3/rank-00000.safetensors"] = {"size": 1, "sha256": ""}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

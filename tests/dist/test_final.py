@@ -114,6 +114,7 @@ SPOILED: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]]
 }
 
 
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # PEFT warns; the check must refuse
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_check_finds_what_is_wrong_with_a_folder(
     method: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path, capsys: Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import socket
 import traceback
 import warnings
@@ -53,7 +54,7 @@ def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
 def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:
     if not pipe.poll(TIMEOUT_SECONDS):
         raise AssertionError(f"rank {rank} gave no answer in {TIMEOUT_SECONDS} s")
-    kind, value = pipe.recv()
+    kind, value = pickle.loads(pipe.recv_bytes())
     assert kind == "result", f"rank {rank} of {len(ranks)} failed:\n{value}"
     return value
 
@@ -68,12 +69,13 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
     )
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        pipe.send(("result", work(*arguments)))
+        # Plain pickle copies tensors; a pipe's own `send` would share memory that dies with this process.
+        pipe.send_bytes(pickle.dumps(("result", work(*arguments))))
         if dist.is_initialized():
             dist.barrier()
             dist.destroy_process_group()
     except BaseException:  # noqa: BLE001  # whatever happens in a rank must reach the parent
-        pipe.send(("failure", traceback.format_exc()))
+        pipe.send_bytes(pickle.dumps(("failure", traceback.format_exc())))
     finally:
         os._exit(0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -47,7 +48,10 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
     try:
-        return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
+        with warnings.catch_warnings():
+            # PEFT asks for a property that transformers is renaming; neither concerns the user.
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+            return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise JobError(f"lora.target_modules is {lora.target_modules!r}: {str(error).splitlines()[0]}") from None
 

@@ -31,7 +31,7 @@ def steady_records(records: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]
 def common_parts(parts: dict[str, int]) -> dict[str, int]:
     """A forecast's parts in the words that the measurement has: `COMMON_PARTS`."""
     other = sum(parts.get(name, 0) for name in OTHER_PARTS)
-    return {**{name: parts.get(name, 0) for name in COMMON_PARTS[:3]}, "other": other}
+    return {**{name: parts.get(name, 0) for name in COMMON_PARTS[:2]}, "other": other}
 
 
 def memory_report(sources: Sources, candidate: Candidate | None) -> MemoryReport:
@@ -130,9 +130,8 @@ def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
 
 PART_NOTES = {
     "weights": "read back from live tensors",
-    "gradients": "read back from live tensors",
     "optimizer": "read back from live tensors",
-    "other": "activations, logits, communication, temporary: the rest of the peak",
+    "other": "gradients, activations, logits, communication, temporary: the rest of the peak",
 }
 
 

@@ -13,12 +13,13 @@ VERSION = 1
 State = Literal["finished", "stopped", "failed", "unfinished"]
 Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
 
-#: Parts of memory that both sides know, in the order they are drawn. The trainer reads the first three back
-#: from live tensors; what is left of its peak is `other`.
-COMMON_PARTS = ("weights", "gradients", "optimizer", "other")
+#: Parts of memory that both sides know, in the order they are drawn. The trainer reads the first two back from live
+#: tensors; what is left of its peak is `other`. Gradients are in there: how many of them are alive at the peak depends
+#: on the instant, which a measurement does not name.
+COMMON_PARTS = ("weights", "optimizer", "other")
 
 #: The forecast's parts that the measured `other` holds together.
-OTHER_PARTS = ("activations", "logits", "communication", "temporary")
+OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary")
 
 #: What lies outside the allocator, which the allocator's own count cannot see.
 OUTSIDE_PART = "context"

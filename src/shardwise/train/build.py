@@ -33,7 +33,6 @@ from shardwise.train.memory import MemoryMeter
 from shardwise.train.metrics import Metrics, Rates
 from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.precision import TYPES, Types
-from shardwise.train.rates import peak_flops
 from shardwise.train.save import Result
 from shardwise.train.step import Step
 from shardwise.train.trackers import Trackers, open_trackers
@@ -132,8 +131,19 @@ def _source_dtype(config: Any) -> torch.dtype:
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
-def build(run: RunDirectory, job: Job, execution: Execution, *, world: World, journal: Journal) -> Build:
+def build(
+    run: RunDirectory,
+    job: Job,
+    execution: Execution,
+    *,
+    world: World,
+    journal: Journal,
+    peak_flops: float | None = None,
+) -> Build:
     """Composes a run.
+
+    Args:
+        peak_flops: dense peak of one device, which MFU is measured against; None where it is not known.
 
     Raises:
         InputError: job, model or data cannot be used; a sentence says why.
@@ -169,8 +179,15 @@ def build(run: RunDirectory, job: Job, execution: Execution, *, world: World, jo
             fingerprint=_fingerprint(job, prepared),
             keep=job.train.save_total_limit,
         ),
-        metrics=_metrics(
-            run, job, execution, world=world, journal=journal, meter=meter, batches=batches, data=prepared
+        metrics=Metrics(
+            run,
+            world=world,
+            journal=journal,
+            meter=meter,
+            trackers=_trackers(run, job, world=world, journal=journal),
+            rates=Rates(flops_per_token=_flops_per_token(job, prepared), peak_flops=peak_flops),
+            total_steps=batches.total_steps,
+            logging_steps=job.train.logging_steps,
         ),
         meter=meter,
     )
@@ -203,33 +220,13 @@ def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World)
     )
 
 
-def _metrics(
-    run: RunDirectory,
-    job: Job,
-    execution: Execution,
-    *,
-    world: World,
-    journal: Journal,
-    meter: MemoryMeter,
-    batches: Batches,
-    data: dict[str, Any],
-) -> Metrics:
-    mean_length = data["train"]["num_tokens"] / max(1, data["train"]["num_samples"])
-    rates = Rates(
-        flops_per_token=model_flops_per_token(read_model(job.model), length=mean_length, lora=job.adapters),
-        peak_flops=peak_flops(world.device, TYPES[execution.precision].compute)[0],
-    )
-    trackers = open_trackers(job, run, complain=journal.say) if world.is_first else Trackers({}, complain=journal.say)
-    return Metrics(
-        run,
-        world=world,
-        journal=journal,
-        meter=meter,
-        trackers=trackers,
-        rates=rates,
-        total_steps=batches.total_steps,
-        logging_steps=job.train.logging_steps,
-    )
+def _flops_per_token(job: Job, prepared: dict[str, Any]) -> float:
+    mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
+    return model_flops_per_token(read_model(job.model), length=mean_length, lora=job.adapters)
+
+
+def _trackers(run: RunDirectory, job: Job, *, world: World, journal: Journal) -> Trackers:
+    return open_trackers(job, run, complain=journal.say) if world.is_first else Trackers({}, complain=journal.say)
 
 
 #: Fields of a job that say how it runs or what is shown, not what is trained; they may change between resumptions.

@@ -104,9 +104,9 @@ class Metrics:
     def pulse(self, *, stop: int) -> Pulse:
         """Exchanges this rank's figures, and whether it was asked to stop."""
         mine = torch.tensor([self._meter.peak_bytes, self._busy, stop], dtype=torch.float64)
-        everyone = torch.empty(self._world.size * 3, dtype=torch.float64)
-        dist.all_gather_into_tensor(everyone, mine, group=self._world.control)
-        rows = everyone.view(-1, 3).tolist()
+        everyone = [torch.empty_like(mine) for _ in range(self._world.size)]
+        dist.all_gather(everyone, mine, group=self._world.control)
+        rows = [figures.tolist() for figures in everyone]
         return Pulse(
             peak_memory_bytes=[int(peak) for peak, _, _ in rows],
             busy=[busy for _, busy, _ in rows],

@@ -24,7 +24,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> tuple[float | None, 
 
 def _catalogue_peak(name: str, dtype: str) -> tuple[float | None, str]:
     try:
-        gpu = find_gpu(name)
+        gpu = find_gpu(name).gpu
     except HardwareError:
         return None, f"{name} is not in the catalogue"
     return gpu.dense_flops.get(dtype), f"catalogue entry {gpu.name}"

@@ -69,9 +69,11 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> None:
     if world.is_first:
         remove_leftovers(run.root)
         (run.logs / "outcome.json").unlink(missing_ok=True)
-        write_json(run.environment, _environment(world, execution))
     began = time.monotonic()
-    composed = build(run, job, execution, world=world, journal=journal)
+    peak = peak_flops(world.device, TYPES[execution.precision].compute)
+    if world.is_first:
+        write_json(run.environment, _environment(world, peak=peak))
+    composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
     check_layout(world, composed.model.parameters)
     check_replicas(world, composed.model.parameters, when="at the start")
     start = composed.checkpoints.restore()
@@ -137,16 +139,15 @@ def _probe(composed: Build, *, length: int = 64) -> torch.Tensor:
 
 def _rank_figures(composed: Build) -> dict[str, Any]:
     mine = held((p for _, p in composed.model.parameters), composed.optimizer)
-    # Gradients are freed at the step's edge; at its peak every trained element has one.
-    gradients = held_gradients(composed)
     peak = composed.meter.peak_bytes
     return {
         "rank": composed.world.rank,
         "peak_memory_bytes": peak,
         "weights": mine.weights,
-        "gradients": gradients,
         "optimizer": mine.optimizer,
-        "other": max(0, peak - mine.weights - gradients - mine.optimizer),
+        "other": peak - mine.weights - mine.optimizer,
+        # Freed at the step's edge; how many of them are alive at the peak is part of `other`.
+        "gradients_after_backward": held_gradients(composed),
     }
 
 
@@ -190,16 +191,15 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
-def _environment(world: World, execution: Execution) -> dict[str, Any]:
-    peak, source = peak_flops(world.device, TYPES[execution.precision].compute)
+def _environment(world: World, *, peak: tuple[float | None, str]) -> dict[str, Any]:
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
     return {
         **_versions(),
         "device": device,
         "world_size": world.size,
         "threads_per_process": torch.get_num_threads(),
-        "peak_flops": peak,
-        "peak_flops_source": source,
+        "peak_flops": peak[0],
+        "peak_flops_source": peak[1],
     }
 
 

@@ -27,7 +27,7 @@ FORECAST_PARTS = {
     "temporary": GIB // 2,
     "context": 1 * GIB,
 }
-MEASURED_PARTS = {"weights": 10 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB, "other": 4 * GIB}
+MEASURED_PARTS = {"weights": 10 * GIB, "optimizer": 4 * GIB, "other": 6 * GIB}
 TOKENS_PER_STEP = 4000
 STEP_SECONDS = 2.0
 TRAIN_SECONDS = 137.5

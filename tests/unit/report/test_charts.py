@@ -109,8 +109,8 @@ def test_bars_are_as_long_as_their_bytes() -> None:
     rects = {(r.findtext("title") or "").rsplit(" ", 2)[0]: float(r.get("width", "nan")) for r in chart.iter("rect")}
     per_gib = rects["forecast: weights"] / 10
     assert rects["measured: weights"] == pytest.approx(10 * per_gib, abs=0.2)
-    assert rects["forecast: other"] == pytest.approx(5 * per_gib, abs=0.2)
-    assert rects["measured: other"] == pytest.approx(4 * per_gib, abs=0.2)
+    assert rects["forecast: other"] == pytest.approx(7 * per_gib, abs=0.2)
+    assert rects["measured: other"] == pytest.approx(6 * per_gib, abs=0.2)
     assert rects["forecast: context"] == pytest.approx(per_gib, abs=0.2)
     assert "measured: context" not in rects
     assert "rank 0: forecast 22.0 GiB, measured 20.0 GiB" in (chart.findtext("desc") or "")
