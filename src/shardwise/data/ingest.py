@@ -138,13 +138,14 @@ def _survey(order: Order, index: int) -> _File:
     low, high = CHUNK_BYTES
     total = sum(state.size for state in order.states)
     cut = cut_file(file, index=index, chunk_bytes=min(high, max(low, total // 64)))
-    columns = first_columns(cut.chunks)
-    if columns is None:
+    found = first_columns(cut.chunks)
+    if found is None:
         return _File(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
+    line, columns = found
     try:
         form = recognise(columns, wanted=order.sources[order.source_of_file[index]].format)
     except RowError as error:
-        return _File(chunks=(), problems=((cut.chunks[0].first_line, str(error)), *cut.problems), form=None)
+        return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(column for column in columns if column in form.columns)
     # Parquet is read by columns, so the others (an image, say) are never loaded; a CSV row must be split in full.
     chunks = [replace(chunk, header=needed) if chunk.kind == "parquet" else chunk for chunk in cut.chunks]

@@ -37,14 +37,14 @@ def read_chunk(chunk: Chunk) -> Iterator[Row | BadRow]:
     return _READERS[chunk.kind](chunk)
 
 
-def first_columns(chunks: Sequence[Chunk]) -> tuple[str, ...] | None:
-    """Column names of the first row that can be read, or None where there is none."""
+def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None:
+    """Line and column names of the header, or of the first row that can be read; None where there is none."""
     for chunk in chunks:
         if chunk.header:
-            return chunk.header
+            return 1, chunk.header
         for row in read_chunk(chunk):
             if isinstance(row, Row):
-                return tuple(row.value)
+                return row.line, tuple(row.value)
     return None
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from shardwise.data.chunks import Chunk
 from shardwise.data.formats import BY_NAME, Format, RowError, read_row
@@ -168,7 +168,12 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 
 
 def main() -> None:
-    """Keeps the reply channel for replies: what libraries print to stdout goes to stderr."""
+    """Keeps the reply channel for replies: what libraries print to stdout goes to stderr.
+
+    To transformers torch is not installed here: tokenizers do not use it, and it would cost every worker more than half
+    of its start and a few hundred MiB.
+    """
+    sys.modules["torch"] = cast(Any, None)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         os.dup2(2, 1)
         serve(sys.stdin, replies)

@@ -1,0 +1,73 @@
+"""Prepared data made in memory, and whole preparations of rows written for a test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.data.build import StoreSettings, copy_tokens, gather, write_store
+from shardwise.data.limits import Limits
+from shardwise.data.prepare import prepare
+from shardwise.data.shards import Shard, ShardWriter
+from shardwise.data.store import PreparedData
+from shardwise.data.tokens import Tokens
+from shardwise.spec.run import RunDirectory
+
+
+def store(
+    folder: Path,
+    lengths: Sequence[int],
+    *,
+    sources: Sequence[int] | None = None,
+    weights: Sequence[float] = (1.0,),
+    packed: bool = False,
+    max_length: int = 64,
+) -> PreparedData:
+    """Documents of the given lengths; document d holds the ids 1000 d + 1, 1000 d + 2, ...; half of it is trained."""
+    source_of = list(sources) if sources is not None else [0] * len(lengths)
+    shards = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for document, length in enumerate(lengths):
+        ids = 1000 * document + 1 + np.arange(length, dtype=np.int32)
+        tokens = Tokens(ids=ids, trained=np.arange(length) >= length // 2)
+        with ShardWriter(folder / f"shard-{document}") as writer:
+            writer.append([(document + 1, tokens)])
+        shards.append(Shard(stem=folder / f"shard-{document}", file=source_of[document]))
+    documents = gather(shards, source_of_file=list(range(len(weights))))
+    copy_tokens(shards, np.zeros(len(documents), bool), train=folder, evaluation=folder)
+    names = tuple(f"source-{index}.jsonl" for index in range(len(weights)))
+    settings = StoreSettings(files=names, weights=tuple(weights), packed=packed, max_length=max_length)
+    write_store(folder, documents, settings)
+    return PreparedData.open(folder)
+
+
+def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def run_directory(folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42) -> RunDirectory:
+    """A run directory with nothing but its job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    run = RunDirectory(folder)
+    run.resolved.write_text(json.dumps({"model": str(model), "data": dict(data), "train": {"seed": seed}}))
+    return run
+
+
+def prepared(
+    folder: Path,
+    *,
+    model: Path,
+    data: Mapping[str, Any],
+    seed: int = 42,
+    limits: Limits | None = None,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """data.json of a whole preparation in this process, with real workers."""
+    run = run_directory(folder, model=model, data=data, seed=seed)
+    return prepare(run, limits=limits, num_workers=workers)

@@ -1,0 +1,65 @@
+"""Chat templates and tokenizers from strangers may refuse to work, but take neither the machine nor the run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from shardwise.data.limits import Limits
+from shardwise.errors import DataError
+from shardwise.units import MIB
+from tests.unit.data.helpers import prepared, write_jsonl
+
+LIMITS = Limits(memory_bytes=256 * MIB, cpu_seconds=2)
+
+BOMBS = {
+    "memory at compile time": ("{{ 'a' * 10**10 }}", "needs more than 256 MiB of memory"),
+    "memory while rendering": ("{% for m in messages %}{{ m.content * 10**9 }}{% endfor %}", "needs more than 256 MiB"),
+    "time": (
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "took more than 2 s of processor time; shorten the rows or replace the chat template",
+    ),
+    "escape": ("{{ cycler.__init__.__globals__.os.popen('id') }}", "the chat template refuses this row"),
+    "syntax": ("{% for m in messages %}", "the chat template refuses this row: Unexpected end of template"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_hostile_template_ends_in_a_sentence_within_its_limits(tmp_path: Path, plain_model: Path, name: str) -> None:
+    template, message = BOMBS[name]
+    (tmp_path / "template.jinja").write_text(template)
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a"}] * 3)
+    data = {"path": str(path), "chat_template": str(tmp_path / "template.jinja")}
+    started = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path / "run", model=plain_model, data=data, limits=LIMITS)
+    assert time.monotonic() - started < 60
+    assert str(caught.value).startswith(f"{path}:1")
+    assert message in str(caught.value)
+
+
+def test_a_tokenizer_that_names_code_of_its_own_runs_none(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"auto_map": {"AutoConfig": "evil.Config"}, "model_type": "evil"}))
+    auto = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "EvilTokenizer"}
+    (model / "tokenizer_config.json").write_text(json.dumps(auto))
+    (model / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a b"}])
+    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
+        prepared(tmp_path / "run", model=model, data={"path": str(path)})
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_enormous_row_is_refused_without_being_held(tmp_path: Path, plain_model: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"text": "a b"}\n{"text": "')
+        for _ in range(20):
+            file.write(b"x" * MIB)
+        file.write(b'"}\n')
+    with pytest.raises(DataError, match=f"{path}:2: this row is longer than 16 MiB; a row holds one training example"):
+        prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})

@@ -1,0 +1,87 @@
+"""The hub path with the real `datasets` library; a local folder stands for the hub, which no test may need."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise.data.hub import tokenizer_folder
+from shardwise.data.sources import find_sources
+from shardwise.errors import DataError
+from shardwise.spec.job import SourceSpec
+from tests.unit.data.helpers import write_jsonl
+
+pytest.importorskip("datasets", reason="the optional extra `hub` is not installed")
+
+#: In a process of its own: `datasets` reads the places of its caches when it is imported.
+FETCH = """
+import json, sys
+from pathlib import Path
+from shardwise.data.hub import fetch_hub_rows
+from shardwise.errors import DataError
+from shardwise.spec.job import SourceSpec
+try:
+    path, note = fetch_hub_rows(SourceSpec(**json.loads(sys.argv[1])), into=Path(sys.argv[2]))
+except DataError as error:
+    sys.exit(str(error))
+import pyarrow.parquet as pq
+print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).to_pylist()}))
+"""
+
+
+def fetch(spec: dict[str, str], into: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HOME": str(into / "home"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", FETCH, json.dumps(spec), str(into)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_split_becomes_a_parquet_file_in_the_cache_and_is_kept(tmp_path: Path) -> None:
+    rows = [{"question": f"q{number}", "answer": "a"} for number in range(5)]
+    write_jsonl(tmp_path / "repo" / "train.jsonl", rows)
+    write_jsonl(tmp_path / "repo" / "test.jsonl", rows[:2])
+    spec = {"path": str(tmp_path / "repo"), "split": "test"}
+    done = fetch(spec, tmp_path / "hub")
+    assert done.returncode == 0, done.stderr
+    first = json.loads(done.stdout)
+    assert first["rows"] == rows[:2]
+    again = json.loads(fetch(spec, tmp_path / "hub").stdout)
+    assert again["path"] == first["path"]
+    assert "using the copy fetched before" in again["note"]
+    missing = fetch({**spec, "split": "validation"}, tmp_path / "hub")
+    assert missing.returncode == 1
+    assert "cannot be loaded as a hub data set" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
+def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def fetch_nothing(spec: SourceSpec) -> tuple[Path, str]:
+        asked.append(spec.path)
+        return tmp_path / "rows.parquet", "from the hub"
+
+    (source,) = find_sources([SourceSpec(path="openai/gsm8k", name="main")], fetch=fetch_nothing)
+    assert asked == ["openai/gsm8k"]
+    assert (source.files[0].kind, source.files[0].label, source.note) == ("parquet", "openai/gsm8k", "from the hub")
+    for path in ("chats.jsonl", "no/such/folder", "../gone", "/gone"):
+        with pytest.raises(DataError, match=f"{path}: there is no such file or folder"):
+            find_sources([SourceSpec(path=path)], fetch=fetch_nothing)
+
+
+def test_a_model_in_the_hub_cache_is_found_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--org--small"
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    (snapshot / "tokenizer_config.json").write_text("{}")
+    assert tokenizer_folder("org/small") == snapshot
+    assert tokenizer_folder(str(snapshot)) == snapshot
+    (snapshot / "config.json").write_text("{}")
+    assert tokenizer_folder(str(snapshot / "config.json")) == snapshot

@@ -1,0 +1,234 @@
+"""Which tokens are trained, against expectations written by hand: the trained text stands between brackets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwise.data.formats import Conversation, Example, Pair, RowError, Text, conversation
+from shardwise.data.render import DEFAULT_TEMPLATE, Rendered
+from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
+from shardwise.errors import DataError
+from shardwise.spec.job import OverLong, TrainOn
+
+GENERATION = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ m['content'] }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
+)
+
+#: Drops all assistant messages but the last: what was prompted is not what stands in the whole.
+UNSTABLE = (
+    "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}"
+    "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+INSTRUCT = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
+    "{% else %} {{ m['content'] }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="session")
+def plain(plain_model: Path) -> Tokenizer:
+    return load_tokenizer(str(plain_model))
+
+
+@pytest.fixture(scope="session")
+def chat(chat_model: Path) -> Tokenizer:
+    return load_tokenizer(str(chat_model))
+
+
+def rules(
+    *, template: str | None = None, train_on: TrainOn = "auto", max_length: int = 1000, over_long: OverLong = "error"
+) -> Rules:
+    return Rules(template=template, train_on=train_on, max_length=max_length, over_long=over_long)
+
+
+def talk(*contents: str) -> Conversation:
+    roles = ("user", "assistant")
+    return conversation([{"role": roles[turn % 2], "content": text} for turn, text in enumerate(contents)])
+
+
+def encoded(tokenizer: Tokenizer, example: Example, wanted: Rules) -> Tokens:
+    return tokenizer.encode([tokenizer.renderer(wanted).render(example)])[0]
+
+
+def shown(tokenizer: Tokenizer, example: Example, wanted: Rules | None = None) -> str:
+    """The decoded tokens, with brackets around each run of trained ones."""
+    tokens = encoded(tokenizer, example, wanted or rules())
+    text = ""
+    edges = [0, *(np.flatnonzero(np.diff(tokens.trained)) + 1).tolist(), len(tokens.ids)]
+    for start, stop in pairwise(edges):
+        piece = tokenizer.decode(tokens.ids[start:stop].tolist())
+        text += f"⟦{piece}⟧" if tokens.trained[start] else piece
+    return text
+
+
+def test_every_assistant_message_is_trained_with_its_end_of_turn_and_nothing_else(chat: Tokenizer) -> None:
+    assert shown(chat, talk("hi", "hello", "two?", "four 🙂.")) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
+        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four 🙂.<|im_end|>⟧\n"
+    )
+
+
+def test_train_on_completion_trains_the_last_assistant_message_only(chat: Tokenizer) -> None:
+    assert shown(chat, talk("hi", "hello", "two?", "four."), rules(train_on="completion")) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
+        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four.<|im_end|>⟧\n"
+    )
+
+
+def test_train_on_all_trains_everything(chat: Tokenizer) -> None:
+    everything = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
+    assert shown(chat, talk("hi", "hello"), rules(train_on="all")) == f"⟦{everything}⟧"
+
+
+def test_generation_blocks_of_a_template_say_what_is_trained(chat: Tokenizer) -> None:
+    assert shown(chat, talk("hi", "hello", "two?", "four."), rules(template=GENERATION)) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
+        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four.<|im_end|>⟧\n"
+    )
+
+
+def test_blocks_and_prefixes_give_the_same_tokens_and_masks(chat: Tokenizer) -> None:
+    example = talk("the cat sat", "on the mat", "how are you?", "  four\n\n")
+    tagged, prefixed = encoded(chat, example, rules(template=GENERATION)), encoded(chat, example, rules())
+    np.testing.assert_array_equal(tagged.ids, prefixed.ids)
+    np.testing.assert_array_equal(tagged.trained, prefixed.trained)
+
+
+def test_a_template_without_generation_prompt_is_read_too(plain: Tokenizer) -> None:
+    assert shown(plain, talk("hi", "hello", "two?", "four."), rules(template=INSTRUCT)) == (
+        "<s>[INST] hi [/INST]⟦ hello</s>⟧[INST] two? [/INST]⟦ four.</s>⟧"
+    )
+
+
+def test_without_a_template_chats_use_the_default_one_and_end_turns_with_eos(plain: Tokenizer) -> None:
+    assert shown(plain, talk("hi", "hello")) == ("<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n")
+    assert "<|im_start|>" in DEFAULT_TEMPLATE
+
+
+def test_messages_that_may_not_learn_are_not_trained(chat: Tokenizer) -> None:
+    example = talk("hi", "hello", "two?", "four.")
+    only_last = Conversation(messages=example.messages, learns=(False, False, False, True))
+    for template in (None, GENERATION):
+        assert shown(chat, only_last, rules(template=template)) == shown(
+            chat, example, rules(template=template, train_on="completion")
+        )
+
+
+def test_a_pair_without_a_template_is_prompt_completion_and_eos(plain: Tokenizer) -> None:
+    example = Pair(prompt="two and two?", completion=" four.")
+    assert shown(plain, example) == "two and two?⟦ four.</s>⟧"
+    assert shown(plain, example, rules(train_on="assistant")) == "two and two?⟦ four.</s>⟧"
+    assert shown(plain, example, rules(train_on="all")) == "⟦two and two? four.</s>⟧"
+
+
+def test_a_pair_with_a_template_is_a_chat(chat: Tokenizer) -> None:
+    assert shown(chat, Pair(prompt="hi", completion="hello")) == shown(chat, talk("hi", "hello"))
+
+
+def test_plain_text_is_trained_whole_and_ends_with_one_eos(plain: Tokenizer) -> None:
+    assert shown(plain, Text(text="the cat")) == "⟦the cat</s>⟧"
+    assert shown(plain, Text(text="the cat</s>")) == "⟦the cat</s>⟧"
+
+
+@pytest.mark.parametrize("train_on", ["assistant", "completion"])
+def test_masks_that_have_no_meaning_for_plain_text_are_refused(plain: Tokenizer, train_on: TrainOn) -> None:
+    with pytest.raises(
+        RowError, match=f"train_on: {train_on} has no meaning for plain text; use train_on: auto or all"
+    ):
+        shown(plain, Text(text="the cat"), rules(train_on=train_on))
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_unless_all_is_trained(chat: Tokenizer) -> None:
+    example = talk("hi", "hello", "two?", "four.")
+    with pytest.raises(RowError, match=r"rewrites earlier turns.*use train_on: all, or"):
+        shown(chat, example, rules(template=UNSTABLE))
+    assert "four." in shown(chat, example, rules(template=UNSTABLE, train_on="all"))
+
+
+def test_a_template_that_raises_refuses_the_row_with_its_own_words(chat: Tokenizer) -> None:
+    with pytest.raises(RowError, match="the chat template refuses this row: no robots"):
+        shown(chat, talk("hi", "hello"), rules(template="{{ raise_exception('no robots') }}"))
+    with pytest.raises(RowError, match="the chat template refuses this row: access to attribute '__class__'"):
+        shown(chat, talk("hi", "hello"), rules(template="{{ ''.__class__.__mro__ }}"))
+
+
+def test_half_characters_are_refused_before_they_reach_the_tokenizer(plain: Tokenizer) -> None:
+    with pytest.raises(RowError, match=r"half a character \(\\ud83d\)"):
+        shown(plain, Text(text="a\ud83d"))
+
+
+def test_mixed_kinds_of_rows_keep_their_order(plain: Tokenizer) -> None:
+    examples: list[Example] = [Text(text="one"), talk("a", "b"), Pair(prompt="c", completion="d"), Text(text="two")]
+    renderer = plain.renderer(rules())
+    together = plain.encode([renderer.render(example) for example in examples])
+    for example, tokens in zip(examples, together, strict=True):
+        np.testing.assert_array_equal(tokens.ids, encoded(plain, example, rules()).ids)
+
+
+def test_a_token_counts_when_it_overlaps_a_span() -> None:
+    offsets = [(0, 0), (0, 2), (2, 5), (5, 6), (5, 6), (6, 8)]
+    assert trained_tokens(offsets, [(3, 6)]).tolist() == [False, False, True, True, True, False]
+    assert trained_tokens(offsets, []).tolist() == [False] * 6
+
+
+def test_white_space_that_a_tokenizer_reports_as_empty_belongs_to_what_stands_before_it() -> None:
+    # "Answer: 42": the token of the space is reported as (8, 8), and the span begins at 8
+    assert trained_tokens([(0, 7), (8, 8), (8, 10)], [(8, 10)]).tolist() == [False, False, True]
+
+
+def tokens(length: int, *, trained_from: int) -> Tokens:
+    return Tokens(ids=np.arange(length, dtype=np.int32), trained=np.arange(length) >= trained_from)
+
+
+def test_rows_that_fit_pass_every_policy() -> None:
+    row = tokens(10, trained_from=5)
+    for policy in ("error", "drop", "truncate"):
+        assert shorten(row, rules(max_length=10, over_long=policy)) is row
+
+
+def test_long_rows_follow_the_policy() -> None:
+    row = tokens(11, trained_from=5)
+    complaint = shorten(row, rules(max_length=10, over_long="error"))
+    assert complaint == "has 11 tokens; max_length is 10: raise max_length, or set over_long: truncate or drop"
+    assert shorten(row, rules(max_length=10, over_long="drop")) is None
+    kept = shorten(row, rules(max_length=10, over_long="truncate"))
+    assert isinstance(kept, Tokens)
+    assert (len(kept.ids), kept.num_trained, kept.was_truncated) == (10, 5, True)
+
+
+def test_a_row_that_truncation_leaves_without_trained_tokens_is_dropped_and_one_that_never_had_any_is_wrong() -> None:
+    assert shorten(tokens(20, trained_from=10), rules(max_length=10, over_long="truncate")) is None
+    complaint = shorten(tokens(5, trained_from=5), rules())
+    assert isinstance(complaint, str)
+    assert complaint.startswith("has no trained token")
+
+
+def test_the_first_token_is_never_a_target() -> None:
+    assert tokens(5, trained_from=0).num_trained == 4
+    assert isinstance(shorten(tokens(1, trained_from=0), rules()), str)
+
+
+def test_a_folder_without_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_damaged_tokenizer_is_refused_in_a_sentence(tmp_path: Path, plain_model: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text((plain_model / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": ')
+    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_rendered_rows_say_whether_the_tokenizer_adds_its_own_special_tokens(plain: Tokenizer) -> None:
+    renderer = plain.renderer(rules())
+    assert renderer.render(Text(text="a")) == Rendered(text="a", spans=None, special_tokens=True, ends=True)
+    assert not renderer.render(talk("a", "b")).special_tokens

@@ -1,0 +1,367 @@
+"""Whole preparations: real workers, real files, real cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shardwise.data.fingerprint import verify_sources_unchanged
+from shardwise.data.prepare import prepare
+from shardwise.data.store import PreparedData, open_prepared
+from shardwise.errors import DataError, JobError
+from shardwise.spec.run import read_json
+from tests.unit.data.helpers import prepared, run_directory, write_jsonl
+
+REPOSITORY = Path(__file__).parents[3]
+GSM8K = REPOSITORY.parent / "shared" / "data" / "gsm8k" / "train.jsonl"
+
+QUESTIONS = [{"question": f"what is {number}?", "answer": f"it is {number}"} for number in range(50)]
+
+
+def run_command(run: Path, *, code: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = ["-c", code, str(run)] if code else ["-m", "shardwise.data.prepare", str(run)]
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=dict(os.environ))
+
+
+def all_samples(data: PreparedData) -> list[list[int]]:
+    return [data.sample(index)[0].tolist() for index in range(len(data))]
+
+
+def train_part(data_json: dict[str, Any]) -> PreparedData:
+    data = open_prepared(data_json, "train")
+    assert data is not None
+    return data
+
+
+def test_a_preparation_says_what_it_found_and_a_second_one_finds_it_done(
+    tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_jsonl(tmp_path / "chats.jsonl", [{**row, "id": 3} for row in QUESTIONS])
+    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    said = capsys.readouterr().err
+    assert f"{path}: 50 rows, question/answer\n" in said
+    assert "columns not used: id" in said
+    assert "train: 50 sequences of at most" in said
+    assert read_json(tmp_path / "run" / "data.json") == data_json
+    train = data_json["train"]
+    assert (train["num_rows"], train["num_samples"], train["num_dropped"], train["num_truncated"]) == (50, 50, 0, 0)
+    assert train["sources"][0]["format"] == "question_answer"
+    assert data_json["padding_id"] == 2
+    assert "<|im_start|>" in data_json["chat_template"]
+    data = train_part(data_json)
+    assert (int(data.lengths.sum()), int(data.lengths.max())) == (train["num_tokens"], train["longest"])
+    assert int(data.trained_counts.sum()) == train["num_trained_tokens"]
+    assert data.where(7) == f"{path}:8"
+
+    started = time.perf_counter()
+    again = prepared(tmp_path / "other", model=plain_model, data={"path": str(path)})
+    assert time.perf_counter() - started < 1
+    assert again == data_json
+    assert "was prepared before" in capsys.readouterr().err
+
+
+def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path: Path, chat_model: Path) -> None:
+    path = write_jsonl(tmp_path / "chats.jsonl", [{"query": "hi", "response": "hello"}] * 3)
+    data_json = prepared(tmp_path / "run", model=chat_model, data={"path": str(path)})
+    shown = data_json["preview"]
+    assert [row["where"] for row in shown] == [f"{path}:1", f"{path}:2"]
+    assert shown[0]["text"] == [
+        ["<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", False],
+        ["hello<|im_end|>", True],
+        ["\n", False],
+    ]
+    assert data_json["chat_template"] is None, "the tokenizer's own template is in force"
+
+
+def test_a_finished_preparation_is_found_without_importing_torch_or_transformers(
+    tmp_path: Path, plain_model: Path
+) -> None:
+    path = write_jsonl(tmp_path / "chats.jsonl", QUESTIONS)
+    prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    code = (
+        "import sys; from shardwise.data.prepare import main; code = main(sys.argv[1:]); "
+        "heavy = {'torch', 'transformers', 'tokenizers', 'pyarrow', 'datasets', 'huggingface_hub'} & set(sys.modules); "
+        "print(sorted(heavy)); sys.exit(code)"
+    )
+    done = run_command(tmp_path / "run", code=code)
+    assert (done.returncode, done.stdout) == (0, "[]\n")
+    assert "was prepared before" in done.stderr
+
+
+def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: Path) -> None:
+    write_jsonl(tmp_path / "a" / "rows.jsonl", QUESTIONS)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "rows.json").write_text(json.dumps(QUESTIONS, indent=1))
+    (tmp_path / "b" / "README.md").write_text("no rows")
+    lines = ["answer,id,question", *(f'"{row["answer"]}",1,"{row["question"]}"' for row in QUESTIONS)]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    table = pa.Table.from_pylist([{"picture": b"\xff" * 10, **row} for row in QUESTIONS])
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=20)
+    names = ["a", "b", "rows.csv", "rows.parquet"]
+    data_json = prepared(
+        tmp_path / "run", model=plain_model, data={"path": [str(tmp_path / name) for name in names]}, workers=2
+    )
+    data = train_part(data_json)
+    samples = all_samples(data)
+    assert [source["num_rows"] for source in data_json["train"]["sources"]] == [50] * 4
+    assert samples[:50] == samples[50:100] == samples[100:150] == samples[150:]
+    assert data.where(0) == f"{tmp_path}/a/rows.jsonl:1"
+    assert data.where(101) == f"{tmp_path}/rows.csv:3"
+    assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
+
+
+def test_packed_and_unpacked_data_hold_the_same_documents(tmp_path: Path, plain_model: Path) -> None:
+    path = str(
+        write_jsonl(tmp_path / "rows.jsonl", [{"text": "the cat sat " * (number % 9 + 1)} for number in range(60)])
+    )
+    loose = train_part(prepared(tmp_path / "a", model=plain_model, data={"path": path, "max_length": 128}))
+    data_json = prepared(tmp_path / "b", model=plain_model, data={"path": path, "max_length": 128, "packing": True})
+    packed = train_part(data_json)
+    assert packed.packed
+    assert len(packed) < len(loose) / 2
+    assert packed.lengths.max() <= 128
+    assert packed.lengths.sum() == loose.lengths.sum()
+    assert packed.trained_counts.sum() == loose.trained_counts.sum()
+    documents = sorted(document for sample in range(len(packed)) for document in packed.documents(sample).tolist())
+    assert documents == list(range(60))
+
+
+def test_a_share_is_set_aside_for_evaluation_and_no_row_is_on_both_sides(tmp_path: Path, plain_model: Path) -> None:
+    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
+    data = {"path": path, "eval_fraction": 0.25, "packing": True}
+    data_json = prepared(tmp_path / "run", model=plain_model, data=data)
+    train, evaluation = train_part(data_json), open_prepared(data_json, "eval")
+    assert evaluation is not None
+    assert (data_json["train"]["num_rows"], data_json["eval"]["num_rows"]) == (38, 12)
+    lines = [set(part.arrays["doc_line"].tolist()) for part in (train, evaluation)]
+    assert lines[0] | lines[1] == set(range(1, 51))
+    assert not lines[0] & lines[1]
+    other = prepared(tmp_path / "seed", model=plain_model, data=data, seed=7)
+    assert other["fingerprint"] != data_json["fingerprint"]
+    other_evaluation = open_prepared(other, "eval")
+    assert other_evaluation is not None
+    assert set(other_evaluation.arrays["doc_line"].tolist()) != lines[1]
+
+
+def test_rows_to_evaluate_on_may_come_from_files_of_their_own(tmp_path: Path, plain_model: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", QUESTIONS)
+    other = write_jsonl(tmp_path / "eval.jsonl", [{"text": "the cat"}, {"text": "the dog"}])
+    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(train), "eval_path": str(other)})
+    evaluation = open_prepared(data_json, "eval")
+    assert evaluation is not None
+    assert (len(train_part(data_json)), len(evaluation)) == (50, 2)
+    assert evaluation.where(1) == f"{other}:2"
+    assert data_json["eval"]["sources"][0]["format"] == "text"
+
+
+def test_long_rows_are_counted_under_each_policy(tmp_path: Path, plain_model: Path) -> None:
+    rows = [
+        {"prompt": "the cat sat", "completion": " on the mat"},
+        {"prompt": "the cat sat", "completion": " on the mat" * 40},
+        {"prompt": "the cat sat" * 40, "completion": " on the mat"},
+    ]
+    path = str(write_jsonl(tmp_path / "rows.jsonl", rows))
+
+    def run(policy: str) -> dict[str, Any]:
+        data = {"path": path, "max_length": 64, "over_long": policy}
+        return prepared(tmp_path / policy, model=plain_model, data=data)["train"]
+
+    with pytest.raises(DataError, match=rf"{path}:2: has \d+ tokens; max_length is 64: raise max_length") as caught:
+        run("error")
+    assert caught.value.total == 2
+    dropped, truncated = run("drop"), run("truncate")
+    assert (dropped["num_rows"], dropped["num_dropped"], dropped["num_truncated"]) == (1, 2, 0)
+    assert (truncated["num_rows"], truncated["num_dropped"], truncated["num_truncated"]) == (2, 1, 1)
+    assert truncated["longest"] == 64
+
+
+def test_a_set_of_which_nothing_is_left_stops(tmp_path: Path, plain_model: Path) -> None:
+    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
+    data: dict[str, Any] = {"path": path, "max_length": 4, "over_long": "drop"}
+    with pytest.raises(DataError, match="every row was dropped as longer than max_length"):
+        prepared(tmp_path / "a", model=plain_model, data=data)
+    single = str(write_jsonl(tmp_path / "one.jsonl", QUESTIONS[:1]))
+    with pytest.raises(DataError, match="eval_fraction leaves no row to train on"):
+        prepared(tmp_path / "b", model=plain_model, data={"path": single, "eval_fraction": 0.5})
+
+
+def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path: Path, plain_model: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
+
+    def key(**data: Any) -> str:
+        return prepared(tmp_path / "run", model=plain_model, data={"path": str(path), **data})["fingerprint"]
+
+    first = key()
+    assert key(shuffle=False) == first
+    assert key(max_length=512) != first
+    moved = path.rename(tmp_path / "moved.jsonl")
+    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})
+    assert data_json["fingerprint"] == first
+    assert train_part(data_json).where(0) == f"{moved}:1"
+    write_jsonl(moved, QUESTIONS[:-1])
+    assert prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})["train"]["num_rows"] == 49
+
+
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, plain_model: Path, cache: Path) -> None:
+    rows = [{"text": f"the cat sat on mat {number} " * 20} for number in range(600)]
+    path = str(write_jsonl(tmp_path / "rows.jsonl", rows))
+    contents = []
+    for workers in (1, 3):
+        data_json = prepared(tmp_path / "run", model=plain_model, data={"path": path, "packing": True}, workers=workers)
+        folder = Path(data_json["train"]["folder"])
+        contents.append({file.name: file.read_bytes() for file in sorted(folder.iterdir())})
+        folder.parent.rename(cache / f"kept-{workers}")
+    assert contents[0] == contents[1]
+
+
+def test_a_damaged_entry_is_prepared_anew(tmp_path: Path, plain_model: Path) -> None:
+    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
+    first = prepared(tmp_path / "run", model=plain_model, data={"path": path})
+    folder = Path(first["train"]["folder"])
+    whole = (folder / "tokens.bin").read_bytes()
+    os.truncate(folder / "tokens.bin", 100)
+    with pytest.raises(DataError, match="is damaged: a file is missing or cut short"):
+        PreparedData.open(folder)
+    prepared(tmp_path / "run", model=plain_model, data={"path": path})
+    assert (folder / "tokens.bin").read_bytes() == whole
+
+
+def test_an_interrupted_preparation_leaves_nothing_that_is_taken_for_a_finished_one(
+    tmp_path: Path, plain_model: Path, cache: Path
+) -> None:
+    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
+    first = prepared(tmp_path / "run", model=plain_model, data={"path": path})
+    entry = Path(first["train"]["folder"]).parent
+    entry.rename(entry.with_name(f"{entry.name}.partial"))
+    again = prepared(tmp_path / "run", model=plain_model, data={"path": path})
+    assert again == first
+    assert sorted(found.suffix for found in (cache / "data").iterdir()) == ["", ".lock"]
+
+
+def test_a_file_that_changes_after_preparation_is_found(tmp_path: Path, plain_model: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
+    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    verify_sources_unchanged(data_json)
+    os.utime(path)
+    verify_sources_unchanged(data_json)
+    write_jsonl(path, QUESTIONS[1:])
+    with pytest.raises(DataError, match=f"{path}: is not the file this run was prepared from"):
+        verify_sources_unchanged(data_json)
+    path.unlink()
+    with pytest.raises(DataError, match=f"{path}: is not the file this run was prepared from"):
+        verify_sources_unchanged(data_json)
+
+
+def test_a_file_that_changes_during_preparation_stops_it(
+    tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shardwise.data import ingest
+
+    path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
+    join = ingest._report_problems
+
+    def change_then_join(*arguments: Any) -> None:
+        join(*arguments)
+        write_jsonl(path, QUESTIONS[1:])
+
+    monkeypatch.setattr(ingest, "_report_problems", change_then_join)
+    with pytest.raises(DataError, match=f"{path}: changed while it was prepared; run again"):
+        prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    assert not (tmp_path / "run" / "data.json").exists()
+
+
+def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path: Path, plain_model: Path) -> None:
+    small = tmp_path / "model"
+    small.mkdir()
+    for file in plain_model.iterdir():
+        (small / file.name).write_bytes(file.read_bytes())
+    (small / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 262}))
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "zq"}, {"text": "the cat sat"}])
+    message = rf"{path}:2: has token id \d+ \('.*'\), beyond the model's vocabulary of 262; tokenizer and model do not"
+    with pytest.raises(DataError, match=message):
+        prepared(tmp_path / "run", model=small, data={"path": str(path)})
+
+
+def test_problems_of_paths_are_reported_together(tmp_path: Path, plain_model: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "rows.txt").write_text("a\n")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    good = write_jsonl(tmp_path / "good.jsonl", QUESTIONS)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "rows.jsonl").symlink_to(good)
+    names = ["missing.jsonl", "empty", "rows.txt", "pipe.jsonl", "linked"]
+    data = {
+        "path": [*(str(tmp_path / name) for name in names), {"path": str(good), "name": "main"}],
+        "eval_path": [{"path": str(good), "weight": 2.0}, str(tmp_path / "gone.jsonl")],
+    }
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path / "run", model=plain_model, data=data)
+    message = str(caught.value)
+    for expected in (
+        "missing.jsonl: there is no such file or folder",
+        "empty: is a folder without rows; expected files that end in .jsonl",
+        "rows.txt: is of an unknown kind; expected a name that ends in .jsonl",
+        "pipe.jsonl: is not a regular file",
+        "is a link that leaves",
+        "good.jsonl: name: main chooses a configuration of a hub data set",
+        "good.jsonl: weight: has no meaning under eval_path",
+        "gone.jsonl: there is no such file or folder",
+    ):
+        assert expected in message
+    assert caught.value.total == 8
+
+
+def test_a_job_without_data_is_refused(tmp_path: Path, plain_model: Path) -> None:
+    with pytest.raises(DataError, match=r"data.path is missing"):
+        prepared(tmp_path / "run", model=plain_model, data={})
+
+
+def test_a_chat_template_that_cannot_be_read_is_refused(tmp_path: Path, plain_model: Path) -> None:
+    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
+    template = tmp_path / "template.jinja"
+    for content, message in ((None, "cannot be read"), (b"\xff", "is not UTF-8"), (b" " * 2**21, "is larger than")):
+        if content is not None:
+            template.write_bytes(content)
+        with pytest.raises(DataError, match=f"{template}: {message}"):
+            prepared(tmp_path / "run", model=plain_model, data={"path": path, "chat_template": str(template)})
+
+
+def test_the_command_ends_with_2_and_sentences_on_stderr(tmp_path: Path, plain_model: Path) -> None:
+    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "gone.jsonl")})
+    done = run_command(run.root)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path}/gone.jsonl: there is no such file or folder\n"
+    with pytest.raises(JobError):
+        prepare(run_directory(tmp_path / "bad", model=plain_model, data={"pth": "x"}))
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "file"))
+    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    done = run_command(run.root)
+    assert done.returncode == 1
+    assert "cannot write the data cache: Not a directory; set SHARDWISE_CACHE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not GSM8K.is_file(), reason="the GSM8K rows are not beside this checkout")
+def test_gsm8k_is_prepared_whole(tmp_path: Path, plain_model: Path) -> None:
+    data = {"path": str(GSM8K), "max_length": 2048, "packing": True}
+    data_json = prepared(tmp_path / "run", model=plain_model, data=data, workers=2)
+    assert data_json["train"]["num_rows"] == data_json["train"]["sources"][0]["num_rows"] == 7473
+    assert data_json["train"]["num_dropped"] == 0
+    assert np.array_equal(np.sort(train_part(data_json).arrays["doc_line"]), np.arange(1, 7474))

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardwise.data.chunks import cut_file
+from shardwise.data.read import BadRow, Row, first_columns, read_chunk
+from shardwise.data.sources import KINDS, SourceFile
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
+TABLES = st.lists(st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}), min_size=1, max_size=12)
+
+
+def read_all(path: Path, *, chunk_bytes: int = 1 << 20) -> tuple[list[Row | BadRow], list[tuple[int, str]]]:
+    file = SourceFile(path=str(path), label=path.name, kind=KINDS[path.suffix])
+    cut = cut_file(file, index=0, chunk_bytes=chunk_bytes)
+    return [row for chunk in cut.chunks for row in read_chunk(chunk)], cut.problems
+
+
+def as_jsonl(rows: list[dict[str, str]]) -> str:
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+
+
+def as_json(rows: list[dict[str, str]]) -> str:
+    return json.dumps(rows, ensure_ascii=False, indent=1)
+
+
+def as_csv(rows: list[dict[str, str]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["question", "answer"], quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".jsonl", as_jsonl), (".json", as_json), (".csv", as_csv)])
+@given(rows=TABLES, chunk_bytes=st.sampled_from([1, 7, 64, 1000]), mark=st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_are_the_same_wherever_the_file_is_cut(
+    tmp_path: Path, suffix: str, write: Any, rows: list[dict[str, str]], chunk_bytes: int, mark: bool
+) -> None:
+    path = tmp_path / f"rows{suffix}"
+    path.write_bytes(b"\xef\xbb\xbf" * mark + write(rows).encode())
+    found, problems = read_all(path, chunk_bytes=chunk_bytes)
+    assert problems == []
+    assert [row.value for row in found if isinstance(row, Row)] == rows
+    assert found == read_all(path)[0], "line numbers too must not depend on the cut"
+
+
+def test_lines_of_a_csv_are_those_where_rows_begin(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('question,answer\n"two\nlines",x\n\nb,y\n')
+    for chunk_bytes in (1, 1000):
+        assert [row.line for row in read_all(path, chunk_bytes=chunk_bytes)[0]] == [2, 5]
+
+
+def test_lines_of_a_json_list_are_those_where_rows_begin(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[\n {"text": "a"},\n {\n  "text": "b"\n }\n,\n\n {"text": "c"}]\n')
+    for chunk_bytes in (1, 1000):
+        assert [row.line for row in read_all(path, chunk_bytes=chunk_bytes)[0]] == [2, 3, 8]
+
+
+def test_a_json_file_may_hold_one_object_per_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('{"text": "a"}\n{"text": "b"}\n')
+    assert read_all(path)[0] == [Row(1, {"text": "a"}), Row(2, {"text": "b"})]
+
+
+def test_a_list_larger_than_the_window_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    rows = [{"text": f"{number} " + "é" * 700_000} for number in range(5)]
+    path.write_text(json.dumps(rows, ensure_ascii=False, indent=0), encoding="utf-8")
+    found, problems = read_all(path, chunk_bytes=1 << 20)
+    assert problems == []
+    assert [row.value for row in found if isinstance(row, Row)] == rows
+    assert [row.line for row in found] == [2, 5, 8, 11, 14]
+
+
+def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    rows = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=4)
+    file = SourceFile(path=str(path), label="rows.parquet", kind="parquet")
+    cut = cut_file(file, index=0, chunk_bytes=1)
+    assert [chunk.first_line for chunk in cut.chunks] == [1, 5, 9]
+    assert first_columns(cut.chunks) == (1, ("messages", "id"))
+    found = [row for chunk in cut.chunks for row in read_chunk(chunk)]
+    assert found == [Row(number + 1, row) for number, row in enumerate(rows)]
+
+
+def test_tab_separated_cells_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("question\tanswer\na, b\tc\n")
+    assert read_all(path)[0] == [Row(2, {"question": "a, b", "answer": "c"})]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        (b'{"text": "a"}\n{"text": \n', 2, "is not JSON: Expecting value"),
+        (b'{"text": "a"}\n\n{"text": "\xff"}\n', 3, r"is not UTF-8 text \(byte 0xff in column 11\)"),
+        (b'{"text": "a"}\n["a"]\n', 2, "found a list; expected one object per row"),
+        (b"3\n", 1, "found a number; expected one object"),
+        (b"null\n", 1, "found null; expected one object"),
+        (b"{}\n", 1, "is an object without keys"),
+        (b'{"text": "a", "text": "b"}\n', 1, "the key 'text' stands twice"),
+        (b'{"text": "a"} {"text": "b"}\n', 1, "Extra data"),
+        (b'{"text": ' + b"[" * 100_000 + b"\n", 1, "it is nested too deeply"),
+        (b'{"n": ' + b"1" * 5000 + b"}\n", 1, "cannot be read: Exceeds the limit"),
+        (b"\x00\x00\x00\n", 1, "is not JSON"),
+    ],
+)
+def test_a_broken_line_is_reported_where_it_stands(tmp_path: Path, content: bytes, line: int, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    bad = [row for row in read_all(path)[0] if isinstance(row, BadRow)]
+    assert [row.line for row in bad] == [line]
+    assert re.search(message, bad[0].message)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "message"),
+    [
+        ("empty.jsonl", b"", 1, "is empty"),
+        ("blank.jsonl", b"\n \n", 1, "is empty"),
+        ("packed.jsonl", b"\x1f\x8b\x08\x00", 1, "compressed with gzip"),
+        ("sheet.csv", b"PK\x03\x04....", 1, "zip archive"),
+        ("wide.jsonl", '{"text": "a"}'.encode("utf-16"), 1, "is UTF-16 text"),
+        ("pointer.jsonl", b"version https://git-lfs.github.com/spec/v1\n", 1, "Git LFS pointer"),
+        ("renamed.jsonl", b"PAR1....", 1, "name it with .parquet"),
+        ("rows.parquet", b'{"text": "a"}\n', 1, "is not a Parquet file"),
+        ("cut.parquet", b"PAR1" + b"\x00" * 20, 1, "is not a Parquet file"),
+        ("none.json", b"[ ]", 1, "is an empty list"),
+        ("cut.json", b'[{"text": "a"},\n{"text": "b"}', 2, "the file ends here; expected ',' or ']'"),
+        ("comma.json", b'[{"text": "a"},\n]', 2, "is not JSON: Expecting value"),
+        ("more.json", b'[{"text": "a"}]\n[]', 2, "goes on after the list's closing bracket"),
+        ("deep.json", b"[" * 100_000, 1, "nested too deeply"),
+        ("pretty.json", b'{\n "text": "a"\n}', 1, r"neither a list of rows \(\[\{...\}, ...\]\) nor one whole object"),
+        ("head.csv", b"question,answer\n", 1, "is empty"),
+        ("names.csv", b",\n1,2\n", 1, "has no header"),
+        ("twice.csv", b"text,text\n1,2\n", 1, "the column 'text' stands twice"),
+        ("latin.csv", b"text,\xe9\n1,2\n", 1, "is not UTF-8"),
+        ("quote.csv", b'text\na\n"b\nc\n', 3, "is not CSV: unexpected end of data"),
+        ("stray.csv", b'text\n"a"b\n', 2, "is not CSV"),
+    ],
+)
+def test_a_file_that_is_no_rows_says_what_it_is(
+    tmp_path: Path, name: str, content: bytes, line: int, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    _, problems = read_all(path)
+    assert [at for at, _ in problems] == [line]
+    assert re.search(message, problems[0][1])
+
+
+def test_bad_rows_of_csv_and_json_do_not_hide_those_after_them(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_bytes(b"question,answer\na,b\nc\nd,\xff\ne,f\n")
+    assert [(row.line, type(row)) for row in read_all(table)[0]] == [(2, Row), (3, BadRow), (4, BadRow), (5, Row)]
+    array = tmp_path / "rows.json"
+    array.write_bytes(b'[{"text": "a"},\n{"text": "\xff"},\n{"a": 1, "a": 2},\n5,\n{"text": "b"}]')
+    assert [type(row) for row in read_all(array)[0]] == [Row, BadRow, BadRow, BadRow, Row]
+    assert [row.line for row in read_all(array)[0]] == [1, 2, 3, 4, 5]
