@@ -1,0 +1,51 @@
+"""Short ways to ask the planner, for its tests."""
+
+from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory import forecast_memory, holdings_of
+from shardwise.plan.search import make_plan
+from shardwise.plan.work import work_of
+from shardwise.spec.job import Job, parse_job
+from shardwise.spec.layout import Execution, Layout
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 2000,
+}
+
+
+def job(**keys) -> Job:
+    return Job.model_validate({"model": "m", **keys})
+
+
+def shape(config=None, **changes):
+    return shape_from_data({**(config or TINY), **changes}, file="config.json")
+
+
+def work(asked, model, execution, hardware="1x H100-SXM"):
+    cluster = parse_hardware(hardware)
+    return work_of(asked, model=model, cluster=cluster, execution=execution, inventory=take_inventory(asked, model))
+
+
+def execution(layout=None, **keys):
+    return Execution(layout=layout or Layout(), **{"micro_batch_size": 1, "gradient_accumulation_steps": 1, **keys})
+
+
+def held(asked, model, layout=None, **keys):
+    return holdings_of(work(asked, model, execution(layout, **keys)))
+
+
+def memory(asked, model, layout=None, hardware="1x H100-SXM", **keys):
+    return forecast_memory(work(asked, model, execution(layout, **keys), hardware))
+
+
+def plan(model, hardware, text="", num_rows=None):
+    asked = parse_job(f"model: {model}\n{text}")
+    return make_plan(asked, model=find_model(model, offline=True), cluster=parse_hardware(hardware), num_rows=num_rows)

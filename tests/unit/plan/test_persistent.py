@@ -1,0 +1,106 @@
+"""What ranks hold between steps: the rules of thumb, and where the truth differs from them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.catalog.models import find_model
+from shardwise.errors import UnsupportedError
+from shardwise.plan.inventory import take_inventory
+from shardwise.plan.persistent import rows_of_shard
+from shardwise.spec.layout import Layout
+from tests.unit.plan.asking import held, job, shape
+
+
+def test_full_mixed_adamw_holds_sixteen_bytes_per_parameter():
+    model = find_model("llama-3.1-8b", offline=True)
+    (one,) = held(job(), model)
+    assert one.weights == 4 * model.num_parameters
+    assert one.gradients == 4 * model.num_parameters
+    tensors = 32 * 9 + 3  # each has a step count of four bytes
+    assert one.optimizer == 8 * model.num_parameters + 4 * tensors
+
+
+def test_llama_3_8b_at_half_precision_holds_about_56_gb_of_weights_gradients_and_states():
+    (one,) = held(job(), find_model("llama-3-8b", offline=True), precision="bf16")
+    total = one.weights + one.gradients + one.optimizer
+    assert total == pytest.approx(64e9, rel=0.01)  # 8 bytes x 8.03e9; 56 counts 7e9 parameters
+
+
+def test_lora_of_rank_8_on_a_square_1024_matrix_trains_a_64th_of_it():
+    model = shape(hidden_size=1024, num_attention_heads=8, num_key_value_heads=8, num_hidden_layers=1)
+    asked = job(method="lora", lora={"r": 8, "target_modules": ["q_proj"]})
+    assert take_inventory(asked, model).trained_elements * 64 == 1024 * 1024
+
+
+def test_lora_keeps_frozen_weights_in_bf16_and_adapters_in_float32():
+    model = shape()
+    asked = job(method="lora", lora={"r": 4})
+    (one,) = held(asked, model)
+    adapters = take_inventory(asked, model).trained_elements
+    assert one.weights == 2 * model.num_parameters + 4 * adapters
+    assert one.gradients == 4 * adapters
+
+
+@pytest.mark.parametrize("degree", [2, 4, 64, 512])
+def test_fsdp_over_n_ranks_divides_the_states_by_n(degree):
+    model = find_model("llama-3.1-8b", offline=True)
+    (whole,) = held(job(), model)
+    shards = held(job(), model, Layout(dp_shard=degree))
+    assert sum(len(one.shards) * one.weights for one in shards) == whole.weights
+    assert max(one.optimizer for one in shards) == pytest.approx(whole.optimizer / degree, rel=0.02)
+
+
+def test_four_bit_storage_takes_about_4_13_bits_of_each_matrix_element():
+    model = find_model("llama-2-7b", offline=True)
+    (one,) = held(job(method="qlora"), model)
+    matrices = 32 * sum(m.num_parameters for m in model.matrices)
+    adapters = take_inventory(job(method="qlora"), model).trained_elements
+    rest = 2 * (model.num_parameters - matrices) + 4 * adapters
+    assert (one.weights - rest) * 8 / matrices == pytest.approx(4.127, abs=0.001)
+
+
+def test_sgd_holds_no_states_and_one_with_momentum():
+    model = shape()
+    assert held(job(), model, optimizer="sgd")[0].optimizer == 0
+    assert held(job(train={"momentum": 0.9}), model, optimizer="sgd")[0].optimizer == 4 * model.num_parameters
+
+
+@given(st.integers(1, 5000), st.integers(1, 300))
+def test_shards_of_a_tensor_are_the_tensor(rows, degree):
+    shares = [rows_of_shard(rows, degree=degree, index=i) for i in range(degree)]
+    assert sum(shares) == rows
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == -(-rows // degree)
+
+
+@given(st.integers(1, 40), st.sampled_from(["full", "lora"]), st.integers(1, 9))
+def test_distinct_ranks_cover_all_and_add_up_to_the_whole(degree, method, r):
+    model = shape(vocab_size=101, hidden_size=24, num_attention_heads=2, num_key_value_heads=1, intermediate_size=37)
+    asked = job(method=method, **({"lora": {"r": r}} if method == "lora" else {}))
+    (whole,) = held(asked, model)
+    shards = held(asked, model, Layout(dp_shard=degree))
+    assert [i for one in shards for i in one.shards] == list(range(degree))
+    assert sum(len(one.shards) * one.weights for one in shards) == whole.weights
+    assert sum(len(one.shards) * one.gradients for one in shards) == whole.gradients
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_more_sharding_never_needs_more_weight_bytes(one, other):
+    model, fewer, more = shape(), min(one, other), max(one, other)
+    most = [max(h.weights for h in held(job(), model, Layout(dp_shard=n))) for n in (fewer, more)]
+    assert most[1] <= most[0]
+
+
+@pytest.mark.parametrize(
+    ("lora", "word"),
+    [
+        ({"target_modules": ["query"]}, "q_proj"),
+        ({"use_dora": True}, "use_dora"),
+        ({"modules_to_save": ["score"]}, "score"),
+        ({"target_modules": ["embed_tokens", "q_proj"]}, "embedding"),
+    ],
+)
+def test_lora_settings_without_a_forecast_are_refused_by_name(lora, word):
+    with pytest.raises(UnsupportedError, match=word):
+        take_inventory(job(method="lora", lora=lora), shape())
