@@ -64,7 +64,9 @@ def test_a_full_model_loads_with_from_pretrained(model: str, make_job: Callable[
     for name, weight in trained.weights.items():
         assert torch.equal(loaded.get_parameter(name), weight), name
     assert torch.allclose(loaded(PROBE).logits, logits, atol=1e-5)
-    assert AutoTokenizer.from_pretrained(final).pad_token == "<pad>"
+    tokenizer = AutoTokenizer.from_pretrained(final)
+    assert tokenizer.pad_token == "<pad>"
+    assert tokenizer.chat_template, "the default template the rows were rendered with belongs to the model now"
 
 
 def test_an_adapter_loads_with_peft(make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Build:
     meter: MemoryMeter
 
 
-def build_model(job: Job, execution: Execution, *, world: World) -> TrainedModel:
+def build_model(job: Job, execution: Execution, *, world: World, chat_template: str | None = None) -> TrainedModel:
     """Loads, adapts and spreads the model of a job.
 
     Raises:
@@ -116,6 +116,7 @@ def build_model(job: Job, execution: Execution, *, world: World) -> TrainedModel
         source=source,
         source_dtype=_source_dtype(config),
         parameters=list(model.named_parameters()),
+        chat_template=chat_template,
     )
     return TrainedModel(spread=spread, types=types, result=result)
 
@@ -155,7 +156,7 @@ def build(
     if job.train.full_determinism:
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")
-    model = build_model(job, execution, world=world)
+    model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
     data = PreparedData.open(Path(prepared["train"]["folder"]))
     batches = _batches(job, execution, data=data, world=world, padding_id=prepared["padding_id"])
     optimizer = build_optimizer(model.trainable, train=job.train, name=execution.optimizer)

@@ -54,6 +54,8 @@ class Result:
         source: folder of the model that training began with.
         source_dtype: type its weights are stored in there.
         parameters: (Hugging Face name, parameter).
+        chat_template: what rows were rendered with, where it is not the tokenizer's own; saved beside the weights,
+            so that the model is asked as it was trained.
     """
 
     model: nn.Module
@@ -61,6 +63,7 @@ class Result:
     source: Path
     source_dtype: torch.dtype
     parameters: list[tuple[str, nn.Parameter]]
+    chat_template: str | None = None
 
 
 def save_final(
@@ -87,7 +90,7 @@ def save_final(
         write = _write_adapter if result.adapters is not None else _write_model
         files = write(result, folder=folder, world=world)
         if world.is_first:
-            _copy_tokenizer(result.source, folder)
+            _copy_tokenizer(result, folder)
         manifest = together(
             world,
             lambda: {name: seal(folder / name) for name in files} if world.is_first else {},
@@ -189,10 +192,12 @@ def _write_adapter(result: Result, *, folder: Path, world: World) -> list[str]:
     return ["adapter_model.safetensors", "adapter_config.json"]
 
 
-def _copy_tokenizer(source: Path, folder: Path) -> None:
+def _copy_tokenizer(result: Result, folder: Path) -> None:
     for name in _TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+        if (result.source / name).is_file():
+            shutil.copyfile(result.source / name, folder / name)
+    if result.chat_template is not None:
+        (folder / "chat_template.jinja").write_text(result.chat_template, encoding="utf-8")
 
 
 def _verify(folder: Path, *, result: Result, probe: torch.Tensor, logits: torch.Tensor, types: Types) -> None:
