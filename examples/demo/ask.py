@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -35,6 +36,8 @@ def answer(model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBas
 
 def main(folder: Path, questions: list[str]) -> None:
     """Prints one line per question."""
+    # What peft and transformers deprecate between themselves is not for the reader of an answer.
+    warnings.simplefilter("ignore", FutureWarning)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     model, tokenizer = load(folder)

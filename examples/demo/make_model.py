@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 BEGIN, END, PADDING, USER, ASSISTANT = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>", "<|assistant|>"
 CHAT_TEMPLATE = (
@@ -92,6 +93,7 @@ def make_model(
 
 def save(folder: Path, *, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Writes the folder that `from_pretrained` loads, and says what it holds."""
+    logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
@@ -103,8 +105,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the model folder is written")
     parser.add_argument("--rows", type=Path, nargs="+", required=True, help="JSONL files to train the tokenizer on")
-    parser.add_argument("--vocabulary-size", type=int, default=1500)
-    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--vocabulary-size", type=int, default=800)
+    parser.add_argument("--hidden-size", type=int, default=192)
     parser.add_argument("--num-layers", type=int, default=4)
     parser.add_argument("--max-length", type=int, default=256)
     parser.add_argument("--seed", type=int, default=7)

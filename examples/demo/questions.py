@@ -29,14 +29,28 @@ class Question:
 
 #: Every way a thing is asked; where a way is left out of the training rows, the others teach it.
 PHRASINGS = {
-    "opposites": ("What is the opposite of {}?", "Give the opposite of {}.", "Name the opposite of {}."),
-    "colours": ("What colour is {}?", "Name the colour of {}.", "Give the colour of {}."),
-    "sound": ("What sound does a {} make?", "Name the sound of a {}."),
-    "young": ("What is a young {} called?", "Name the young of a {}."),
-    "legs": ("How many legs has a {}?", "Give the number of legs of a {}."),
-    "neighbours": ("Which {} comes {} {}?", "Name the {} {} {}.", "Give the {} {} {}."),
-    "plurals": ("What is the plural of {}?", "Give the plural of {}."),
-    "sums": ("What is {} + {}?", "Add {} and {}."),
+    "opposites": (
+        "What is the opposite of {}?",
+        "Give the opposite of {}.",
+        "Name the opposite of {}.",
+        "Say the opposite of {}.",
+    ),
+    "colours": (
+        "What colour is {}?",
+        "Name the colour of {}.",
+        "Give the colour of {}.",
+        "Say the colour of {}.",
+    ),
+    "sound": ("What sound does a {} make?", "Name the sound of a {}.", "Give the sound of a {}."),
+    "young": ("What is a young {} called?", "Name the young of a {}.", "Give the young of a {}."),
+    "legs": ("How many legs has a {}?", "Count the legs of a {}.", "Give the number of legs of a {}."),
+    "neighbours": (
+        "Which {} comes {} {}?",
+        "Name the {} {} {}.",
+        "Give the {} {} {}.",
+        "Say the {} {} {}.",
+    ),
+    "sums": ("What is {} + {}?", "Add {} and {}.", "How much is {} + {}?"),
 }
 
 
@@ -50,7 +64,6 @@ class World:
     days: list[str]
     months: list[str]
     numbers: list[str]
-    things: list[str]
 
 
 def read_world() -> World:
@@ -116,23 +129,17 @@ def numbers(world: World) -> Iterator[Question]:
             yield Question(topic="numbers", text=text, given=given, sentence=sentence, answer=answer)
 
 
-def plurals(world: World) -> Iterator[Question]:
-    """One and many."""
-    for thing in world.things:
-        yield from _ask("plurals", thing, sentence=f"The plural of {thing} is {thing}s.", answer=f"{thing}s")
-
-
 def sums(_: World) -> Iterator[Question]:
-    """Sums of two numbers up to nine."""
-    for first in range(10):
-        for second in range(10):
+    """Sums of two numbers up to seven."""
+    for first in range(8):
+        for second in range(8):
             total = first + second
             yield from _ask("sums", first, second, sentence=f"{first} + {second} = {total}.", answer=total)
 
 
 def counting(_: World) -> Iterator[Question]:
     """Short runs of whole numbers."""
-    for start in range(13):
+    for start in range(10):
         for length in range(3, 7):
             run = " ".join(str(value) for value in range(start, start + length))
             text = f"Count from {start} to {start + length - 1}."
@@ -140,8 +147,8 @@ def counting(_: World) -> Iterator[Question]:
 
 
 def comparing(_: World) -> Iterator[Question]:
-    """The larger or smaller of two numbers up to twelve."""
-    for first, second in itertools.permutations(range(13), 2):
+    """The larger or smaller of two numbers up to nine."""
+    for first, second in itertools.permutations(range(10), 2):
         word, pick = ("larger", max) if (first + second) % 2 else ("smaller", min)
         answer = str(pick(first, second))
         text, sentence = f"Which is {word}, {first} or {second}?", f"The {word} one is {answer}."
@@ -150,6 +157,6 @@ def comparing(_: World) -> Iterator[Question]:
 
 def all_questions(world: World) -> list[Question]:
     """Every question of the world, topic by topic."""
-    facts = (opposites, colours, animals, calendar, letters, numbers, plurals)
+    facts = (opposites, colours, animals, calendar, letters, numbers)
     rules = (sums, counting, comparing)
     return [question for topic in facts + rules for question in topic(world)]

@@ -8,6 +8,7 @@ are GPUs, all of them are used.
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ FULL, LORA = Path("runs/demo-full"), Path("runs/demo-lora")
 QUESTIONS = ["What is the opposite of hot?", "Which day comes after Monday?", "What is 3 + 4?"]
 
 LAST_WORDS = """
-Done in {seconds:.0f} s. Everything lies in
+Done in {seconds:.0f} s. The loss fell from {full_loss} and, with LoRA, from {lora_loss}. Everything lies in
   {full}/   the model trained from nothing: report.html, metrics.jsonl, plan.json, final/
   {lora}/   the adapter that answers as YAML: the same files; final/ is what PEFT loads
 
@@ -29,7 +30,7 @@ Try next
   open {lora}/report.html in a browser
   {python} examples/demo/ask.py {lora}/final "What colour is a banana?"
   {shardwise} plan --model llama-3.1-8b --method lora --hardware "4x RTX-6000-Ada"
-  copy examples/demo/lora.yaml, put your own model and rows into it, and: {shardwise} train my-job.yaml"""
+  cp examples/demo/lora.yaml my-job.yaml, name your own model and rows in it, and {shardwise} train my-job.yaml"""
 
 
 def main() -> None:
@@ -53,8 +54,23 @@ def main() -> None:
     shardwise("train", DEMO / "lora.yaml", *hardware())
     python(DEMO / "ask.py", LORA / "final", *QUESTIONS)
 
-    seconds, tool = time.monotonic() - started, program("shardwise")
-    print(LAST_WORDS.format(seconds=seconds, full=FULL, lora=LORA, python=sys.executable, shardwise=tool))
+    print(
+        LAST_WORDS.format(
+            seconds=time.monotonic() - started,
+            full=FULL,
+            lora=LORA,
+            full_loss=fall(FULL),
+            lora_loss=fall(LORA),
+            python=program("python"),
+            shardwise=program("shardwise"),
+        )
+    )
+
+
+def fall(folder: Path) -> str:
+    """The loss of a run's first and last step, in words."""
+    losses = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return f"{losses[0]:.2f} to {losses[-1]:.2f}"
 
 
 def hardware() -> list[str]:
@@ -69,7 +85,7 @@ def step(title: str) -> None:
 
 def python(script: Path, *arguments: str | Path) -> None:
     """Runs a script with this Python."""
-    run(sys.executable, script, *arguments)
+    run(program("python"), script, *arguments)
 
 
 def shardwise(verb: str, *arguments: str | Path) -> None:
@@ -78,8 +94,9 @@ def shardwise(verb: str, *arguments: str | Path) -> None:
 
 
 def program(name: str) -> str:
-    """A program of the environment that runs this script."""
-    return str(Path(sys.executable).with_name(name))
+    """A program of the environment that runs this script, as short as it can be written from here."""
+    path = Path(sys.executable).with_name(name)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def run(*command: str | Path) -> None:
