@@ -5,8 +5,7 @@ Nothing here imports torch. `train` starts the workers that do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +17,7 @@ from shardwise.errors import DoesNotFitError, InputError, ShardwiseError
 from shardwise.launch.accept import check_trainable, training_cluster
 from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
-from shardwise.launch.doctor import Doctor, Finding, examine
+from shardwise.launch.doctor import Doctor, examine
 from shardwise.launch.folder import check_same_job, is_finished, known_rows, run_of, write_start
 from shardwise.launch.follow import Phase, Step
 from shardwise.launch.joined import (
@@ -26,6 +25,7 @@ from shardwise.launch.joined import (
     become_worker,
     place_in_group,
     send_others_away,
+    sending_away_on_error,
     take_back_word,
     tell_others,
     wait_for_first,
@@ -45,7 +45,6 @@ __all__ = [
     "AlreadySaidError",
     "Comparison",
     "Doctor",
-    "Finding",
     "Override",
     "Phase",
     "Planned",
@@ -216,7 +215,7 @@ def _join(
     request = _request(job, overrides)
     run = run_of(request.job)
     take_back_word(run, place)
-    with _sending_away(run, place):
+    with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
         lock = take(run)
         check_same_job(run, request.job)
@@ -238,18 +237,6 @@ def _follow_first(
     except ShardwiseError as error:
         raise AlreadySaidError(str(error), exit_code=error.exit_code) from None
     return run, wait_for_first(run, place)
-
-
-@contextmanager
-def _sending_away(run: RunDirectory, place: Place) -> Generator[None]:
-    try:
-        yield
-    except ShardwiseError as error:
-        send_others_away(run, place, exit_code=error.exit_code)
-        raise
-    except BaseException:
-        send_others_away(run, place, exit_code=1)
-        raise
 
 
 def _result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:

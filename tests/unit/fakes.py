@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from shardwise.launch.processes import LAUNCH, PROC
 from shardwise.spec.run import RunDirectory
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="starts torch.distributed.run")
 
 PREAMBLE = """
 import json, os, signal, sys, time

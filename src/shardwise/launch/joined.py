@@ -10,13 +10,13 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from shardwise.errors import InputError
+from shardwise.errors import InputError, ShardwiseError
 from shardwise.launch.command import WORKER, visible_devices
 from shardwise.launch.rank import worker_argv
 from shardwise.spec.cluster import DeviceKind
@@ -95,6 +95,19 @@ def send_others_away(run: RunDirectory, place: Place, *, exit_code: int) -> None
     # Where output_dir cannot be written, the others hear of it when the one that started all ranks ends them.
     with suppress(OSError):
         write_json(_word(run, place), {"begin": False, "exit_code": exit_code})
+
+
+@contextmanager
+def sending_away_on_error(run: RunDirectory, place: Place) -> Generator[None]:
+    """The others leave as rank 0 does, whatever ends it."""
+    try:
+        yield
+    except ShardwiseError as error:
+        send_others_away(run, place, exit_code=error.exit_code)
+        raise
+    except BaseException:
+        send_others_away(run, place, exit_code=1)
+        raise
 
 
 def take_back_word(run: RunDirectory, place: Place) -> None:

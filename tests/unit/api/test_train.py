@@ -16,11 +16,12 @@ from shardwise.spec.job import read_job
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import JobMaker
-from tests.unit.fakes import Maker, processes_of
+from tests.unit.fakes import Maker, needs_torch, processes_of
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 
 
+@needs_torch
 def test_a_job_becomes_a_run_directory_with_everything_in_it(
     make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,6 +42,7 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(
     assert capfd.readouterr().err == "counting rows\n", "preparation speaks to the terminal, and nobody else does"
 
 
+@needs_torch
 def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make: Maker, job: JobMaker) -> None:
     updates: list[api.Update] = []
     api.train(job(), on_update=updates.append, programs=FAKE)
@@ -49,12 +51,14 @@ def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make: M
     assert totals[-1] is not None
 
 
+@needs_torch
 def test_a_finished_run_is_not_trained_again(make: Maker, job: JobMaker) -> None:
     api.train(job(), programs=FAKE)
     make("fail('must not run')")
     assert api.train(job(), programs=FAKE).outcome == "already_finished"
 
 
+@needs_torch
 def test_a_failed_run_goes_on_when_it_is_started_again(make: Maker, job: JobMaker) -> None:
     worker = make("fail('the first time')", name="failing_worker")
     with pytest.raises(WorkerFailedError, match="the first time"):
@@ -64,6 +68,7 @@ def test_a_failed_run_goes_on_when_it_is_started_again(make: Maker, job: JobMake
     assert read_job(result.run.resolved).train.logging_steps == 2
 
 
+@needs_torch
 def test_another_job_may_not_go_on_in_the_same_folder(make: Maker, job: JobMaker) -> None:
     result = api.train(job(), programs=FAKE)
     before = result.run.resolved.read_bytes()
@@ -72,6 +77,7 @@ def test_another_job_may_not_go_on_in_the_same_folder(make: Maker, job: JobMaker
     assert result.run.resolved.read_bytes() == before
 
 
+@needs_torch
 def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
     api.write_plan(api.plan(job(), overrides=["layout=fsdp", "train.micro_batch_size=2"]), tmp_path / "plan.json")
     result = api.train(tmp_path / "plan.json", programs=FAKE)
@@ -80,6 +86,7 @@ def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
     assert (chosen.execution.layout.dp_shard, chosen.execution.micro_batch_size) == (2, 2)
 
 
+@needs_torch
 def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make: Maker, job: JobMaker, tmp_path: Path) -> None:
     config = tmp_path / "model" / "config.json"
     huge = {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100, "head_dim": 128}
@@ -91,6 +98,7 @@ def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make: Maker, 
     assert not (tmp_path / "run").exists()
 
 
+@needs_torch
 def test_hardware_that_is_not_here_is_planned_but_not_trained(make: Maker, job: JobMaker) -> None:
     path = job(hardware="64x B200")
     assert api.plan(path).candidates
@@ -98,6 +106,7 @@ def test_hardware_that_is_not_here_is_planned_but_not_trained(make: Maker, job: 
         api.train(path, programs=FAKE)
 
 
+@needs_torch
 def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(
     make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,12 +117,14 @@ def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(
     assert capfd.readouterr().err == "error: rows.jsonl:3: empty\n"
 
 
+@needs_torch
 def test_preparation_that_is_killed_says_so(make: Maker, job: JobMaker) -> None:
     make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
     with pytest.raises(WorkerFailedError, match="data preparation was ended by signal 9"):
         api.train(job(), programs=api.Programs(preparation="dying_prepare", worker="fake_worker"))
 
 
+@needs_torch
 def test_a_job_made_by_a_program_is_written_down(make: Maker, job: JobMaker) -> None:
     result = api.train(read_job(job()), programs=FAKE)
     assert read_job(result.run.job) == read_job(result.run.resolved)
@@ -141,6 +152,7 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@needs_torch
 @pytest.mark.dist
 def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
     make: Maker, job: JobMaker, tmp_path: Path
@@ -156,6 +168,7 @@ def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
     assert processes_of(run) == []
 
 
+@needs_torch
 @pytest.mark.dist
 def test_under_torchrun_one_rank_says_why_nothing_can_start(make: Maker, job: JobMaker) -> None:
     make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")

@@ -15,9 +15,9 @@ from shardwise.launch.follow import Phase, Step, Update
 from shardwise.launch.processes import PROC
 from shardwise.launch.workers import Outcome, run_workers
 from shardwise.spec.run import RunDirectory
-from tests.unit.fakes import Maker, launched, processes_of, wait_until
+from tests.unit.fakes import Maker, needs_torch, processes_of, wait_until
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, needs_torch]
 
 LOOP = """
 listen()
@@ -224,7 +224,7 @@ outcome("finished")
 """)
     with launch(run, module) as launcher:
         wait_until(lambda: both_listen(run))
-        listening = {pid: sockets_listening(pid) for pid in [launcher.pid, *launched()]}
+        listening = {pid: sockets_listening(pid) for pid in [launcher.pid, *processes_of(run)]}
         (run.root / "looked").touch()
         launcher.communicate(timeout=60)
     assert len(listening) >= 4, "launcher, torchrun and two ranks"

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from shardwise.spec.run import RunDirectory
+from tests.unit.fakes import Maker, processes_of, wait_until
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from shardwise.errors import ShardwiseError
+from shardwise.launch.child import prepare_data
+from shardwise.spec.run import RunDirectory
+
+try:
+    prepare_data(RunDirectory(Path(sys.argv[1])), module=sys.argv[2])
+except ShardwiseError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("deaf", [False, True], ids=["that listens", "that is deaf"])
+def test_a_signal_ends_preparation_and_its_children_without_a_traceback(
+    run: RunDirectory, worker: Maker, number: signal.Signals, code: int, *, deaf: bool
+) -> None:
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if deaf else ""
+    body += "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; :', str(run.root)])\n"
+    module = worker(body + "(run.root / 'began').touch()\ntime.sleep(600)", "slow_prepare")
+    argv = [sys.executable, "-c", LAUNCHER, str(run.root), module]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        wait_until((run.root / "began").exists)
+        launcher.send_signal(number)
+        out, err = launcher.communicate(timeout=20)
+    assert launcher.returncode == code
+    assert out == "stopped while preparing the data; the same command starts again\n"
+    assert err == ""
+    assert processes_of(run) == []
+
+
+def test_preparation_ends_with_a_launcher_that_is_killed(run: RunDirectory, worker: Maker) -> None:
+    module = worker("(run.root / 'began').touch()\ntime.sleep(600)", "slow_prepare")
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER, str(run.root), module]) as launcher:
+        wait_until((run.root / "began").exists)
+        launcher.kill()
+        wait_until(lambda: processes_of(run) == [], seconds=5)
