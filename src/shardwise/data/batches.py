@@ -155,11 +155,13 @@ class Batches:
             fixed_length=fixed_length,
         )
         self._global_batch_size = global_batch_size
-        self._num_micro_batches = -(-global_batch_size // (micro_batch_size * data_world_size))
         self._seed = seed
         self._shuffle = shuffle
         sizes = np.bincount(data.sample_sources, minlength=len(data.weights)).tolist()
-        self.steps_per_epoch = -(-samples_per_epoch(sizes, data.weights) // global_batch_size)
+        per_epoch = samples_per_epoch(sizes, data.weights)
+        self.steps_per_epoch = -(-per_epoch // global_batch_size)
+        # A batch never holds more than an epoch, however large it was asked to be.
+        self._num_micro_batches = -(-min(global_batch_size, per_epoch) // (micro_batch_size * data_world_size))
         # 0.1 * 30 is 3.0000000000000004: a step must not come of rounding
         self.total_steps = max_steps or max(1, math.ceil(round(num_epochs * self.steps_per_epoch, 6)))
 

@@ -64,13 +64,8 @@ class Cut:
 def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
     """Chunks of about `chunk_bytes`; a file that cannot be cut yields its problem instead of raising."""
     cut = Cut()
-    foreign = _foreign(file)
-    if foreign is not None:
-        cut.problems.append((1, foreign))
-        return cut
-    spans = _parquet(file) if file.kind == "parquet" else _text(file, chunk_bytes)
     try:
-        for span in spans:
+        for span in _spans(file, chunk_bytes):
             cut.chunks.append(
                 Chunk(
                     file=index,
@@ -85,6 +80,8 @@ def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
             )
     except BrokenFileError as error:
         cut.problems.append((error.line, str(error)))
+    except OSError as error:
+        cut.problems.append((1, f"cannot be read: {error.strerror}"))
     if not cut.chunks and not cut.problems:
         cut.problems.append((1, "is empty; expected rows"))
     return cut
@@ -100,14 +97,18 @@ class _Span:
     header: tuple[str, ...] = ()
 
 
-def _foreign(file: SourceFile) -> str | None:
+def _spans(file: SourceFile, chunk_bytes: int) -> Iterator[_Span]:
     with Path(file.path).open("rb") as opened:
         head = opened.read(64)
     if not head:
-        return "is empty; expected rows"
+        raise BrokenFileError(1, "is empty; expected rows")
     if head.startswith(b"PAR1") != (file.kind == "parquet"):
-        return "is not a Parquet file" if file.kind == "parquet" else "is a Parquet file; name it with .parquet"
-    return next((message for magic, message in _FOREIGN if head.startswith(magic)), None)
+        message = "is not a Parquet file" if file.kind == "parquet" else "is a Parquet file; name it with .parquet"
+        raise BrokenFileError(1, message)
+    for magic, message in _FOREIGN:
+        if head.startswith(magic):
+            raise BrokenFileError(1, message)
+    yield from _parquet(file) if file.kind == "parquet" else _text(file, chunk_bytes)
 
 
 def _text(file: SourceFile, chunk_bytes: int) -> Iterator[_Span]:

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from shardwise.catalog.models import known_models
 from shardwise.data.cache import TOKENIZER_FILES
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job import SourceSpec
@@ -81,22 +82,28 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
 def tokenizer_folder(model: str) -> Path:
     """The folder with a model's tokenizer: a local one, the hub cache's, or after fetching it.
 
+    Args:
+        model: a folder, a file in it, a catalogue name or a hub id.
+
     Raises:
         DataError: the model is neither here nor on the hub.
     """
-    local = Path(model)
+    local = Path(model).expanduser()
     if local.is_file():
         local = local.parent
     if local.is_dir():
         return local
-    cached = _cached_snapshot(model)
-    return cached if cached is not None else _fetch_tokenizer(model)
+    known = known_models().get(model)
+    hub_id = known.hub_id if known else model
+    cached = _cached_snapshot(hub_id)
+    return cached if cached is not None else _fetch_tokenizer(hub_id)
 
 
 def _cached_snapshot(model: str) -> Path | None:
     """The hub cache's folder for a model, found without importing the hub's library: a second run starts quickly."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{base}/huggingface"
+    hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
     repository = hub / f"models--{model.replace('/', '--')}"
     reference = repository / "refs" / "main"
     if not reference.is_file():

@@ -45,21 +45,21 @@ PREVIEW_TOKENS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """What is to be prepared.
+class Preparation:
+    """What is asked for.
 
     Attributes:
         train, evaluation: the sources of both parts; none for evaluation where a share of train is set aside.
         states: of all files, train's first.
-        model: what the user calls the model; `tokenizer` is the folder it lies in.
+        tokenizer: the folder the model's tokenizer lies in.
         template: content of `data.chat_template`.
+        num_workers: processes that read and tokenise; None is one per core, within reason.
     """
 
     job: Job
     train: tuple[Source, ...]
     evaluation: tuple[Source, ...]
     states: tuple[FileState, ...]
-    model: str
     tokenizer: Path
     template: str | None
     limits: Limits
@@ -99,51 +99,51 @@ class _File:
     ignored: tuple[str, ...] = ()
 
 
-def ingest(order: Order, *, into: Path) -> None:
+def ingest(asked: Preparation, *, into: Path) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder.
 
     Raises:
         DataError: every problem of every file.
     """
-    files = [_survey(order, index) for index in range(len(order.files))]
+    files = [_survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
-    workers = order.num_workers or useful_workers(len(chunks))
+    workers = asked.num_workers or useful_workers(len(chunks))
     load = {
         "do": "load",
-        "tokenizer": str(order.tokenizer),
-        "rules": asdict(order.rules),
-        "limits": asdict(order.limits),
+        "tokenizer": str(asked.tokenizer),
+        "rules": asdict(asked.rules),
+        "limits": asdict(asked.limits),
     }
-    with Pool(load, name=order.model, num_workers=workers, limits=order.limits) as pool:
-        replies = _work(pool, order, files, chunks, into=into)
-        _report_problems(order, files, chunks, replies)
-        check_untouched(order.states, labels=[file.label for file in order.files])
+    with Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits) as pool:
+        replies = _work(pool, asked, files, chunks, into=into)
+        check_untouched(asked.states, labels=[file.label for file in asked.files])
+        _report_problems(asked, files, chunks, replies)
         shards = [Shard(stem=_stem(into, index), file=chunk.file) for index, chunk in enumerate(chunks)]
-        parts = _parts(order, shards, into=into)
+        parts = _parts(asked, shards, into=into)
         summary = {
             "padding_id": pool.facts["padding_id"],
-            "chat_template": _template_in_force(order, files, pool.facts),
-            "sources": _describe(order, files, chunks, replies),
+            "chat_template": _template_in_force(asked, files, pool.facts),
+            "sources": _describe(asked, files, chunks, replies),
             **{name: {**part, "num_dropped": 0} for name, part in parts.items()},
             "preview": _preview(pool, into / "train"),
         }
     for index, reply in enumerate(replies):
-        part = "train" if order.source_of_file[chunks[index].file] < len(order.train) else "eval"
+        part = "train" if asked.source_of_file[chunks[index].file] < len(asked.train) else "eval"
         summary[part]["num_dropped"] += reply["num_dropped"]
     write_json(into / "summary.json", summary)
 
 
-def _survey(order: Order, index: int) -> _File:
-    file = order.files[index]
+def _survey(asked: Preparation, index: int) -> _File:
+    file = asked.files[index]
     low, high = CHUNK_BYTES
-    total = sum(state.size for state in order.states)
+    total = sum(state.size for state in asked.states)
     cut = cut_file(file, index=index, chunk_bytes=min(high, max(low, total // 64)))
     found = first_columns(cut.chunks)
     if found is None:
         return _File(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
     line, columns = found
     try:
-        form = recognise(columns, wanted=order.sources[order.source_of_file[index]].format)
+        form = recognise(columns, wanted=asked.sources[asked.source_of_file[index]].format)
     except RowError as error:
         return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(column for column in columns if column in form.columns)
@@ -157,7 +157,9 @@ def _stem(folder: Path, index: int) -> Path:
     return folder / f"shard-{index:06d}"
 
 
-def _work(pool: Pool, order: Order, files: Sequence[_File], chunks: Sequence[Chunk], *, into: Path) -> list[Reply]:
+def _work(
+    pool: Pool, asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], *, into: Path
+) -> list[Reply]:
     """The workers' replies, in the order of the chunks."""
     # A file without a recognised row has only bad ones: any format reports them.
     names = [(files[chunk.file].form or FORMATS[0]).name for chunk in chunks]
@@ -165,7 +167,7 @@ def _work(pool: Pool, order: Order, files: Sequence[_File], chunks: Sequence[Chu
         {"do": "chunk", "chunk": asdict(chunk), "format": name, "stem": str(_stem(into, index))}
         for index, (chunk, name) in enumerate(zip(chunks, names, strict=True))
     ]
-    places = [f"{order.files[chunk.file].label}:{chunk.first_line} and the rows after it" for chunk in chunks]
+    places = [f"{asked.files[chunk.file].label}:{chunk.first_line} and the rows after it" for chunk in chunks]
     replies: list[Reply] = [{}] * len(chunks)
     with progress("preparing data", total=sum(chunk.num_bytes for chunk in chunks)) as advance:
         for index, reply in pool.run(requests, names=places):
@@ -175,7 +177,7 @@ def _work(pool: Pool, order: Order, files: Sequence[_File], chunks: Sequence[Chu
 
 
 def _report_problems(
-    order: Order, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+    asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises DataError where anything is wrong: in the order of files and lines, the first few listed, all counted."""
     found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
@@ -184,37 +186,37 @@ def _report_problems(
         found += [(chunk.file, line, message) for line, message in reply["problems"]]
     if total:
         listed = [
-            Problem(where=f"{order.files[file].label}:{line}", message=message)
+            Problem(where=f"{asked.files[file].label}:{line}", message=message)
             for file, line, message in sorted(found)[:MAX_PROBLEMS_LISTED]
         ]
         raise DataError(listed, total=total)
 
 
-def _parts(order: Order, shards: Sequence[Shard], *, into: Path) -> dict[str, dict[str, Any]]:
+def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[str, dict[str, Any]]:
     """Writes both stores; part name -> manifest."""
-    documents = gather(shards, source_of_file=order.source_of_file)
-    by_path = documents.sources >= len(order.train)
-    seed, fraction = order.job.train.seed, order.job.data.eval_fraction
+    documents = gather(shards, source_of_file=asked.source_of_file)
+    by_path = documents.sources >= len(asked.train)
+    seed, fraction = asked.job.train.seed, asked.job.data.eval_fraction
     chosen = by_path | evaluation_rows(len(documents), fraction=fraction, seed=seed)
-    parts = {"train": (~chosen, 0, order.train)}
-    if order.evaluation:
-        parts["eval"] = (chosen, len(order.train), order.evaluation)
+    parts = {"train": (~chosen, 0, asked.train)}
+    if asked.evaluation:
+        parts["eval"] = (chosen, len(asked.train), asked.evaluation)
     elif fraction:
-        parts["eval"] = (chosen, 0, order.train)
-    _refuse_empty(order, {name: int(np.count_nonzero(mask)) for name, (mask, _, _) in parts.items()})
+        parts["eval"] = (chosen, 0, asked.train)
+    _refuse_empty(asked, {name: int(np.count_nonzero(mask)) for name, (mask, _, _) in parts.items()})
     for name in parts:
         (into / name).mkdir()
     copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
     return {
-        name: _write_part(into / name, documents.only(mask), order, first_source=first, sources=sources)
+        name: _write_part(into / name, documents.only(mask), asked, first_source=first, sources=sources)
         for name, (mask, first, sources) in parts.items()
     }
 
 
 def _write_part(
-    folder: Path, documents: Documents, order: Order, *, first_source: int, sources: tuple[Source, ...]
+    folder: Path, documents: Documents, asked: Preparation, *, first_source: int, sources: tuple[Source, ...]
 ) -> dict[str, Any]:
-    first_file = sum(len(source.files) for source in order.sources[:first_source])
+    first_file = sum(len(source.files) for source in asked.sources[:first_source])
     numbered_from_0 = Documents(
         rows=documents.rows,
         files=documents.files - np.uint32(first_file),
@@ -223,39 +225,39 @@ def _write_part(
     settings = StoreSettings(
         files=tuple(file.label for source in sources for file in source.files),
         weights=tuple(source.weight for source in sources),
-        packed=order.job.data.packing,
-        max_length=order.job.data.max_length,
+        packed=asked.job.data.packing,
+        max_length=asked.job.data.max_length,
     )
     return write_store(folder, numbered_from_0, settings)
 
 
-def _refuse_empty(order: Order, counts: Mapping[str, int]) -> None:
-    limit = f"every row was dropped as longer than max_length ({order.job.data.max_length}); raise it"
-    names = {"train": order.train, "eval": order.evaluation or order.train}
+def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
+    limit = f"every row was dropped as longer than max_length ({asked.job.data.max_length}); raise it"
+    names = {"train": asked.train, "eval": asked.evaluation or asked.train}
     for part, count in counts.items():
         if count:
             continue
         reason = limit
-        if part == "train" and counts.get("eval") and not order.evaluation:
+        if part == "train" and counts.get("eval") and not asked.evaluation:
             reason = "eval_fraction leaves no row to train on; lower it or add rows"
         raise DataError(Problem(where=", ".join(source.label for source in names[part]), message=reason))
 
 
-def _template_in_force(order: Order, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:
+def _template_in_force(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:
     """The chat template that rows were rendered with, unless it is the tokenizer's own or none was needed."""
-    if order.template is not None or facts["has_template"]:
-        return order.template
+    if asked.template is not None or facts["has_template"]:
+        return asked.template
     plain = {"text", "prompt_completion"}
     return DEFAULT_TEMPLATE if any(file.form and file.form.name not in plain for file in files) else None
 
 
 def _describe(
-    order: Order, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+    asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """One entry per source: its formats, its rows, and the columns nothing was done with."""
-    owner = order.source_of_file
+    owner = asked.source_of_file
     described: list[dict[str, Any]] = []
-    for index in range(len(order.sources)):
+    for index in range(len(asked.sources)):
         own = [file for number, file in enumerate(files) if owner[number] == index]
         rows = sum(
             reply["num_rows"] for chunk, reply in zip(chunks, replies, strict=True) if owner[chunk.file] == index

@@ -8,6 +8,7 @@ made once, at preparation, so that they do not depend on seed, epoch or ranks.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, insort
 
 import numpy as np
 import numpy.typing as npt
@@ -40,26 +41,29 @@ def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ints, Ints]:
 def _best_fit(lengths: npt.NDArray[np.int32], capacity: int) -> Ints:
     """The pack of each document.
 
-    Open packs are kept by the room they have left, as one stack per room, and the rooms that have any as the bits of
-    one integer: the tightest fit for a document is its lowest set bit at or above the document's length.
+    Open packs are kept by the room they have left: one stack per room, and the rooms that have any in order, so that
+    the tightest fit for a document is found by bisection.
     """
     packs = np.empty(len(lengths), np.int64)
     stacks: dict[int, array[int]] = {}
-    rooms = num_packs = 0
+    rooms: list[int] = []
+    num_packs = 0
     for document in np.argsort(-lengths, kind="stable"):
         length = int(lengths[document])
-        fitting = rooms >> length
-        if fitting:
-            room = length + (fitting & -fitting).bit_length() - 1
+        tightest = bisect_left(rooms, length)
+        if tightest < len(rooms):
+            room = rooms[tightest]
             chosen = stacks[room].pop()
             if not stacks[room]:
-                rooms &= ~(1 << room)
+                del stacks[room], rooms[tightest]
         else:
             room, chosen = capacity, num_packs
             num_packs += 1
         packs[document] = chosen
         left = room - length
-        if left:
-            stacks.setdefault(left, array("q")).append(chosen)
-            rooms |= 1 << left
+        if left in stacks:
+            stacks[left].append(chosen)
+        elif left:
+            stacks[left] = array("q", [chosen])
+            insort(rooms, left)
     return packs

@@ -22,15 +22,19 @@ from shardwise.data.cache import (
 )
 from shardwise.data.fingerprint import FileState
 from shardwise.data.hub import fetch_hub_rows, tokenizer_folder
+from shardwise.data.ingest import Preparation, ingest
 from shardwise.data.limits import Limits
 from shardwise.data.progress import say
+from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.sources import Source, find_sources
+from shardwise.data.store import read_manifest
 from shardwise.errors import DataError, Problem, ShardwiseError
 from shardwise.spec.job import Job, SourceSpec, read_job
 from shardwise.spec.run import RunDirectory, read_json, write_json
 
 VERSION = 1
 MAX_TEMPLATE_BYTES = 1024 * 1024
+MAX_WEIGHT = 1000
 
 _COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
@@ -63,19 +67,17 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
     entry = root / "data" / key
     summary = _summary(entry)
     if summary is None:
-        files = tuple(state for group in states for state in group)
-        summary = _make(
-            entry,
+        asked = Preparation(
             job=job,
             train=train,
             evaluation=evaluation,
-            states=files,
-            model=job.model,
+            states=tuple(state for group in states for state in group),
             tokenizer=tokenizer,
             template=template,
             limits=limits or Limits(),
             num_workers=num_workers,
         )
+        summary = _make(entry, asked)
     else:
         say(f"the data was prepared before: {entry}")
     data_json = _data_json(entry, summary, train=train, evaluation=evaluation, states=states, fingerprint=key)
@@ -107,11 +109,16 @@ def _sources(job: Job, *, root: Path) -> tuple[tuple[Source, ...], tuple[Source,
     if not job.data.path:
         raise DataError("data.path is missing; name the rows to train on, for example path: chats.jsonl")
     problems = [
-        Problem(
-            where=spec.path, message="weight: has no meaning under eval_path, where each row counts once; remove it"
-        )
+        Problem(where=spec.path, message="weight: means nothing under eval_path, where each row counts once; remove it")
         for spec in job.data.eval_path
         if spec.weight != 1
+    ]
+    problems += [
+        Problem(
+            where=spec.path, message=f"weight: {spec.weight:g} is too much; a row is seen {MAX_WEIGHT} times at most"
+        )
+        for spec in job.data.path
+        if spec.weight > MAX_WEIGHT
     ]
     found: list[tuple[Source, ...]] = []
     for specs in (job.data.path, job.data.eval_path):
@@ -129,16 +136,14 @@ def _fetch(spec: SourceSpec, root: Path) -> tuple[Path, str]:
     return fetch_hub_rows(spec, into=root / "hub")
 
 
-def _make(entry: Path, **order: Any) -> dict[str, Any]:
+def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
     """Prepares the entry unless another run on this machine does it meanwhile."""
-    from shardwise.data.ingest import Order, ingest
-
     try:
         with one_at_a_time(entry):
             summary = _summary(entry)
             if summary is None:
                 with new_entry(entry) as folder:
-                    ingest(Order(**order), into=folder)
+                    ingest(asked, into=folder)
                 summary = _summary(entry)
     except OSError as error:
         message = f"cannot write the data cache: {error.strerror}; set SHARDWISE_CACHE to a folder with space"
@@ -150,8 +155,6 @@ def _make(entry: Path, **order: Any) -> dict[str, Any]:
 
 def _summary(entry: Path) -> dict[str, Any] | None:
     """What the cache says about an entry, or None where it is not there or damaged."""
-    from shardwise.data.store import read_manifest
-
     summary = read_json(entry / "summary.json")
     if summary is None:
         return None
@@ -232,6 +235,8 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
             say(f"  other files not read: {source.num_ignored}")
         if source.note:
             say(f"  {source.note}")
+    if data_json["chat_template"] == DEFAULT_TEMPLATE:
+        say("the tokenizer has no chat template; rows are written with the default one, which data.json shows")
     for name, part in (("train", data_json["train"]), ("eval", data_json["eval"])):
         if part is not None:
             say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -19,9 +20,14 @@ class Advance(Protocol):
         """`amount` of the total."""
 
 
+#: Control characters, which could steer a terminal; names of files and columns come from strangers.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
 def say(text: str) -> None:
     """One line for the user."""
-    print(text, file=sys.stderr, flush=True)
+    shown = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    print(shown, file=sys.stderr, flush=True)
 
 
 @contextmanager

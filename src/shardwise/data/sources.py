@@ -76,7 +76,7 @@ def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch) -> tuple[Source, 
 
 
 def _find(spec: SourceSpec, fetch: Fetch) -> Source:
-    path = Path(spec.path)
+    path = Path(spec.path).expanduser()
     note, ignored = "", 0
     if path.is_dir():
         files, ignored = _files_of_folder(path, label=spec.path)

@@ -30,6 +30,8 @@ from shardwise.units import format_bytes
 
 BATCH_ROWS = 256
 BATCH_CHARACTERS = 1_000_000
+MAX_MESSAGE = 600
+"""Characters of one problem: a sentence may quote what a stranger wrote."""
 
 
 @dataclass(kw_only=True)
@@ -45,7 +47,7 @@ class Tally:
         """Notes a bad row."""
         self.num_problems += 1
         if len(self.problems) < MAX_PROBLEMS_LISTED:
-            self.problems.append((line, message))
+            self.problems.append((line, message[:MAX_MESSAGE]))
 
     def to_json(self) -> dict[str, Any]:
         """The reply."""
@@ -77,8 +79,9 @@ class Worker:
     def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[tuple[int, Rendered]]]:
         batch: list[tuple[int, Rendered]] = []
         characters = 0
-        bound_next_batch(self.limits)
         for row in read_chunk(chunk):
+            if tally.num_rows % BATCH_ROWS == 0:
+                bound_next_batch(self.limits)
             tally.num_rows += 1
             rendered = self._render(row, form, tally)
             if rendered is None:

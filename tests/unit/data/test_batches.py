@@ -122,6 +122,12 @@ def test_no_batch_mixes_two_epochs_and_the_last_may_be_short(data: PreparedData)
     assert {len(batch.micro_batches) for batch in found} == {3}
 
 
+def test_a_global_batch_larger_than_the_data_is_the_data(data: PreparedData) -> None:
+    run = batches(data, global_batch_size=10**15, num_epochs=2)
+    assert (run.steps_per_epoch, run.total_steps) == (1, 2)
+    assert [len(batch.sample_ids) for batch in run.from_(0)] == [23, 23]
+
+
 def test_fillers_weigh_nothing(data: PreparedData) -> None:
     last = list(batches(data).from_(0))[-1]
     fillers = [
@@ -275,3 +281,29 @@ def test_a_run_resumed_again_and_again_on_other_ranks_sees_each_sample_once_per_
         shares = [batches(data, rank=rank, ranks=ranks, num_epochs=2).from_(step) for rank in range(ranks)]
         found += [sample for share in shares for sample in seen(next(share))]
     assert sorted(found) == sorted([*range(23), *range(23)])
+
+
+def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
+    """Through a real model, which builds its masks from the positions alone."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=97, **shape)).eval()
+    lengths = [5, 17, 9, 30, 3, 12, 22, 8]
+
+    def total_loss(data: PreparedData) -> float:
+        total = 0.0
+        for batch in batches(data, global_batch_size=4).from_(0):
+            for micro in batch.micro_batches:
+                with torch.no_grad():
+                    logits = model(input_ids=micro.input_ids % 97, position_ids=micro.position_ids).logits
+                labels = torch.where(micro.labels == IGNORED, IGNORED, micro.labels % 97)
+                total += float(
+                    torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+                )
+        return total
+
+    loose = total_loss(store(tmp_path / "loose", lengths))
+    packed = total_loss(store(tmp_path / "packed", lengths, packed=True, max_length=40))
+    assert packed == pytest.approx(loose, rel=1e-5)

@@ -39,6 +39,11 @@ def test_the_tightest_room_is_taken() -> None:
     assert packs == [[0, 3], [1, 2]]
 
 
+def test_a_huge_capacity_costs_nothing() -> None:
+    offsets, _ = pack(np.arange(1, 1000, dtype=np.int32), capacity=10**15)
+    assert offsets.tolist() == [0, 999]
+
+
 def test_packing_a_hundred_thousand_rows_is_dense() -> None:
     lengths = np.random.default_rng(0).integers(1, 2000, 100_000).astype(np.int32)
     offsets, _ = pack(lengths, capacity=4096)

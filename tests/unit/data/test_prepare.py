@@ -268,13 +268,14 @@ def test_a_file_that_changes_during_preparation_stops_it(
     from shardwise.data import ingest
 
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
-    join = ingest._report_problems
+    work = ingest._work
 
-    def change_then_join(*arguments: Any) -> None:
-        join(*arguments)
+    def work_then_change(*arguments: Any, **settings: Any) -> Any:
+        replies = work(*arguments, **settings)
         write_jsonl(path, QUESTIONS[1:])
+        return replies
 
-    monkeypatch.setattr(ingest, "_report_problems", change_then_join)
+    monkeypatch.setattr(ingest, "_work", work_then_change)
     with pytest.raises(DataError, match=f"{path}: changed while it was prepared; run again"):
         prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
     assert not (tmp_path / "run" / "data.json").exists()
@@ -301,7 +302,11 @@ def test_problems_of_paths_are_reported_together(tmp_path: Path, plain_model: Pa
     (tmp_path / "linked" / "rows.jsonl").symlink_to(good)
     names = ["missing.jsonl", "empty", "rows.txt", "pipe.jsonl", "linked"]
     data = {
-        "path": [*(str(tmp_path / name) for name in names), {"path": str(good), "name": "main"}],
+        "path": [
+            *(str(tmp_path / name) for name in names),
+            {"path": str(good), "name": "main"},
+            {"path": str(good), "weight": 1e9},
+        ],
         "eval_path": [{"path": str(good), "weight": 2.0}, str(tmp_path / "gone.jsonl")],
     }
     with pytest.raises(DataError) as caught:
@@ -314,11 +319,12 @@ def test_problems_of_paths_are_reported_together(tmp_path: Path, plain_model: Pa
         "pipe.jsonl: is not a regular file",
         "is a link that leaves",
         "good.jsonl: name: main chooses a configuration of a hub data set",
-        "good.jsonl: weight: has no meaning under eval_path",
+        "good.jsonl: weight: means nothing under eval_path",
+        "good.jsonl: weight: 1e+09 is too much; a row is seen 1000 times at most",
         "gone.jsonl: there is no such file or folder",
     ):
         assert expected in message
-    assert caught.value.total == 8
+    assert caught.value.total == 9
 
 
 def test_a_job_without_data_is_refused(tmp_path: Path, plain_model: Path) -> None:
