@@ -4,6 +4,9 @@ What a global batch holds depends on the data, the seed, the global batch size a
 are sorted by length and dealt out in blocks, so that a micro-batch needs little padding and ranks are evenly loaded;
 each rank computes every other's shapes from the store, so shapes agree without a word between them. What is missing to
 a full last batch is filled with samples of zero weight: nothing is seen twice and nothing is left out.
+
+There is no attention mask: transformers builds a block-diagonal one from positions that restart. It does so only where
+no key-value cache is made, so packed data needs `use_cache=False`.
 """
 
 from __future__ import annotations
