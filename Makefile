@@ -42,7 +42,7 @@ test-all: $(DEV_READY) ## the suite, with everything this machine can run
 check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without torch
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_pure_wing.py
 
