@@ -18,7 +18,7 @@ from shardwise.launch.accept import check_trainable, training_cluster
 from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.doctor import Doctor, examine
-from shardwise.launch.folder import check_same_job, is_finished, known_rows, run_of, write_start
+from shardwise.launch.folder import check_same_job, is_finished, known_data, run_of, write_start
 from shardwise.launch.follow import Phase, Step
 from shardwise.launch.joined import (
     Place,
@@ -37,7 +37,7 @@ from shardwise.report.collect import collect, write_report
 from shardwise.report.nouns import Comparison, Report
 from shardwise.spec.cluster import Cluster, DeviceKind
 from shardwise.spec.job import Job
-from shardwise.spec.plan import Plan
+from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
 from shardwise.spec.run import RunDirectory, read_json, write_json
 
@@ -108,7 +108,7 @@ def plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Overr
     request = _request(job, overrides)
     with request.blaming("hardware"):
         cluster = this_machine() if request.job.hardware is None else parse_hardware(request.job.hardware)
-    return _plan(request, cluster=cluster, num_rows=request.job.data.num_rows)
+    return _plan(request, cluster=cluster, known=(request.job.data.num_rows, None))
 
 
 def write_plan(made: Plan, path: str | Path) -> None:
@@ -193,11 +193,11 @@ def _request(job: Job | str | Path | None, overrides: Sequence[str | Override]) 
     return request_of_job(job, overrides=overrides) if isinstance(job, Job) else read_request(job, overrides=overrides)
 
 
-def _plan(request: Request, *, cluster: Cluster, num_rows: int | None) -> Plan:
+def _plan(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:
     with request.blaming("model"):
         model = find_model(request.job.model)
     with request.placing():
-        return make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows)
+        return make_plan(request.job, model=model, cluster=cluster, num_rows=known[0], lengths=known[1])
 
 
 def _join(
@@ -250,7 +250,7 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     require_torch()
     cluster = training_cluster(request, place=place)
     check_trainable(request, processes=cluster.num_gpus)
-    chosen = _plan(request, cluster=cluster, num_rows=known_rows(run_of(request.job)))
+    chosen = _plan(request, cluster=cluster, known=known_data(run_of(request.job)))
     if chosen.best is None:
         raise DoesNotFitError(_does_not_fit(chosen))
     return cluster, chosen
@@ -280,11 +280,11 @@ def _prepare(
     tell: Callable[[Update], None] = on_update or _tell_nobody
     tell(Planned(plan=chosen, run=run))
     write_start(run, text=request.text, job=request.job, plan=chosen)
-    rows_before = known_rows(run)
+    known_before = known_data(run)
     tell(Phase(name="preparing data", total_steps=None, detail={}))
     prepare_data(run, module=programs.preparation)
-    if known_rows(run) != rows_before:
-        # Only now is it known how many steps there are; what runs does not depend on it, how long it takes does.
-        chosen = _plan(request, cluster=cluster, num_rows=known_rows(run))
+    if known_data(run) != known_before:
+        # Only now is it known how many steps there are and how long the sequences are, which rarely reach max_length.
+        chosen = _plan(request, cluster=cluster, known=known_data(run))
         write_start(run, text=request.text, job=request.job, plan=chosen)
         tell(Planned(plan=chosen, run=run))

@@ -22,12 +22,10 @@ from torch import Tensor
 
 from shardwise.data.order import epoch_order, samples_per_epoch
 from shardwise.data.store import IGNORED, PreparedData
+from shardwise.spec.layout import PAD_MULTIPLE
 
 FILLER = -1
 """Sample id of a row of padding that counts nowhere."""
-
-ROUND_TO = 8
-"""Padded lengths are multiples of this, which tensor cores want."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -123,7 +121,7 @@ class _Dealer:
         if self.fixed_length is not None:
             return self.fixed_length
         longest = int(self.data.lengths[samples].max(initial=1))
-        return max(longest, min(-(-longest // ROUND_TO) * ROUND_TO, self.data.max_length))
+        return max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, self.data.max_length))
 
 
 class Batches:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from shardwise.errors import JobError, Problem, RunDirectoryError
 from shardwise.launch.workers import outcome_file
 from shardwise.spec.job import Job, read_job
-from shardwise.spec.plan import Plan
+from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
 
 #: What may differ when a run goes on: where and how fast it runs, what is written, but nothing that changes the result.
@@ -102,11 +102,14 @@ def write_start(run: RunDirectory, *, text: str, job: Job, plan: Plan) -> None:
     write_json(run.plan, plan.to_json())
 
 
-def known_rows(run: RunDirectory) -> int | None:
-    """Training samples of the run's prepared data, or None before it was prepared."""
-    train = (read_json(run.data) or {}).get("train")
-    rows: Any = cast(dict[str, Any], train).get("num_samples") if isinstance(train, dict) else None
-    return rows if isinstance(rows, int) and rows > 0 else None
+def known_data(run: RunDirectory) -> tuple[int | None, Lengths | None]:
+    """Training samples of the run's prepared data and their lengths; None and None before it was prepared."""
+    found = (read_json(run.data) or {}).get("train")
+    train = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    samples, tokens, longest = (train.get(key) for key in ("num_samples", "num_tokens", "longest"))
+    if not (isinstance(samples, int) and samples > 0 and isinstance(tokens, int) and isinstance(longest, int)):
+        return None, None
+    return samples, Lengths(longest=longest, mean=tokens / samples)
 
 
 def run_of(job: Job) -> RunDirectory:

@@ -7,13 +7,14 @@ which axes exist. spec/layout.py says which rank has which coordinates; a test c
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from shardwise.errors import InputError
@@ -87,5 +88,22 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
     if size == 1 and "MASTER_ADDR" not in os.environ:
         # One process needs no rendezvous and opens no port.
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+    elif _is_one_machine():
+        dist.init_process_group(
+            backend, store=_loopback_store(rank=rank, size=size), rank=rank, world_size=size, timeout=TIMEOUT
+        )
     else:
         dist.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+
+
+def _is_one_machine() -> bool:
+    """Whether all ranks meet on this machine and nobody else (torch elastic's agent) holds the store for them."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
+    return os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and not agent
+
+
+def _loopback_store(*, rank: int, size: int) -> Store:
+    """A store that listens on loopback only; torch's own listens on every interface, whatever the address says."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((host, port)).detach() if rank == 0 else None
+    return TCPStore(host, port, size, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=listening)

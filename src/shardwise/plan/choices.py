@@ -84,11 +84,11 @@ def _every_strategy(cluster: Cluster) -> Iterator[Choice]:
 
 
 def _named(name: str, cluster: Cluster) -> Choice:
-    layout = Layout.from_strategy(name, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
-    reason = None
     if name == "hsdp" and (cluster.num_nodes == 1 or cluster.node.num_gpus == 1):
         reason = "hsdp shards inside each node and replicates between nodes; it needs at least 2 nodes of 2 GPUs"
-    return Choice(strategy=name, layout=layout, cluster=cluster, reason=reason)
+        return Choice(strategy=name, layout=Layout(dp_shard=cluster.num_gpus), cluster=cluster, reason=reason)
+    layout = Layout.from_strategy(name, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
+    return Choice(strategy=name, layout=layout, cluster=cluster)
 
 
 def _stated(job: Job, cluster: Cluster) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import ceil
 
 from shardwise.plan.choices import Choice
 from shardwise.plan.inventory import Inventory
@@ -11,31 +12,63 @@ from shardwise.plan.memory import forecast_memory, holdings_of
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution
+from shardwise.spec.layout import PAD_MULTIPLE, Execution
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import MemoryForecast
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked, with what was derived from it once."""
+    """What is asked, with what was derived from it once.
+
+    Attributes:
+        length: tokens of the longest sequence, padded, which memory must hold.
+        mean_length: of the mean sequence, padded, which time is spent on.
+    """
 
     job: Job
     model: ModelShape
     cluster: Cluster
     inventory: Inventory
     num_rows: int | None
+    length: int
+    mean_length: int
+
+
+def padded_length(job: Job, length: float) -> int:
+    """A sequence as the trainer pads it: to a multiple of `PAD_MULTIPLE`, and to `data.max_length` at most."""
+    return min(job.data.max_length, -(-ceil(length) // PAD_MULTIPLE) * PAD_MULTIPLE)
 
 
 def work_on(question: Question, choice: Choice, execution: Execution) -> Work:
     """One execution of the question on a choice's part of the cluster."""
     return work_of(
-        question.job,
+        with_length(question.job, question.length),
         model=question.model,
         cluster=choice.cluster,
         execution=execution,
         inventory=question.inventory,
     )
+
+
+def at_mean_length(question: Question, work: Work) -> Work:
+    """The same work with sequences of the mean length."""
+    if question.mean_length == question.length:
+        return work
+    return work_of(
+        with_length(question.job, question.mean_length),
+        model=work.model,
+        cluster=work.cluster,
+        execution=work.execution,
+        inventory=work.inventory,
+    )
+
+
+def with_length(job: Job, length: int) -> Job:
+    """The job as if no sequence could be longer."""
+    if length == job.data.max_length:
+        return job
+    return job.model_copy(update={"data": job.data.model_copy(update={"max_length": length})})
 
 
 def forecasts(

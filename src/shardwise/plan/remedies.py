@@ -44,11 +44,10 @@ def _fits(question: Question) -> bool:
 
 def _longest_that_fits(question: Question) -> int | None:
     """The longest sequence that fits, in steps of the shortest one considered."""
-    low, high = 0, question.job.data.max_length // _SHORTEST_LENGTH
+    low, high = 0, question.length // _SHORTEST_LENGTH
     while high - low > 1:
         middle = (low + high) // 2
-        data = question.job.data.model_copy(update={"max_length": middle * _SHORTEST_LENGTH})
-        fits = _fits(replace(question, job=question.job.model_copy(update={"data": data})))
+        fits = _fits(replace(question, length=middle * _SHORTEST_LENGTH))
         low, high = (middle, high) if fits else (low, middle)
     return low * _SHORTEST_LENGTH or None
 

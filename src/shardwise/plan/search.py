@@ -11,7 +11,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import Choice, executions, layouts
 from shardwise.plan.explain import untrainable, why, why_not
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.question import Question, forecasts, work_on
+from shardwise.plan.question import Question, at_mean_length, forecasts, padded_length, work_on
 from shardwise.plan.ranking import OTHERS_LISTED, arranged, ranked, ranking_of
 from shardwise.plan.remedies import remedies
 from shardwise.plan.timeline import forecast_time
@@ -19,7 +19,7 @@ from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Candidate, Cost, MemoryForecast, Plan, Rejection
+from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection
 from shardwise.spec.support import execution_refusals
 
 
@@ -32,7 +32,9 @@ class _Found:
     rejection: Rejection | None = None
 
 
-def make_plan(job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None) -> Plan:
+def make_plan(
+    job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
+) -> Plan:
     """Forecasts every execution the job leaves open and chooses for its goal.
 
     Args:
@@ -40,6 +42,8 @@ def make_plan(job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | 
         model: its model's shape.
         cluster: the hardware.
         num_rows: training rows, for the duration of the whole run; None where they are not known.
+        lengths: of the prepared data: memory is forecast for the longest sequences, time for the mean ones. None
+            takes every sequence to be `data.max_length` long.
 
     Returns:
         The best candidate of each strategy first (the chosen one before all), a handful of others, then for each
@@ -55,6 +59,8 @@ def make_plan(job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | 
         cluster=cluster,
         inventory=take_inventory(job, model),
         num_rows=job.data.num_rows if num_rows is None else num_rows,
+        length=padded_length(job, job.data.max_length if lengths is None else lengths.longest),
+        mean_length=padded_length(job, job.data.max_length if lengths is None else lengths.mean),
     )
     found = [_search(question, choice) for choice in layouts(job, cluster)]
     fitting = arranged([one.fitting for one in found], ranking_of(job.goal, cluster.gpu))
@@ -114,7 +120,7 @@ def _ranked_fitting(
 
 
 def _candidate(question: Question, work: Work, memory: MemoryForecast) -> Candidate:
-    time = forecast_time(work, num_rows=question.num_rows)
+    time = forecast_time(at_mean_length(question, work), num_rows=question.num_rows)
     hourly = _usd_per_hour(work)
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
     return Candidate(

@@ -292,7 +292,7 @@ def job_from_data(
     except ValidationError as error:
         problems: dict[str, Problem] = {}
         for detail in error.errors():
-            path = _path_in_data(detail["loc"], data)
+            path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
             where = _where(path, located, origins or {})
             problem = Problem(where=where, message=_sentence(detail, path))
             problems.setdefault(str(problem), problem)
@@ -341,6 +341,13 @@ def _path_in_data(loc: tuple[str | int, ...], data: Any) -> tuple[str | int, ...
     return tuple(path)
 
 
+def _path_in_sentence(detail: Any, data: dict[str, Any]) -> tuple[str | int, ...]:
+    """A rule between keys is broken at the job as a whole; its sentence begins with the key to look at."""
+    context: dict[str, Any] = detail.get("ctx") or {}
+    key = str(context.get("error", "")).partition(":")[0]
+    return (key,) if key in data else ()
+
+
 def _where(
     path: tuple[str | int, ...], located: Located | None, origins: dict[tuple[str | int, ...], str]
 ) -> str | None:
@@ -361,7 +368,8 @@ def _sentence(detail: Any, path: tuple[str | int, ...]) -> str:
         case "missing":
             return f"the key {key!r} is missing{_hint(key)}"
         case "value_error":
-            return f"{key}: {context.get('error', detail['msg'])}"
+            sentence = str(context.get("error", detail["msg"]))
+            return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
         case "literal_error":
             expected = str(context["expected"]).replace("'", "")
             return f"{key} is {found!r}; expected {expected}{_nearest_value(found, expected)}"
@@ -385,6 +393,9 @@ def _sentence(detail: Any, path: tuple[str | int, ...]) -> str:
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
     """A union reports once per branch; a wrong `layout` needs one sentence, the last branch's."""
     layout = [p for p in problems if p.message.startswith("layout is ")]
+    inside = any(p.message.startswith(("layout.", "layout:", "unknown key 'layout.")) for p in problems)
+    if inside:
+        return [p for p in problems if p not in layout]
     if len(layout) < 2:
         return problems
     kept = next((p for p in layout if "expected auto" in p.message), layout[0])

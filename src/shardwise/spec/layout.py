@@ -22,6 +22,9 @@ Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"]
 #: most stand last, where the links are fastest.
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
+#: Sequences are padded to a multiple of this, which tensor cores want.
+PAD_MULTIPLE = 8
+
 #: With the chunked loss, trained positions go through the head this many at a time.
 CHUNK_TOKENS = 1024
 
@@ -160,9 +163,12 @@ class Layout:
             case "mp":
                 return cls(pp=world_size, schedule="sequential")
             case "hsdp":
-                inside = gpus_per_node if gpus_per_node and gpus_per_node < world_size else max(1, world_size // 2)
-                if world_size % inside:
-                    raise ValueError(f"hsdp shards inside groups of {inside}, which do not divide {world_size} GPUs")
+                inside = gpus_per_node if gpus_per_node and gpus_per_node < world_size else world_size // 2
+                if inside < 2 or world_size % inside:
+                    raise ValueError(
+                        f"hsdp shards inside groups and replicates across them; {world_size} GPUs in groups of "
+                        f"{inside} give no such product. Use fsdp, or at least 4 GPUs"
+                    )
                 return cls(dp_replicate=world_size // inside, dp_shard=inside)
             case _:
                 raise ValueError(f"{name!r} is not a strategy; the strategies are {', '.join(STRATEGIES)}")

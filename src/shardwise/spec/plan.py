@@ -30,6 +30,19 @@ PARTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long as they may be.
+
+    Attributes:
+        longest: tokens of the longest sequence.
+        mean: tokens of a sequence on average.
+    """
+
+    longest: int
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankMemory:
     """Peak memory of ranks that are alike.
 

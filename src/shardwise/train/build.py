@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from shardwise.catalog.models import read_model
 from shardwise.data.batches import Batches, EvalBatches
-from shardwise.data.store import PreparedData
+from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import RunDirectoryError, UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter
 from shardwise.models.anatomy import find_anatomy
@@ -157,7 +156,7 @@ def build(
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")
     model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
-    data = PreparedData.open(Path(prepared["train"]["folder"]))
+    data = _training_data(run, prepared)
     batches = _batches(job, execution, data=data, world=world, padding_id=prepared["padding_id"])
     optimizer = build_optimizer(model.trainable, train=job.train, name=execution.optimizer)
     meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
@@ -209,11 +208,19 @@ def _batches(job: Job, execution: Execution, *, data: PreparedData, world: World
     )
 
 
+def _training_data(run: RunDirectory, prepared: dict[str, Any]) -> PreparedData:
+    data = open_prepared(prepared, "train")
+    if data is None:
+        raise RunDirectoryError(f"{run.data} names no training data; start the run again with `shardwise train`")
+    return data
+
+
 def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World) -> EvalBatches | None:
-    if prepared.get("eval") is None:
+    data = open_prepared(prepared, "eval")
+    if data is None:
         return None
     return EvalBatches(
-        PreparedData.open(Path(prepared["eval"]["folder"])),
+        data,
         micro_batch_size=execution.micro_batch_size,
         data_rank=world.data_rank,
         data_world_size=world.layout.data_world_size,

@@ -37,7 +37,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
     total = build.batches.total_steps
     for batch in build.batches.from_(start):
         rate = learning_rate(build.optimizer)
-        with build.metrics.measuring(batch.step):
+        with build.metrics.measuring():
             loss = build.step(batch)
             norm = clip_gradients(build.model.trainable, max_norm=train_spec.max_grad_norm)
             check_finite(

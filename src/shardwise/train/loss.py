@@ -15,11 +15,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from shardwise.models.anatomy import Anatomy
-from shardwise.spec.layout import LossKind
+from shardwise.spec.layout import CHUNK_TOKENS, LossKind
 from shardwise.train.precision import Types
 
-#: Trained positions that go through the head at a time under `loss: chunked`.
-CHUNK_TOKENS = 1024
 IGNORED = -100
 
 

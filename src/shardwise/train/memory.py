@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-#: Steps measured on the CPU.
-_MEASURED_STEPS = (1, 2)
+#: Steps of this process that are measured on the CPU.
+_MEASURED_STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,7 @@ class MemoryMeter:
         self._parameters = parameters
         self._optimizer = optimizer
         self._peak = 0
+        self._watched = 0
 
     @property
     def kind(self) -> str:
@@ -78,11 +79,12 @@ class MemoryMeter:
         return self._peak
 
     @contextmanager
-    def watch(self, step: int) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Measures the step inside, where this device needs it to be watched."""
-        if self._device.type == "cuda" or step not in _MEASURED_STEPS:
+        if self._device.type == "cuda" or self._watched == _MEASURED_STEPS:
             yield
             return
+        self._watched += 1
         before = held(self._parameters, self._optimizer).total
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
             yield

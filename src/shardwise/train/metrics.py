@@ -82,10 +82,10 @@ class Metrics:
         self._busy = 0.0
 
     @contextmanager
-    def measuring(self, step: int) -> Iterator[None]:
+    def measuring(self) -> Iterator[None]:
         """Times the step inside."""
         began, cpu = time.perf_counter(), time.process_time()
-        with self._meter.watch(step):
+        with self._meter.watch():
             yield
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)

@@ -43,9 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     run = RunDirectory(Path(arguments[0]).resolve())
     journal = Journal(run=run, rank=int(os.environ.get("RANK", "0")))
-    journal.started()
     stop = StopFlag()
     stop.listen()
+    journal.started()  # from here on signals are passed on to this process
     try:
         _run(run, journal=journal, stop=stop)
     except Exception as error:

@@ -27,7 +27,8 @@ CONFIG = {
 
 PREPARE = """
 print("counting rows", file=sys.stderr)
-write_json(run.data, {"version": 1, "train": {"num_rows": 10, "num_samples": 10}, "eval": None})
+train = {"num_rows": 10, "num_samples": 10, "num_tokens": 200, "longest": 30}
+write_json(run.data, {"version": 1, "train": train, "eval": None})
 """
 
 TRAIN = """

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from shardwise.errors import RunDirectoryError
-from shardwise.launch.folder import MAY_CHANGE, check_same_job, first_difference, is_finished, known_rows
+from shardwise.launch.folder import MAY_CHANGE, check_same_job, first_difference, is_finished, known_data
 from shardwise.launch.lock import locked
 from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.plan import Lengths
 from shardwise.spec.run import RunDirectory, write_json
 
 
@@ -83,9 +84,10 @@ def test_finished_means_that_the_outcome_says_so_and_the_result_is_there(run: Ru
 
 
 def test_the_number_of_samples_is_known_once_the_data_are_prepared(run: RunDirectory) -> None:
-    assert known_rows(run) is None
-    write_json(run.data, {"version": 1, "train": {"num_rows": 10, "num_samples": 4}, "eval": None})
-    assert known_rows(run) == 4
+    assert known_data(run) == (None, None)
+    train = {"num_rows": 10, "num_samples": 4, "num_tokens": 100, "longest": 40}
+    write_json(run.data, {"version": 1, "train": train, "eval": None})
+    assert known_data(run) == (4, Lengths(longest=40, mean=25.0))
 
 
 def test_a_file_in_the_place_of_the_folder_is_a_sentence(run: RunDirectory) -> None:

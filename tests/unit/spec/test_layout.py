@@ -126,3 +126,9 @@ def test_no_other_split_has_a_cheaper_costliest_stage(
 def test_more_stages_than_layers_is_an_error() -> None:
     with pytest.raises(ValueError, match="3 pipeline stages for 2 layers"):
         stage_layers([1.0, 1.0], num_stages=3)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_hybrid_sharding_is_never_silently_something_else(world_size: int) -> None:
+    with pytest.raises(ValueError, match="give no such product"):
+        Layout.from_strategy("hsdp", world_size=world_size)

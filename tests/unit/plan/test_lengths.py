@@ -1,0 +1,43 @@
+"""Prepared data is shorter than `data.max_length` says, and forecasts know it."""
+
+from __future__ import annotations
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.plan.search import make_plan
+from shardwise.spec.job import job_from_data
+from shardwise.spec.plan import Lengths, MemoryForecast, Plan, TimeForecast
+
+
+def answer(lengths: Lengths | None) -> Plan:
+    job = job_from_data(
+        {
+            "model": "tinyllama-1.1b",
+            "data": {"max_length": 1024},
+            "train": {"micro_batch_size": 2, "global_batch_size": 8, "gradient_checkpointing": "none", "loss": "full"},
+            "layout": "ddp",
+        }
+    )
+    model = find_model("tinyllama-1.1b", offline=True)
+    return make_plan(job, model=model, cluster=parse_hardware("4x A100-80GB-SXM"), lengths=lengths)
+
+
+def best(lengths: Lengths | None) -> tuple[MemoryForecast, TimeForecast]:
+    plan = answer(lengths)
+    assert plan.best is not None
+    return plan.best.memory, plan.best.time
+
+
+def test_memory_is_forecast_for_the_longest_sequence_and_time_for_the_mean_one() -> None:
+    full, longest, mean = best(None), best(Lengths(longest=500, mean=500)), best(Lengths(longest=500, mean=100))
+    assert longest[0].peak_bytes < full[0].peak_bytes
+    assert mean[0] == longest[0]
+    assert mean[1].step_seconds < longest[1].step_seconds < full[1].step_seconds
+
+
+def test_sequences_as_long_as_they_may_be_change_nothing() -> None:
+    assert best(Lengths(longest=1024, mean=1024)) == best(None)
+
+
+def test_the_job_in_the_plan_is_the_one_that_was_asked() -> None:
+    assert answer(Lengths(longest=500, mean=100)).job == answer(None).job
