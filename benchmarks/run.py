@@ -1,8 +1,8 @@
 """Shardwise beside a plain Accelerate loop: tokens per second, and time from command to first finished step.
 
-Same model folder, rows, global batch, maximum length, optimizer, clipping, schedule, precision (float32), number of
-processes and of threads. Runs take turns (A B A B), so that a noisy machine is unfair to neither, and start with empty
-data caches. Both write one line per optimizer step; the same clock here notes when each line appears. Throughput
+Same model folder, rows, global batch, micro-batch, maximum length, optimizer, clipping, schedule, precision
+(float32), number of processes and of threads. Runs take turns (A B B A), so that a noisy machine is unfair to neither,
+and start with empty data caches. Both write one line per optimizer step; the same clock here notes when each line appears. Throughput
 counts real tokens, from the end of the first step to the end of the last: padding is not throughput.
 
     python benchmarks/run.py            # `make bench`
@@ -35,7 +35,8 @@ class Work:
     """What both train.
 
     Attributes:
-        micro_batch: rows per forward of the Accelerate loop; Shardwise chooses its own.
+        micro_batch: rows per forward; the same for both, because a smaller one pads less.
+        leave_open: Shardwise chooses its own micro-batch, as in a job file that does not state one.
     """
 
     rows: Path
@@ -43,6 +44,7 @@ class Work:
     steps: int = 8
     global_batch: int = 16
     micro_batch: int = 4
+    leave_open: bool = False
     max_length: int = 1024
     learning_rate: float = 5e-4
 
@@ -71,14 +73,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=Work.steps)
+    parser.add_argument("--leave-open", action="store_true", help="let Shardwise choose its micro-batch")
     args = parser.parse_args()
-    work = Work(rows=choose_rows(), steps=args.steps)
+    work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open)
     shutil.rmtree(FOLDER, ignore_errors=True)
     make_model(work)
     programs: dict[str, Callable[[Work, Path], Timing]] = {"shardwise": time_shardwise, "accelerate": time_accelerate}
     timings: dict[str, list[Timing]] = {name: [] for name in programs}
     for number in range(args.rounds):
-        for name, program in programs.items():
+        for name, program in sorted(programs.items(), reverse=number % 2 == 0):
             timings[name].append(program(work, FOLDER / f"{name}-{number}"))
             print(f"round {number + 1}  {name:<11}{_shown(timings[name][-1])}", flush=True)
     report(timings)
@@ -111,6 +114,7 @@ def time_shardwise(work: Work, folder: Path) -> Timing:
             "max_steps": work.steps,
             "learning_rate": work.learning_rate,
             "precision": "fp32",
+            "micro_batch_size": "auto" if work.leave_open else work.micro_batch,
         },
         "hardware": f"cpu:{PROCESSES}",
         "layout": "ddp",
