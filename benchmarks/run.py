@@ -3,7 +3,7 @@
 Same model folder, rows, global batch, micro-batch, maximum length, optimizer, clipping, schedule, precision
 (float32), number of processes and of threads. Runs take turns (A B B A), so that a noisy machine is unfair to neither,
 and start with empty data caches. Both write one line per optimizer step; the same clock here notes when each line
-appears. Throughput counts real tokens, from the end of the first step to the end of the last: padding is not throughput.
+appears. Throughput counts real tokens, from the end of the first step to that of the last: padding is not throughput.
 
     python benchmarks/run.py            # `make bench`
 """
