@@ -70,7 +70,7 @@ def test_a_full_model_loads_with_from_pretrained(model: str, make_job: Callable[
 
 
 def test_an_adapter_loads_with_peft(make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path) -> None:
-    from peft import PeftModel
+    from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM
 
     final, _, logits = _finish(make_job("untied", method="lora", train={"max_steps": 3}), tmp_path, FSDP)
@@ -80,6 +80,8 @@ def test_an_adapter_loads_with_peft(make_job: Callable[..., Job], models: dict[s
     assert torch.allclose(adapted(PROBE).logits, logits, atol=1e-5)
     assert not torch.allclose(plain, logits, atol=1e-5)
     assert not (final / "model.safetensors").exists()
+    found: Any = AutoPeftModelForCausalLM.from_pretrained(str(final)).eval()
+    assert torch.allclose(found(PROBE).logits, logits, atol=1e-5), "the adapter should find its base by itself"
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

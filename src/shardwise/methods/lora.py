@@ -37,6 +37,11 @@ def peft_config(lora: LoraSpec) -> Any:
 def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
     """Puts adapters into a model (in place) whose parameters are on the meta device, and freezes the rest.
 
+    Args:
+        model: from transformers.
+        lora: the job's settings.
+        base_model: what adapter_config.json names as the model that the adapter belongs to.
+
     Returns:
         The PEFT model, which names and saves the adapters.
 
@@ -47,6 +52,7 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
 
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
+    vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     try:
         with warnings.catch_warnings():
             # PEFT asks for a property that transformers is renaming; neither concerns the user.

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, Problem, UnsupportedError
 from shardwise.models.weights import Weights, check_names
 
@@ -24,13 +25,16 @@ _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 
 
 def find_model_folder(name: str) -> Path:
-    """The folder of a model: a local one, or a hub id's snapshot (downloaded once, then cached).
+    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once).
 
     Raises:
         ModelError: neither exists.
     """
-    if Path(name).is_dir():
-        return Path(name)
+    local = Path(name).expanduser()
+    if local.exists():
+        return local.parent if local.is_file() else local
+    known = known_models().get(name)
+    name = known.hub_id if known else name
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

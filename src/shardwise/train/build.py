@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -93,7 +94,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     weights = Weights(source)
     config = read_config(source)
     model = build_on_meta(config, attn_implementation=execution.attn_implementation)
-    adapters = add_adapters(model, job.adapters, base_model=job.model) if job.adapters else None
+    adapters = add_adapters(model, job.adapters, base_model=_base_model(job, source)) if job.adapters else None
     _set_types(model, types)
     anatomy = find_anatomy(model)
     spread = parallelize(
@@ -118,6 +119,11 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         chat_template=chat_template,
     )
     return TrainedModel(spread=spread, types=types, result=result)
+
+
+def _base_model(job: Job, source: Path) -> str:
+    """A folder by its whole path, so that the adapter finds it from anywhere; a hub id as it is."""
+    return str(source.resolve()) if Path(job.model).expanduser().exists() else job.model
 
 
 def _set_types(model: nn.Module, types: Types) -> None:

@@ -1,0 +1,68 @@
+"""Adapters: PEFT's names, and values that depend on seed, name and shape alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from shardwise.errors import JobError
+from shardwise.methods.lora import add_adapters, initial_adapter, is_adapter
+from shardwise.models.load import build_on_meta
+from shardwise.spec.job import LoraSpec
+from tests.unit.models.test_anatomy import SMALL
+
+NAME = "model.layers.0.self_attn.q_proj.lora_A.default.weight"
+
+
+def adapted(**settings: Any) -> dict[str, torch.nn.Parameter]:
+    model = build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="sdpa")
+    add_adapters(model, LoraSpec(r=4, **settings), base_model="base")
+    return dict(model.named_parameters())
+
+
+def test_all_linear_means_every_matrix_of_every_block_and_not_the_head() -> None:
+    adapters = {name for name in adapted() if is_adapter(name)}
+    assert len(adapters) == 3 * 7 * 2
+    assert not any("lm_head" in name or "embed" in name for name in adapters)
+
+
+def test_only_adapters_are_trained() -> None:
+    assert all(parameter.requires_grad == is_adapter(name) for name, parameter in adapted().items())
+
+
+def test_named_targets_are_the_only_ones() -> None:
+    adapters = [name for name in adapted(target_modules=["q_proj", "v_proj"]) if is_adapter(name)]
+    assert len(adapters) == 3 * 2 * 2
+
+
+def test_targets_that_are_not_in_the_model_are_a_sentence() -> None:
+    with pytest.raises(JobError, match=r"lora.target_modules is \['no_proj'\]"):
+        adapted(target_modules=["no_proj"])
+
+
+def test_initial_values_depend_on_seed_name_and_shape_alone() -> None:
+    first = initial_adapter(NAME, (4, 32), seed=1)
+    torch.manual_seed(5)
+    assert first is not None
+    assert torch.equal(first, initial_adapter(NAME, (4, 32), seed=1))
+    assert not torch.equal(first, initial_adapter(NAME, (4, 32), seed=2))
+    assert not torch.equal(first, initial_adapter(NAME.replace("0", "1"), (4, 32), seed=1))
+
+
+def test_initial_values_are_distributed_as_in_peft() -> None:
+    """PEFT draws A with kaiming_uniform_(a=sqrt(5)); the spread of ours must be the same, and B zero."""
+    ours = initial_adapter(NAME, (64, 1024), seed=1)
+    assert ours is not None
+    reference = torch.nn.init.kaiming_uniform_(torch.empty(64, 1024), a=5**0.5)
+    assert ours.std().item() == pytest.approx(reference.std().item(), rel=0.02)
+    assert ours.abs().max().item() <= 1 / 1024**0.5
+    b = initial_adapter(NAME.replace("lora_A", "lora_B"), (32, 4), seed=1)
+    assert b is not None
+    assert not b.any()
+
+
+def test_weights_of_the_base_are_not_made_up() -> None:
+    assert initial_adapter("model.layers.0.self_attn.q_proj.base_layer.weight", (4, 4), seed=1) is None

@@ -1,0 +1,39 @@
+"""spec/layout.py says which rank stands where; the device mesh must say the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+
+from shardwise.parallel.mesh import join_world
+from shardwise.spec.layout import AXES, Layout
+from tests.dist.worlds import run_world
+
+
+def _places(layout: Layout) -> tuple[list[int], list[int], int]:
+    world = join_world(layout)
+    coordinate = world.mesh.get_coordinate()
+    assert coordinate is not None
+    return list(coordinate), dist.get_process_group_ranks(world.data_group), world.data_rank
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2, dp_shard=2), Layout(dp_shard=2, tp=2), Layout(pp=2, tp=2)])
+def test_the_mesh_and_the_layout_agree_on_every_rank(layout: Layout) -> None:
+    for rank, (coordinate, data_ranks, data_rank) in enumerate(run_world(4, _places, layout)):
+        at = layout.coordinates(rank)
+        assert coordinate == [getattr(at, axis) for axis in AXES]
+        assert len(data_ranks) == layout.data_world_size
+        assert data_ranks[data_rank] == rank
+
+
+def _wrong_size(layout: Layout) -> str:
+    from shardwise.errors import InputError
+
+    with pytest.raises(InputError) as caught:
+        join_world(layout)
+    return str(caught.value)
+
+
+def test_a_world_of_another_size_is_refused() -> None:
+    said = run_world(2, _wrong_size, Layout(dp_replicate=4))[0]
+    assert said == "2 processes were started; the layout ddp needs 4"

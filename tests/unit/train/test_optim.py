@@ -1,0 +1,78 @@
+"""Optimizer, schedule and clipping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shardwise.errors import UnsupportedError
+from shardwise.spec.job import TrainSpec
+from shardwise.train.optim import build_optimizer, build_schedule, clip_gradients, learning_rate
+
+
+def parameters() -> list[nn.Parameter]:
+    frozen = nn.Parameter(torch.ones(3, 3), requires_grad=False)
+    return [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2)), frozen]
+
+
+def rates(total: int, **settings: Any) -> list[float]:
+    train = TrainSpec(learning_rate=1.0, **settings)
+    optimizer = build_optimizer(parameters(), train=train, name="sgd")
+    schedule = build_schedule(optimizer, train=train, total_steps=total)
+    found: list[float] = []
+    for _ in range(total):
+        found.append(learning_rate(optimizer))
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_weight_decay_acts_on_matrices_and_never_on_norms_or_frozen_weights() -> None:
+    optimizer = build_optimizer(parameters(), train=TrainSpec(weight_decay=0.1), name="adamw")
+    assert [(g["weight_decay"], [p.ndim for p in g["params"]]) for g in optimizer.param_groups] == [
+        (0.1, [2]),
+        (0.0, [1]),
+    ]
+
+
+def test_adamw_is_fused() -> None:
+    assert build_optimizer(parameters(), train=TrainSpec(), name="adamw").param_groups[0]["fused"]
+
+
+def test_an_unknown_optimizer_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="use adamw or sgd"):
+        build_optimizer(parameters(), train=TrainSpec(), name="adafactor")
+
+
+def test_linear_falls_to_zero_after_its_warm_up() -> None:
+    assert rates(6, lr_scheduler_type="linear", warmup_steps=2) == pytest.approx([0, 0.5, 1, 0.75, 0.5, 0.25])
+
+
+def test_cosine_starts_at_the_top_and_ends_near_zero() -> None:
+    found = rates(10, lr_scheduler_type="cosine")
+    assert found[0] == 1.0
+    assert found[-1] < 0.03
+    assert found == sorted(found, reverse=True)
+
+
+def test_constant_stays_and_takes_a_warm_up_if_asked() -> None:
+    assert rates(3, lr_scheduler_type="constant") == [1.0, 1.0, 1.0]
+    assert rates(4, lr_scheduler_type="constant", warmup_ratio=0.5) == [0.0, 0.5, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("limit", "left"), [(1.0, 1.0), (10.0, 5.0), (0.0, 5.0)])
+def test_clipping_scales_to_the_limit_and_reports_the_norm_before(limit: float, left: float) -> None:
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+    assert clip_gradients([parameter], max_norm=limit) == pytest.approx(5.0)
+    assert parameter.grad.norm().item() == pytest.approx(left, rel=1e-5)
+
+
+def test_gradients_that_are_not_finite_are_left_as_they_are() -> None:
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([float("inf"), 1.0])
+    assert clip_gradients([parameter], max_norm=1.0) == float("inf")
+    assert parameter.grad[1] == 1.0

@@ -1,0 +1,66 @@
+"""Trackers: TensorBoard writes what others can read, a missing one is a sentence, a failing one stops nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import InputError
+from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.run import RunDirectory
+from shardwise.train.trackers import Trackers, open_trackers
+
+
+def job(*trackers: str) -> Job:
+    return job_from_data({"model": "m", "train": {"report_to": list(trackers)}})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's protobuf
+def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trackers = open_trackers(job("tensorboard"), RunDirectory(tmp_path), complain=pytest.fail)
+    trackers.record({"loss": 2.5, "grad_norm": 1.0}, step=1)
+    trackers.record({"loss": 1.5, "grad_norm": 0.5}, step=2)
+    trackers.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 2.5), (2, 1.5)]
+    assert len(events.Scalars("train/grad_norm")) == 2
+
+
+@pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "mlflow-skinny")])
+def test_a_tracker_that_is_not_installed_is_a_sentence(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=f"{name}, which is not installed; run: pip install {package}"):
+        open_trackers(job(name), RunDirectory(tmp_path), complain=pytest.fail)
+
+
+class Breaking:
+    """A tracker whose network goes away."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def record(self, figures: dict[str, float], *, step: int) -> None:
+        self.calls += 1
+        raise ConnectionError("the tracker's host is gone")
+
+    def close(self) -> None:
+        pytest.fail("it was dropped")
+
+
+def test_a_tracker_that_fails_is_dropped_once_and_said() -> None:
+    said: list[str] = []
+    breaking = Breaking()
+    trackers = Trackers({"wandb": breaking}, complain=said.append)
+    trackers.record({"loss": 1.0}, step=1)
+    trackers.record({"loss": 1.0}, step=2)
+    trackers.close()
+    assert breaking.calls == 1
+    assert said == ["wandb failed and is no longer reported to: the tracker's host is gone"]
