@@ -11,7 +11,7 @@ from shardwise.spec.cluster import Cluster, Gpu, Link, Node
 
 MAX_PROCESSES = 8
 
-#: Per core and second, for plans made before `shardwise probe` measured this machine: a 2.5 GHz core with two 256-bit
+#: Per core and second, for plans on a machine that has not been measured: a 2.5 GHz core with two 256-bit
 #: multiply-add units reaches 2.5e9 * 2 * 8 * 2 = 80 GFLOP/s in float32; matrix products of a training step see about
 #: half. bfloat16 is emulated on most CPUs and slower.
 NOMINAL_FLOPS = {"float32": 40e9, "bfloat16": 20e9, "float16": 10e9}
@@ -49,7 +49,7 @@ def cpu_cluster(*, num_processes: int | None = None) -> Cluster:
 
 
 def probe_file() -> Path:
-    """Where `shardwise probe` leaves what it measured."""
+    """Measured rates of this machine, where somebody has left them: `flops_per_second`, `memory_bytes_per_second`, `cpu`."""
     root = os.environ.get("SHARDWISE_CACHE") or Path("~/.cache/shardwise").expanduser()
     return Path(root) / "probe.json"
 

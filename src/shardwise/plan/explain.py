@@ -146,7 +146,7 @@ def _loss(work: Work) -> str | None:
 def _rates(work: Work) -> str | None:
     gpu, compute = work.cluster.gpu, work.types.compute_name
     if gpu.kind == "cpu":
-        return None if gpu.measured else "times of CPU processes are nominal; `shardwise probe` measures this machine"
+        return None if gpu.measured else "times of CPU processes are nominal, not measured on this machine"
     if compute not in gpu.dense_flops:
         return f"{gpu.name} has no {compute} units; times are counted at its float32 rate"
     return None

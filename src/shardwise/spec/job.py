@@ -174,6 +174,12 @@ class TrainSpec(_Spec):
             raise ValueError("warmup_ratio and warmup_steps exclude each other; keep one")
         return self
 
+    @model_validator(mode="after")
+    def _momentum_has_an_effect(self) -> Self:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum is set, which optimizer {self.optimizer} does not have; write optimizer: sgd")
+        return self
+
 
 class LayoutSpec(_Spec):
     """A product of axes; what is left out is 1."""

@@ -25,7 +25,7 @@ BAD: list[tuple[str, int, str]] = [
     (GOOD + "learning_rate: 1\n", 3, "it belongs under train:"),
     (GOOD + "model: y\n", 3, "stands twice"),
     (GOOD + "method: lore\n", 3, "expected full, lora or qlora"),
-    (GOOD + "method: full\nlora: {r: 8}\n", 1, "lora: is set but method is full"),
+    (GOOD + "method: full\nlora: {r: 8}\n", 4, "lora: is set but method is full"),
     (GOOD + "train: {learning_rate: '1e-4'}\n", 3, "without quotes"),
     (GOOD + "train: {learning_rate: -1}\n", 3, "greater than 0"),
     (GOOD + "train: {learning_rate: .inf}\n", 3, "train.learning_rate"),

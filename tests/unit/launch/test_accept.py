@@ -76,7 +76,11 @@ def test_training_needs_rows() -> None:
     [
         ({"method": "qlora"}, 1, "method qlora is not trained by this version"),
         ({"layout": "tp"}, 2, "tp is not trained by this version"),
-        ({"layout": "hsdp"}, 5, "hsdp shards inside groups of 2, which do not divide 5 GPUs"),
+        (
+            {"layout": "hsdp"},
+            5,
+            "hsdp shards inside groups and replicates across them; 5 GPUs in groups of 2 give no such product",
+        ),
         ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
         ({"train": {"precision": "fp16"}}, 1, "precision fp16 is not trained"),
         ({"train": {"optimizer": "adafactor", "offload": "all"}}, 1, "offload all is not trained"),

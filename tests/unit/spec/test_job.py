@@ -78,6 +78,10 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: ''", "job.yaml:1: model is ''"),
         ("model: m\nlora: {r: 4}", "job.yaml:2: lora: is set but method is full"),
         ("model: m\ntrain: {warmup_ratio: 0.1, warmup_steps: 4}", "warmup_ratio and warmup_steps exclude each other"),
+        (
+            "model: m\ntrain: {momentum: 0.9}",
+            "momentum is set, which optimizer auto does not have; write optimizer: sgd",
+        ),
         ("model: m\ndata: {eval_path: e, eval_fraction: 0.1}", "eval_path and eval_fraction exclude each other"),
         ("model: m\nlayout: {tp: 0}", "job.yaml:2: layout.tp is 0"),
         ("model: m\nlayout: {dp_shard: 4, ep: 3}", "ep = 3 does not divide dp_shard = 4"),
