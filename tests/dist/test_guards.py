@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
 from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
+from shardwise.models.load import local_window
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
@@ -68,6 +70,38 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
         assert said.startswith("step 1: the loss is nan on rank 1 in the sample from ")
         assert f"{rows['train'].name}:" in said
         assert unmoved
+
+
+def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
+    """A token that only one sample of the first batch has gets an embedding of infinity."""
+    built = composed(run, chosen)
+    batch = next(iter(built.batches.from_(0)))
+    tokens = {sample: set(built.data.sample(sample)[0].tolist()) for sample in batch.sample_ids}
+    culprit, token = next(
+        (sample, token)
+        for sample in sorted(tokens, reverse=True)
+        for token in tokens[sample]
+        if sum(token in others for others in tokens.values()) == 1
+    )
+    embedding = built.model.trainable[0]
+    first_row = local_window(embedding)[0][0]
+    local = embedding.to_local() if isinstance(embedding, DTensor) else embedding
+    with torch.no_grad():
+        if 0 <= token - first_row < len(local):
+            local[token - first_row] = float("inf")
+    said = _sentence(
+        GuardError, lambda: train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    )
+    return said, built.data.where(culprit)
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(dp_replicate=2)], ids=["fsdp", "ddp"])
+def test_the_one_bad_row_of_a_batch_is_found_whatever_holds_the_weights(
+    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = execution(layout, micro_batch_size=2, gradient_accumulation_steps=2)
+    for said, where in run_world(2, _one_bad_row, prepare_cell(make_job(), tmp_path), chosen):
+        assert f"in the sample from {where}" in said
 
 
 def _disagree(run: RunDirectory, chosen: Execution) -> str:

@@ -49,7 +49,7 @@ def cpu_cluster(*, num_processes: int | None = None) -> Cluster:
 
 
 def probe_file() -> Path:
-    """Measured rates of this machine, where somebody has left them: `flops_per_second`, `memory_bytes_per_second`, `cpu`."""
+    """Where measured rates of this machine lie: `flops_per_second`, `memory_bytes_per_second`, `cpu`."""
     root = os.environ.get("SHARDWISE_CACHE") or Path("~/.cache/shardwise").expanduser()
     return Path(root) / "probe.json"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -50,11 +51,18 @@ class Step:
 
     @torch.no_grad()
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
-        """The id of a sample of this rank whose loss is not finite, found one micro-batch at a time."""
-        for micro in batch.micro_batches:
-            if not math.isfinite(self._forward(micro).item()):
-                return next((sample for sample in micro.sample_ids if sample >= 0), None)
-        return None
+        """The id of the first sample of this rank whose own loss is not finite.
+
+        Every sample takes a forward of its own, after the first bad one too: the others' forwards may gather weights
+        that this rank holds, so each rank must take equally many.
+        """
+        bad = [
+            sample
+            for micro in batch.micro_batches
+            for sample, loss in zip(micro.sample_ids, map(self._forward, _rows(micro)), strict=True)
+            if not math.isfinite(loss.item()) and sample >= 0
+        ]
+        return bad[0] if bad else None
 
     def _forward(self, micro: MicroBatch) -> torch.Tensor:
         device = self.world.device
@@ -67,3 +75,15 @@ class Step:
     def _over_data_ranks(self, total: torch.Tensor) -> float:
         dist.all_reduce(total, group=self.world.data_group)
         return total.item()
+
+
+def _rows(micro: MicroBatch) -> Iterator[MicroBatch]:
+    """Each sequence as a micro-batch of its own."""
+    for row, sample in enumerate(micro.sample_ids):
+        here = slice(row, row + 1)
+        yield MicroBatch(
+            input_ids=micro.input_ids[here],
+            position_ids=micro.position_ids[here],
+            labels=micro.labels[here],
+            sample_ids=(sample,),
+        )
