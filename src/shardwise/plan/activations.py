@@ -20,7 +20,7 @@ from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
 
 #: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
-_MADE_BY_NORM: frozenset[Reads] = frozenset({"attention_input", "mlp_input"})
+_MADE_BY_NORM: frozenset[Reads] = frozenset({"attention_input", "mlp_input", "query_latent", "key_value_latent"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +78,13 @@ def backward_bytes(model: ModelShape, setting: Setting) -> float:
     That is inside the MLP, which comes first: the gradient of the residual stream (of the sum and of the branch), and
     those of the product and of its factors; the product itself is free by then.
     """
-    c, wide = setting.types.compute, model.intermediate_size
+    c, wide = setting.types.compute, model.mlp_width
     stream = 2 * block_input_bytes(model, setting)
     if setting.casts and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
         # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
         return stream + (2 * c + FLOAT32_BYTES) * wide
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
-    product = _input_bytes("mlp_product", model.matrices, setting)
+    product = sum(_input_bytes(reads, model.matrices, setting) for reads in ("mlp_product", "expert_product"))
     return stream + max(gradients - product, 0.0)
 
 
@@ -110,7 +110,7 @@ def _everything(model: ModelShape, setting: Setting) -> float:
 def _products(model: ModelShape, setting: Setting) -> float:
     """Selective: the block's input, and the outputs of matrix products and of attention."""
     c = setting.types.compute
-    outputs = sum(matrix.count * matrix.rows for matrix in model.matrices)
+    outputs = sum(matrix.run * matrix.rows for matrix in model.matrices)
     adapters = sum(_rank(m.name, setting) + m.rows for m in model.matrices if m.name in setting.inventory.adapted)
     # Eager attention is made of batched products and a softmax, which are computed again.
     attention = 0 if setting.attention == "eager" else _attention_output(model, setting)
@@ -124,7 +124,7 @@ def _norms(model: ModelShape) -> tuple[Norm, ...]:
 
 def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
     c = setting.types.compute
-    statistics = norm.width / norm.size
+    statistics = norm.groups
     trained = setting.inventory.trained(norm.name)
     match model.norm:
         case "layer":
@@ -156,7 +156,8 @@ def _matrices(model: ModelShape, setting: Setting) -> float:
     for matrix in model.matrices:
         groups.setdefault(matrix.reads, []).append(matrix)
     inputs = sum(_group(reads, matrices, model, setting) for reads, matrices in groups.items())
-    inner = sum(_rank(name, setting) for name in setting.inventory.adapted) * setting.types.compute
+    here = (m.name for m in model.matrices if m.name in setting.inventory.adapted)
+    inner = sum(_rank(name, setting) for name in here) * setting.types.compute
     return inputs + inner
 
 
@@ -164,7 +165,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
     kept = [matrix for matrix in matrices if _keeps_input(matrix, setting)]
     if not kept:
         return 0.0
-    size = kept[0].columns * setting.types.compute
+    size = kept[0].columns * _copies(kept[0]) * setting.types.compute
     adapted = [matrix for matrix in kept if matrix.name in setting.inventory.adapted]
     if setting.dropout and adapted:
         # Each adapter drops other elements: a copy of its own, and a mask.
@@ -184,33 +185,38 @@ def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
     return setting.inventory.trained(matrix.name) or matrix.name in setting.inventory.adapted
 
 
-def _input_bytes(reads: Reads, matrices: Iterable[Matrix], setting: Setting) -> float:
+def _copies(matrix: Matrix) -> int:
+    """How often a token stands in a matrix's input: once for each expert that it runs through."""
+    return matrix.run if matrix.reads in ("expert_input", "expert_product") else 1
+
+
+def _input_bytes(reads: str, matrices: Iterable[Matrix], setting: Setting) -> float:
     kept = [m for m in matrices if m.reads == reads and _keeps_input(m, setting)]
-    return kept[0].columns * setting.types.compute if kept else 0.0
+    return kept[0].columns * _copies(kept[0]) * setting.types.compute if kept else 0.0
 
 
 def _rank(name: str, setting: Setting) -> int:
     """Columns between an adapter's two halves."""
-    return next((t.rows for t in setting.inventory.block.tensors if t.name == f"{name}.lora_A"), 0)
+    return next((t.rows for t in setting.inventory.block_tensors() if t.name == f"{name}.lora_A"), 0)
 
 
 def _attention(model: ModelShape, setting: Setting) -> float:
     """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
     c = setting.types.compute
-    query, key_value = _widths(model)
+    query, key, value = _widths(model)
     if setting.masked or setting.attention == "eager":
-        read = 3 * query  # keys and values are repeated for each group of heads
+        read = 2 * query + _output_width(model)  # keys and values are repeated for each group of heads
     elif _is_fused(model) and not model.position_parameters:
         # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
-        read = query + key_value + (query + 2 * key_value)
+        read = query + key + (query + key + value)
     else:
-        read = query + 2 * key_value
+        read = query + key + value
     return read * c + _attention_output(model, setting)
 
 
 def _attention_output(model: ModelShape, setting: Setting) -> float:
     c, heads = setting.types.compute, model.num_attention_heads
-    output = _widths(model)[0] * c
+    output = _output_width(model) * c
     if setting.attention != "eager":
         return output + heads * FLOAT32_BYTES  # the log of the sums, in float32
     probabilities = FLOAT32_BYTES + (c if c != FLOAT32_BYTES else 0)
@@ -222,8 +228,17 @@ def _attention_copies_output(model: ModelShape, setting: Setting) -> bool:
     return model.partial_rotary or setting.attention == "eager" or setting.masked
 
 
-def _widths(model: ModelShape) -> tuple[int, int]:
-    return model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+def _widths(model: ModelShape) -> tuple[int, int, int]:
+    """Elements of one token's queries, keys, and values or what a view of them keeps alive."""
+    groups = model.num_key_value_heads
+    # Keys and values out of one latent are halves of one product, and the values a view of it.
+    expanded = next((m.rows for m in model.matrices if m.reads == "key_value_latent"), 0)
+    value = expanded or groups * (model.value_head_dim or model.head_dim)
+    return model.num_attention_heads * model.head_dim, groups * model.head_dim, value
+
+
+def _output_width(model: ModelShape) -> int:
+    return model.num_attention_heads * (model.value_head_dim or model.head_dim)
 
 
 def _is_fused(model: ModelShape) -> bool:
@@ -231,6 +246,8 @@ def _is_fused(model: ModelShape) -> bool:
 
 
 def _mlp(model: ModelShape, setting: Setting) -> float:
-    c, wide = setting.types.compute, model.intermediate_size
+    c, wide = setting.types.compute, model.mlp_width
     copies = _ACTIVATION_COPIES.get(model.activation, 1)
-    return (copies + 2 if model.mlp == "gated" else copies) * wide * c
+    # What experts hand back is kept for the gradient of its weight in the mean.
+    mixed = sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
+    return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c

@@ -147,7 +147,7 @@ def _base(job: Job, model: ModelShape, choice: Choice) -> Execution:
 def _attention(job: Job, model: ModelShape) -> Attention:
     if job.train.attn_implementation != "auto":
         return job.train.attn_implementation
-    return "eager" if model.attention_softcap else "sdpa"
+    return "eager" if model.attention_softcap or model.eager_attention else "sdpa"
 
 
 def _loss(job: Job, model: ModelShape, base: Execution, micro_batch_size: int) -> LossKind:

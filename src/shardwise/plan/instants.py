@@ -150,7 +150,7 @@ def _backward_of_embedding(work: Work, holding: Holding) -> Alive:
         copies = 2 if work.model.tied else 1
         existing = not (work.replicated or work.accumulates)
         width = work.types.compute if work.setting.casts and work.model.tied else work.types.trainable
-        fresh = work.model.vocab_size * work.model.hidden_size * width
+        fresh = work.model.embedding_parameters * width
         _add(alive, "temporary", (copies - 1 if existing else copies) * fresh)
     return alive
 
@@ -202,7 +202,7 @@ def _logits_forward(work: Work) -> float:
 def _head_elements(work: Work) -> int:
     """Elements of the head's weight where it is trained (a tied head's is the embedding's)."""
     trained = work.inventory.trained("embedding" if work.model.tied else "head")
-    return work.model.vocab_size * work.model.hidden_size if trained else 0
+    return work.model.embedding_parameters if trained else 0
 
 
 def _head_gradient(work: Work) -> float:
@@ -229,8 +229,14 @@ def _weight_casts(work: Work, *, blocks: int, head: bool = True) -> float:
     """Copies of trained matrices in the compute type, which autocast makes at first use and keeps."""
     if not work.setting.casts:
         return 0
-    matrices = sum(t.elements for t in work.inventory.block.tensors if t.trained and t.columns > 1)
+    matrices = _trained_matrices(work.inventory.block)
+    if blocks > 1:
+        matrices = work.inventory.over_blocks(_trained_matrices) / work.model.num_layers
     return (blocks * matrices + (_head_elements(work) if head else 0)) * work.types.compute
+
+
+def _trained_matrices(unit: Unit) -> float:
+    return sum(t.elements for t in unit.tensors if t.trained and t.columns > 1)
 
 
 def _kept_casts(work: Work, *, blocks: int) -> float:
@@ -243,9 +249,10 @@ def _gathered(work: Work, *, blocks_beside_kept: int, keeps: bool = True) -> flo
     if not work.sharded:
         return 0
     kept = work.model.num_layers if keeps and not work.execution.layout.reshard_after_forward else 0
-    blocks = min(kept + 1, work.model.num_layers + 1) if kept else blocks_beside_kept
-    c = work.types.compute
-    return (blocks * work.inventory.block.elements + work.inventory.root.elements) * c
+    blocks = blocks_beside_kept * work.inventory.block.elements
+    if kept:
+        blocks = work.inventory.elements - work.inventory.root.elements + work.inventory.block.elements
+    return (blocks + work.inventory.root.elements) * work.types.compute
 
 
 def _in_reduction(work: Work, unit: Unit) -> float:

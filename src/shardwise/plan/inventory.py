@@ -5,14 +5,15 @@ Sharding cuts each tensor along its first dim, so bytes per rank need the tensor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.types import Types
 from shardwise.spec.flops import is_target
 from shardwise.spec.job import Job, LoraSpec, Method
-from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.model import Matrix, ModelShape, Norm
 
 #: NF4 with double quantisation (Dettmers et al., 2023): half a byte per element, one byte of scale per block of 64, and
 #: a float32 per 256 of those.
@@ -79,27 +80,45 @@ class Inventory:
     """All parameters of a job.
 
     Attributes:
-        block: one decoder block; there are `num_blocks` of them.
-        root: embedding, positions, final norm and head.
-        adapted: names of the block's matrices that carry an adapter.
+        blocks: one decoder block of each kind, with how many of them there are.
+        root: embedding, positions, final norm, head, and what else lies outside the blocks.
+        adapted: names of the blocks' matrices that carry an adapter.
         trained_names: names of all tensors that have gradients.
     """
 
-    num_blocks: int
-    block: Unit
+    blocks: tuple[tuple[int, Unit], ...]
     root: Unit
     adapted: frozenset[str] = frozenset()
     trained_names: frozenset[str] = frozenset()
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of all kinds."""
+        return sum(count for count, _ in self.blocks)
+
+    @cached_property
+    def block(self) -> Unit:
+        """The largest block: what a buffer for one of them must hold."""
+        return max((unit for _, unit in self.blocks), key=lambda unit: unit.elements)
+
+    def block_tensors(self) -> Iterator[Tensor]:
+        """The tensors of one block of each kind."""
+        for _, unit in self.blocks:
+            yield from unit.tensors
+
+    def over_blocks(self, of: Callable[[Unit], float]) -> float:
+        """The sum of some number over all blocks."""
+        return sum(count * of(unit) for count, unit in self.blocks)
+
+    @property
     def elements(self) -> int:
         """Elements of everything, adapters included."""
-        return self.num_blocks * self.block.elements + self.root.elements
+        return sum(count * unit.elements for count, unit in self.blocks) + self.root.elements
 
     @property
     def trained_elements(self) -> int:
         """Elements that have gradients."""
-        return self.num_blocks * self.block.trained_elements + self.root.trained_elements
+        return sum(count * unit.trained_elements for count, unit in self.blocks) + self.root.trained_elements
 
     def trained(self, name: str) -> bool:
         """Whether the tensor of that name (a matrix's or norm's own, without `.bias`) has a gradient."""
@@ -114,51 +133,74 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
     """
     lora = job.adapters
     trained = lora is None
-    block = [*_matrices(model, method=job.method), *_norms(model, trained=trained)]
+    blocks = tuple((kind.num_layers, _block(kind, job)) for kind in model.kinds)
     root = list(_root(model, trained=trained))
     adapted: list[Matrix] = []
     if lora is not None:
         _refuse_unforecast(lora)
-        adapted = [matrix for matrix in model.matrices if is_target(matrix, lora.target_modules)]
-        block += [tensor for matrix in adapted for tensor in _adapter(matrix, lora.r)]
+        adapted = [m for kind in model.kinds for m in kind.matrices if is_target(m, lora.target_modules)]
         root += _root_additions(model, lora)
         _check_targets(model, lora, found=bool(adapted) or any(tensor.trained for tensor in root))
+    tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
     return Inventory(
-        num_blocks=model.num_layers,
-        block=Unit(tensors=tuple(block)),
+        blocks=blocks,
         root=Unit(tensors=tuple(root)),
         adapted=frozenset(matrix.name for matrix in adapted),
-        trained_names=frozenset(tensor.name for tensor in (*block, *root) if tensor.trained),
+        trained_names=frozenset(tensor.name for tensor in tensors if tensor.trained),
     )
 
 
-def _matrices(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
-    trained, quantised = method == "full", method == "qlora"
-    for m in model.matrices:
+def _block(kind: ModelShape, job: Job) -> Unit:
+    """The tensors of one block, adapters included."""
+    lora = job.adapters
+    tensors = [*_matrices(kind.matrices, method=job.method), *_norms(kind, trained=lora is None)]
+    if lora is not None:
+        adapted = (matrix for matrix in kind.matrices if is_target(matrix, lora.target_modules))
+        tensors += [tensor for matrix in adapted for tensor in _adapter(matrix, lora.r)]
+    return Unit(tensors=tuple(tensors))
+
+
+def _matrices(matrices: Iterable[Matrix], *, method: Method) -> Iterator[Tensor]:
+    trained = method == "full"
+    for m in matrices:
         rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
-        yield Tensor(name=m.name, rows=rows, columns=columns, trained=trained, quantised=quantised, count=m.count)
+        if m.stacked:
+            yield Tensor(name=m.name, rows=m.count, columns=rows * columns, trained=trained)
+        else:
+            # bitsandbytes puts its own linear modules in the place of others; a bare parameter stays as it is.
+            quantised = method == "qlora" and m.adaptable
+            yield Tensor(name=m.name, rows=rows, columns=columns, trained=trained, quantised=quantised, count=m.count)
         if m.bias:
-            yield Tensor(name=f"{m.name}.bias", rows=m.rows, trained=trained, count=m.count)
+            shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
+            yield Tensor(name=f"{m.name}.bias", rows=shape[0], columns=shape[1], trained=trained, count=shape[2])
 
 
 def _norms(model: ModelShape, *, trained: bool) -> Iterator[Tensor]:
     if not model.norms:
         yield Tensor(name="norms", rows=model.norm_parameters_per_layer, trained=trained)
-    for norm in model.norms:
+    yield from _tensors_of_norms(model.norms, trained=trained)
+
+
+def _tensors_of_norms(norms: Iterable[Norm], *, trained: bool) -> Iterator[Tensor]:
+    for norm in norms:
+        if not norm.size:
+            continue
         yield Tensor(name=norm.name, rows=norm.size, trained=trained, count=norm.count)
         if norm.bias:
             yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, count=norm.count)
 
 
 def _root(model: ModelShape, *, trained: bool) -> Iterator[Tensor]:
-    width = model.hidden_size
-    yield Tensor(name="embedding", rows=model.vocab_size, columns=width, trained=trained)
+    width, embedded = model.hidden_size, model.embedding_width
+    yield Tensor(name="embedding", rows=model.vocab_size, columns=embedded, trained=trained)
+    yield from _matrices(model.outer_matrices, method="full" if trained else "lora")
+    yield from _tensors_of_norms(model.outer_norms, trained=trained)
     if model.position_parameters:
         yield Tensor(name="positions", rows=model.position_parameters // width, columns=width, trained=trained)
     for index in range(model.final_norm_parameters // width):
         yield Tensor(name="final_norm.bias" if index else "final_norm", rows=width, trained=trained)
     if not model.tied:
-        yield Tensor(name="head", rows=model.vocab_size, columns=width, trained=trained)
+        yield Tensor(name="head", rows=model.vocab_size, columns=embedded, trained=trained)
     if model.head_bias:
         yield Tensor(name="head.bias", rows=model.vocab_size, trained=trained)
 
@@ -174,7 +216,7 @@ def _adapter(matrix: Matrix, r: int) -> Iterable[Tensor]:
 def _root_additions(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
     """Adapters on the head, and whole copies that PEFT trains beside the frozen original."""
     named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
-    vocab, width = model.vocab_size, model.hidden_size
+    vocab, width = model.vocab_size, model.embedding_width
     if _HEAD_NAMES & set(named):
         yield Tensor(name="head.lora_A", rows=lora.r, columns=width)
         yield Tensor(name="head.lora_B", rows=vocab, columns=lora.r)
@@ -199,7 +241,9 @@ def _refuse_unforecast(lora: LoraSpec) -> None:
 
 def _check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:
     if not found:
-        names = ", ".join(dict.fromkeys(matrix.name.rpartition(".")[2] for matrix in model.matrices))
+        names = ", ".join(
+            dict.fromkeys(m.name.rpartition(".")[2] for k in model.kinds for m in k.matrices if m.adaptable)
+        )
         raise UnsupportedError(
             f"lora.target_modules is {lora.target_modules!r}, which names no matrix of this model; it has {names}"
         )

@@ -22,7 +22,7 @@ class Holding:
     Attributes:
         shards: indices on the dp_shard axis that this is true for.
         gradients: all gradients, as they are when a step's backward has ended.
-        block_gradients: those of one block.
+        block_gradients: those of the block that has fewest.
         padding: rows of zeros that make all shards of a tensor as long as the first.
     """
 
@@ -51,13 +51,16 @@ def holdings(
     def holding(shards: range) -> Holding:
         at = shards.start
         trained, tensors = _trained(inventory, degree=states, index=at)
-        block = _sum(inventory.block, lambda t: t.trained * _kept(t, degree=weights, index=at))
+        blocks = [
+            (count, _sum(unit, lambda t: t.trained * _kept(t, degree=weights, index=at)))
+            for count, unit in inventory.blocks
+        ]
         root = _sum(inventory.root, lambda t: t.trained * _kept(t, degree=weights, index=at))
         return Holding(
             shards=shards,
             weights=_weight_bytes(inventory, types, degree=weights, index=at),
-            gradients=(inventory.num_blocks * block + root) * types.trainable,
-            block_gradients=block * types.trainable,
+            gradients=(sum(count * kept for count, kept in blocks) + root) * types.trainable,
+            block_gradients=min(kept for _, kept in blocks) * types.trainable,
             optimizer=state_bytes(
                 execution.optimizer, elements=trained, tensors=tensors, types=types, momentum=momentum
             ),
@@ -78,7 +81,7 @@ def _degrees(layout: Layout) -> tuple[int, int]:
 def _bounds(inventory: Inventory, degree: int) -> list[int]:
     """Where the contents of consecutive ranks change."""
     bounds = {0, degree}
-    for tensor in (*inventory.block.tensors, *inventory.root.tensors):
+    for tensor in (*inventory.block_tensors(), *inventory.root.tensors):
         whole = tensor.rows // -(-tensor.rows // degree)
         bounds |= {min(whole, degree), min(whole + 1, degree)}
     return sorted(bounds)
@@ -96,7 +99,7 @@ def _sum(unit: Unit, elements: Callable[[Tensor], int]) -> int:
 def _trained(inventory: Inventory, *, degree: int, index: int) -> tuple[int, int]:
     """Trained elements of a rank, and parameter tensors they lie in (an empty shard is a tensor too)."""
     elements = tensors = 0
-    for unit, count in ((inventory.block, inventory.num_blocks), (inventory.root, 1)):
+    for count, unit in (*inventory.blocks, (1, inventory.root)):
         for tensor in unit.tensors:
             if tensor.trained:
                 elements += count * _kept(tensor, degree=degree, index=index)
@@ -108,7 +111,7 @@ def _weight_bytes(inventory: Inventory, types: Types, *, degree: int, index: int
     def of(unit: Unit) -> float:
         return sum(_kept(t, degree=degree, index=index) * t.stored_bytes(types) for t in unit.tensors)
 
-    return round(inventory.num_blocks * of(inventory.block) + of(inventory.root))
+    return round(inventory.over_blocks(of) + of(inventory.root))
 
 
 def _padding_bytes(inventory: Inventory, types: Types, *, degree: int, index: int) -> int:
@@ -122,4 +125,4 @@ def _padding_bytes(inventory: Inventory, types: Types, *, degree: int, index: in
             padded += missing * t.stored_bytes(types)
         return padded
 
-    return round(inventory.num_blocks * of(inventory.block) + of(inventory.root))
+    return round(inventory.over_blocks(of) + of(inventory.root))

@@ -7,7 +7,7 @@ a block's gradients while earlier blocks go backward; FSDP gathers one unit ahea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shardwise.plan.inventory import Unit
@@ -23,6 +23,7 @@ from shardwise.plan.streams import Streams
 from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.flops import model_flops_per_token
+from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import TimeForecast
 
 COMPUTE, GATHER, REDUCE = "compute", "gather", "reduce"
@@ -96,7 +97,7 @@ def _replicated(work: Work, pieces: Seconds, *, reduces: bool) -> Streams:
     streams, blocks = Streams(), work.model.num_layers
     group = group_of(work.cluster, work.execution.layout, "dp_replicate")
     width = work.types.trainable
-    bucket = group.all_reduce(work.inventory.block.trained_elements * width)
+    bucket = group.all_reduce(_mean(work, lambda unit: unit.trained_elements) * width)
     forward, backward, loss = pieces.forward, pieces.backward, pieces.loss
     if reduces:
         backward = (backward[0] + CONTENTION * min(bucket, backward[0]), backward[1])
@@ -114,7 +115,12 @@ def _replicated(work: Work, pieces: Seconds, *, reduces: bool) -> Streams:
 
 def _sharded(work: Work, pieces: Seconds) -> Streams:
     streams, blocks, layout = Streams(), work.model.num_layers, work.execution.layout
-    unit, rest = (_unit_seconds(work, of) for of in (work.inventory.block, work.inventory.root))
+    unit = _unit_seconds(
+        work,
+        elements=_mean(work, lambda unit: unit.elements),
+        trained=_mean(work, lambda unit: unit.trained_elements),
+    )
+    rest = _unit_seconds(work, elements=work.inventory.root.elements, trained=work.inventory.root.trained_elements)
     forward = _beside(pieces.forward, copying=unit.copy_out, talking=unit.gather)
     again = unit.gather if layout.reshard_after_forward else 0.0
     copying = unit.copy_in + (unit.copy_out if again else 0.0)
@@ -145,11 +151,16 @@ class UnitSeconds:
     copy_in: float
 
 
-def _unit_seconds(work: Work, unit: Unit) -> UnitSeconds:
+def _mean(work: Work, of: Callable[[Unit], float]) -> float:
+    """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
+    return work.inventory.over_blocks(of) / work.model.num_layers
+
+
+def _unit_seconds(work: Work, *, elements: float, trained: float) -> UnitSeconds:
     layout, device = work.execution.layout, _device(work)
     shard = group_of(work.cluster, layout, "dp_shard")
     replicate = group_of(work.cluster, layout, "dp_replicate")
-    gathered, reduced = unit.elements * work.types.compute, unit.trained_elements * REDUCTION_BYTES
+    gathered, reduced = elements * work.types.compute, trained * REDUCTION_BYTES
     reduce = shard.gather(reduced) + replicate.all_reduce(reduced / shard.size) if reduced else 0.0
     return UnitSeconds(
         gather=shard.gather(gathered),
@@ -200,11 +211,23 @@ def _launched(seconds: float, *, operators: int, device: Device) -> tuple[float,
 
 
 def _products(work: Work, device: Device) -> tuple[float, float]:
-    """Seconds of a block's matrix products, forward and backward; frozen matrices need no gradient of their own."""
+    """Seconds of the mean block's matrix products, forward and backward."""
+    kinds = [(kind.num_layers, _products_of(work, kind, device)) for kind in work.model.kinds]
+    if len(kinds) == 1:
+        return kinds[0][1]
+    forward = sum(count * of_one[0] for count, of_one in kinds)
+    backward = sum(count * of_one[1] for count, of_one in kinds)
+    return forward / work.model.num_layers, backward / work.model.num_layers
+
+
+def _products_of(work: Work, kind: ModelShape, device: Device) -> tuple[float, float]:
+    """Those of one block of a kind; frozen matrices need no gradient of their own."""
     forward = backward = 0.0
-    tokens, r = work.tokens, work.job.adapters.r if work.job.adapters else 0
-    for matrix in work.model.matrices:
+    r = work.job.adapters.r if work.job.adapters else 0
+    for matrix in kind.matrices:
         rows, columns, count = matrix.rows, matrix.columns, matrix.count
+        # Tokens spread evenly over experts.
+        tokens = max(1, work.tokens * matrix.run // count)
         forward += count * device.product(tokens, rows, columns)
         backward += count * device.product(tokens, columns, rows)
         if work.inventory.trained(matrix.name):
@@ -228,12 +251,16 @@ def _attention_flops(work: Work) -> float:
     average = seen - seen * (seen - 1) / (2 * length)
     if work.execution.attn_implementation == "eager":
         average = length
-    return 4.0 * work.tokens * average * model.num_attention_heads * model.head_dim
+    if model.windowed_layers is not None and work.execution.attn_implementation != "eager":
+        whole = length - length * (length - 1) / (2 * length)
+        average = whole + (average - whole) * model.windowed_layers / model.num_layers
+    widths = model.head_dim + (model.value_head_dim or model.head_dim)
+    return 2.0 * work.tokens * average * model.num_attention_heads * widths
 
 
 def _loss_seconds(work: Work, device: Device) -> float:
     """Head and loss, forward and backward: three products and passes over the logits, in turn for each chunk."""
-    vocab, width = work.model.vocab_size, work.model.hidden_size
+    vocab, width = work.model.vocab_size, work.model.embedding_width
     chunks = -(-work.tokens // work.head_tokens)
     products = 2 * device.product(work.head_tokens, vocab, width)
     if chunks > 1:

@@ -19,7 +19,8 @@ class Work:
 
     Attributes:
         setting: what a block's saved bytes depend on.
-        saved: bytes per token a block keeps, without and with the execution's recompute.
+        saved_whole: bytes per token that the block which keeps most keeps without recompute.
+        saved: bytes per token that the mean block keeps with the execution's recompute.
     """
 
     job: Job
@@ -85,6 +86,14 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         inventory=inventory,
         types=types,
         setting=setting,
-        saved_whole=saved_bytes(model, setting, recompute="none"),
-        saved=saved_bytes(model, setting, recompute=execution.gradient_checkpointing),
+        saved_whole=max(saved_bytes(kind, setting, recompute="none") for kind in model.kinds),
+        saved=_mean_saved(model, setting, execution),
     )
+
+
+def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> float:
+    recompute = execution.gradient_checkpointing
+    kept = [(kind.num_layers, saved_bytes(kind, setting, recompute=recompute)) for kind in model.kinds]
+    if len(kept) == 1:
+        return kept[0][1]
+    return sum(count * of_one for count, of_one in kept) / model.num_layers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from statistics import median
 from typing import Any
 
@@ -11,7 +10,7 @@ from shardwise.report.fields import as_number, number, section, text, whole
 from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
 from shardwise.report.sources import Sources
 from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate
 
 #: Recorded rates are rounded and timed once; more than this is another definition of a token or of a second.
@@ -78,21 +77,10 @@ def flops_per_token(sources: Sources) -> float | None:
     if sources.plan is None or sources.job is None or tokens is None or not samples:
         return None
     try:
-        shape = _shape(sources.plan.model)
+        shape = ModelShape.from_json(sources.plan.model)
         return model_flops_per_token(shape, length=tokens / samples, lora=sources.job.adapters)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, OverflowError):
         return None
-
-
-def _shape(model: dict[str, Any]) -> ModelShape:
-    """The shape inside plan.json's model, which has more keys than the shape.
-
-    Raises:
-        KeyError, TypeError: the plan was made by hand or by another version.
-    """
-    plain: dict[str, Any] = {field.name: model[field.name] for field in fields(ModelShape) if field.name in model}
-    plain["matrices"] = tuple(Matrix(**matrix) for matrix in model["matrices"])
-    return ModelShape(**plain)
 
 
 def _every_step_recorded(records: Sequence[dict[str, Any]]) -> Check:

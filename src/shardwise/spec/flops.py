@@ -12,13 +12,23 @@ from shardwise.spec.model import Matrix, ModelShape
 
 
 def matrix_parameters(shape: ModelShape) -> int:
-    """Elements of all matrices a token is multiplied with: blocks and head (tied or not), not the embedding lookup."""
-    block = sum(matrix.count * matrix.rows * matrix.columns for matrix in shape.matrices)
-    return shape.num_layers * block + shape.vocab_size * shape.hidden_size
+    """Elements of all matrices a token is multiplied with: blocks and head (tied or not), not the embedding lookup.
+
+    Of experts, those that a token is routed to.
+    """
+    blocks = sum(
+        kind.num_layers * matrix.routed * matrix.rows * matrix.columns
+        for kind in shape.kinds
+        for matrix in kind.matrices
+    )
+    outer = sum(matrix.num_parameters for matrix in shape.outer_matrices)
+    return blocks + outer + shape.embedding_parameters
 
 
 def is_target(matrix: Matrix, targets: str | list[str]) -> bool:
     """Whether an adapter hangs on a matrix, by PEFT's rule: `all-linear`, or the end of its name."""
+    if not matrix.adaptable:
+        return False
     if targets == "all-linear":
         return True
     names = [targets] if isinstance(targets, str) else targets
@@ -27,8 +37,12 @@ def is_target(matrix: Matrix, targets: str | list[str]) -> bool:
 
 def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
     """Elements of all LoRA adapters: r * (rows + columns) for each target matrix (Hu et al., 2021, section 4)."""
-    targets = [matrix for matrix in shape.matrices if is_target(matrix, lora.target_modules)]
-    return shape.num_layers * sum(m.count * lora.r * (m.rows + m.columns) for m in targets)
+    return sum(
+        kind.num_layers * m.count * lora.r * (m.rows + m.columns)
+        for kind in shape.kinds
+        for m in kind.matrices
+        if is_target(m, lora.target_modules)
+    )
 
 
 def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | None) -> float:
@@ -39,7 +53,8 @@ def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | 
         length: mean tokens a sequence has, which attention reaches over.
         lora: adapters, or None where everything is trained.
     """
-    attention = 12 * shape.num_layers * shape.num_attention_heads * shape.head_dim * length
+    widths = shape.head_dim + (shape.value_head_dim or shape.head_dim)
+    attention = 6 * shape.num_layers * shape.num_attention_heads * widths * length
     if lora is None:
         return 6 * matrix_parameters(shape) + attention
     return 4 * matrix_parameters(shape) + 6 * adapter_parameters(shape, lora) + attention

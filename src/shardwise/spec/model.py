@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds.
 NormKind = Literal["rms", "layer", "gemma"]
 #: The tensors of a block that its matrices read; matrices that read the same one can share what is kept of it.
-Reads = Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
+Reads = Literal[
+    "attention_input",
+    "attention_output",
+    "mlp_input",
+    "mlp_product",
+    "expert_input",
+    "expert_product",
+    "query_latent",
+    "key_value_latent",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +34,10 @@ class Matrix:
         count: how many alike stand in one block (experts).
         reads: which tensor of the block is its input.
         transposed: the weight is stored as (columns, rows), as GPT-2's are.
+        stacked: all `count` of them are one parameter, whose first dim counts them.
+        adaptable: it is a module of its own, on which an adapter can hang; routers and stacked experts are not.
+        active: of `count` experts, those a token is routed to; None for all.
+        runs_all: the implementation runs a token through all `count` of them, whatever its route.
     """
 
     name: str
@@ -33,11 +47,25 @@ class Matrix:
     count: int = 1
     reads: Reads = "attention_input"
     transposed: bool = False
+    stacked: bool = False
+    adaptable: bool = True
+    active: int | None = None
+    runs_all: bool = False
 
     @property
     def num_parameters(self) -> int:
         """Weight and bias elements of all `count` matrices."""
         return self.count * (self.rows * self.columns + (self.rows if self.bias else 0))
+
+    @property
+    def routed(self) -> int:
+        """How many of the `count` a token's route goes through."""
+        return self.count if self.active is None else self.active
+
+    @property
+    def run(self) -> int:
+        """How many of the `count` a token is multiplied with in fact."""
+        return self.count if self.runs_all else self.routed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +73,7 @@ class Norm:
     """One normalisation of a block.
 
     Attributes:
-        size: elements of its weight.
+        size: elements of its weight, 0 where it has none.
         width: elements per token that it normalises; a norm of each head has a small weight and a wide input.
         bias: it has a bias of `size` elements too.
         count: how many alike it stands for, which share the `width` between them.
@@ -62,6 +90,26 @@ class Norm:
         """Weight and bias elements of all `count` norms."""
         return self.count * self.size * (2 if self.bias else 1)
 
+    @property
+    def groups(self) -> float:
+        """Means or variances it takes of one token: one for each stretch as long as its weight."""
+        return self.width / self.size if self.size else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherBlocks:
+    """The blocks of one kind, in a model whose blocks differ.
+
+    Attributes:
+        count: how many of the model's blocks are of this kind.
+        matrices: as in ModelShape.
+        norms: as in ModelShape.
+    """
+
+    count: int
+    matrices: tuple[Matrix, ...]
+    norms: tuple[Norm, ...]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
@@ -69,7 +117,8 @@ class ModelShape:
 
     Attributes:
         family: `model_type` of config.json.
-        matrices: the linear layers of one block, in order of execution.
+        num_layers: all blocks.
+        matrices: the linear layers of one block, in order of execution; of the usual kind where blocks differ.
         norm_parameters_per_layer: elements of the norms inside one block.
         final_norm_parameters: elements of the norm before the head.
         position_parameters: elements of a learned position table, 0 for rotary models.
@@ -83,6 +132,13 @@ class ModelShape:
         partial_rotary: queries and keys are rotated in part and joined again, which changes their memory layout.
         parallel_residual: attention and the MLP read the same residual stream.
         plain_head: logits are the head's output, with no cap or scale behind it.
+        other_blocks: the blocks that are not of the usual kind.
+        windowed_layers: how many blocks' attention has the window, None for all.
+        value_head_dim: width of a head's values where it is not `head_dim`.
+        embedding_size: width of the embedding and the head where it is not `hidden_size`.
+        outer_matrices: linear layers outside the blocks, beside the head.
+        outer_norms: norms outside the blocks, beside the final one.
+        eager_attention: the family's code has no other attention than the one written out.
     """
 
     family: str
@@ -110,11 +166,23 @@ class ModelShape:
     partial_rotary: bool = False
     parallel_residual: bool = False
     plain_head: bool = True
+    other_blocks: tuple[OtherBlocks, ...] = ()
+    windowed_layers: int | None = None
+    value_head_dim: int | None = None
+    embedding_size: int | None = None
+    outer_matrices: tuple[Matrix, ...] = ()
+    outer_norms: tuple[Norm, ...] = ()
+    eager_attention: bool = False
+
+    @property
+    def embedding_width(self) -> int:
+        """Elements of one token's embedding, and of what the head reads."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def embedding_parameters(self) -> int:
         """Elements of the token embedding."""
-        return self.vocab_size * self.hidden_size
+        return self.vocab_size * self.embedding_width
 
     @property
     def head_parameters(self) -> int:
@@ -124,8 +192,18 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Elements of one block."""
+        """Elements of one block, of the usual kind."""
         return sum(matrix.num_parameters for matrix in self.matrices) + self.norm_parameters_per_layer
+
+    @property
+    def block_parameters(self) -> int:
+        """Elements of all blocks."""
+        return sum(kind.num_layers * kind.layer_parameters for kind in self.kinds)
+
+    @property
+    def outer_parameters(self) -> int:
+        """Elements outside the blocks beside embedding, positions, final norm and head."""
+        return sum(part.num_parameters for part in (*self.outer_matrices, *self.outer_norms))
 
     @property
     def num_parameters(self) -> int:
@@ -133,8 +211,61 @@ class ModelShape:
         outside = (
             self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
         )
-        return self.num_layers * self.layer_parameters + outside
+        return self.block_parameters + outside + self.outer_parameters
+
+    @cached_property
+    def mlp_width(self) -> int:
+        """Intermediate elements of one token in the usual block, those of every expert it runs through added up."""
+        products = ("mlp_product", "expert_product")
+        return sum(m.columns * m.run for m in self.matrices if m.reads in products) or self.intermediate_size
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some block routes tokens to experts."""
+        return any(matrix.active is not None for kind in self.kinds for matrix in kind.matrices)
+
+    @cached_property
+    def kinds(self) -> tuple[ModelShape, ...]:
+        """One shape for each kind of block, the usual one first, as if the model had only the blocks of that kind."""
+        if not self.other_blocks:
+            return (self,)
+        usual = self.num_layers - sum(other.count for other in self.other_blocks)
+        return (
+            replace(self, num_layers=usual, other_blocks=()),
+            *(self._only(other) for other in self.other_blocks),
+        )
+
+    def _only(self, other: OtherBlocks) -> ModelShape:
+        return replace(
+            self,
+            num_layers=other.count,
+            matrices=other.matrices,
+            norms=other.norms,
+            norm_parameters_per_layer=sum(norm.num_parameters for norm in other.norms),
+            other_blocks=(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for plan.json."""
         return {**asdict(self), "num_parameters": self.num_parameters}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ModelShape:
+        """The shape that `to_json` wrote; keys that are not the shape's are passed over.
+
+        Raises:
+            KeyError, TypeError: the data was written by hand or by another version.
+        """
+        plain: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        plain["matrices"] = tuple(Matrix(**matrix) for matrix in data["matrices"])
+        for key, noun in (("outer_matrices", Matrix), ("norms", Norm), ("outer_norms", Norm)):
+            plain[key] = tuple(noun(**part) for part in plain.get(key, ()))
+        plain["other_blocks"] = tuple(
+            OtherBlocks(
+                count=other["count"],
+                matrices=tuple(Matrix(**matrix) for matrix in other["matrices"]),
+                norms=tuple(Norm(**norm) for norm in other["norms"]),
+            )
+            for other in plain.get("other_blocks", ())
+        )
+        return cls(**plain)
