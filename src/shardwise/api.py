@@ -31,7 +31,7 @@ from shardwise.launch.joined import (
     wait_for_first,
 )
 from shardwise.launch.lock import locked, take
-from shardwise.launch.workers import forget_last_launch, outcome_file, run_workers
+from shardwise.launch.workers import forget_last_launch, run_workers
 from shardwise.plan.search import make_plan
 from shardwise.report.collect import collect, write_report
 from shardwise.report.nouns import Comparison, Report
@@ -240,7 +240,7 @@ def _follow_first(
 
 
 def _result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
-    said = read_json(outcome_file(run)) or {}
+    said = read_json(run.outcome) or {}
     step = said.get("step")
     return TrainResult(run=run, outcome=outcome, step=step if isinstance(step, int) else None, report=report(run.root))
 

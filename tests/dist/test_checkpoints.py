@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.checkpoint import Checkpoints, create_states
+from shardwise.train.durable import remove_leftovers
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
@@ -125,6 +127,12 @@ def _point_outside(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+def _change_digit(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text.replace('"offsets": [\n            0', '"offsets": [\n            1', 1))
+    assert path.read_text() != text
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "a flipped bit": lambda folder: _flip_bit(folder / "rank-00001.safetensors"),
     "a truncated file": lambda folder: (folder / "rank-00000.safetensors").write_bytes(b"short"),
@@ -132,6 +140,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a broken manifest": lambda folder: (folder / "manifest.json").write_text("{"),
     "a manifest of another version": lambda folder: (folder / "manifest.json").write_text('{"format_version": 99}'),
     "a manifest that leaves the folder": _point_outside,
+    "a manifest with one digit changed": lambda folder: _change_digit(folder / "manifest.json"),
+    "a manifest of another step": lambda folder: shutil.copy(
+        folder.with_name("checkpoint-3") / "manifest.json", folder / "manifest.json"
+    ),
 }
 
 
@@ -150,6 +162,27 @@ def test_old_checkpoints_are_pruned_after_the_new_one_is_committed(saved: RunDir
     assert [step for step, _ in saved.checkpoints()] == [8, 5]
 
 
+def _resume_and_save(run: RunDirectory, chosen: Execution, step: int) -> int:
+    checkpoints = replace(composed(run, chosen).checkpoints, keep=1)
+    start = checkpoints.restore()
+    assert checkpoints.save(step)
+    return start
+
+
+def test_pruning_never_keeps_a_damaged_checkpoint_over_a_whole_one(saved: RunDirectory) -> None:
+    _flip_bit(saved.checkpoint(5) / "rank-00000.safetensors")
+    assert run_world(2, _resume_and_save, saved, LAYOUTS["fsdp"], 4) == [3, 3]
+    assert [step for step, _ in saved.checkpoints()] == [4]
+
+
+def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path: Path) -> None:
+    (tmp_path / ".final.replaced").mkdir()
+    (tmp_path / ".final.replaced" / "model.safetensors").touch()
+    (tmp_path / ".final.abcd1234").mkdir()
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["final"]
+
+
 def test_nothing_on_the_way_back_is_a_pickle(saved: RunDirectory) -> None:
     names = sorted(path.name for path in saved.checkpoint(5).iterdir())
     assert names == ["manifest.json", "rank-00000.safetensors", "rank-00001.safetensors"]
@@ -164,7 +197,7 @@ def _refusal(run: RunDirectory, chosen: Execution) -> str:
 
 
 def test_a_checkpoint_of_another_job_is_refused(saved: RunDirectory) -> None:
-    assert "another job or from other data" in run_world(2, _refusal, saved, LAYOUTS["fsdp"])[0]
+    assert "written by another job, from other data" in run_world(2, _refusal, saved, LAYOUTS["fsdp"])[0]
 
 
 def _fail_to_save(run: RunDirectory, chosen: Execution) -> bool:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train import save
+from shardwise.train import export, save
 from shardwise.train.check import main as check
 from shardwise.train.durable import SaveError
 from shardwise.train.journal import Journal
@@ -28,7 +28,7 @@ PROBE = torch.arange(3, 19).unsqueeze(0)
 
 
 def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> tuple[Trained, torch.Tensor]:
-    save.SHARD_BYTES = shard_bytes
+    export.SHARD_BYTES = shard_bytes
     built = composed(run, chosen)
     journal = Journal(run=run, rank=built.world.rank)
     train(built, start=0, journal=journal, stop=StopFlag())
@@ -91,12 +91,34 @@ def test_mixed_precision_saves_what_it_trained(method: str, make_job: Callable[.
     assert json.loads((final / "manifest.json").read_text())["files"]
 
 
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_final_keeps_the_type_its_source_was_stored_in(
+    method: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    import shutil
+
+    from transformers import AutoModelForCausalLM
+
+    source = tmp_path / "source"
+    shutil.copytree(models["untied"], source)
+    AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(source)
+    job = make_job(method=method, train={"max_steps": 2, "precision": "mixed"})
+    job = job.model_copy(update={"model": str(source)})
+    chosen = execution(Layout(dp_shard=2), micro_batch_size=4, precision="mixed")
+    final, _, _ = _finish(job, tmp_path / "run", chosen)
+    tensors = load_file(next(final.glob("*model.safetensors")))
+    expected = torch.bfloat16 if method == "full" else torch.float32  # adapters are small and stay as trained
+    assert {tensor.dtype for tensor in tensors.values()} == {expected}
+    if method == "full":
+        assert json.loads((final / "config.json").read_text())["dtype"] == "bfloat16"
+
+
 def test_the_manifest_holds_every_hash(make_job: Callable[..., Job], tmp_path: Path) -> None:
     import hashlib
 
     final, _, _ = _finish(make_job(train={"max_steps": 1}), tmp_path, execution())
     files = json.loads((final / "manifest.json").read_text())["files"]
-    assert "model.safetensors" in files
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
     for name, record in files.items():
         assert hashlib.sha256((final / name).read_bytes()).hexdigest() == record["sha256"]
 
@@ -165,6 +187,41 @@ def _save_a_model_that_moved(run: RunDirectory, chosen: Execution) -> str:
     except SaveError as error:
         return str(error)
     return "it was saved"
+
+
+def _fill_the_disk(run: RunDirectory, chosen: Execution) -> str:
+    """Rank 0's disk fills up in the middle of the weights; the others must not wait for it."""
+    built = composed(run, chosen)
+    real = export.ModelFiles.add
+    calls: list[str] = []
+
+    def full(self: export.ModelFiles, name: str, whole: torch.Tensor) -> None:
+        calls.append(name)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(self, name, whole)
+
+    export.ModelFiles.add = full  # type: ignore[method-assign]
+    model = built.model
+    with pytest.raises(SaveError) as caught:
+        save_final(
+            model.result,
+            run=run,
+            world=built.world,
+            journal=Journal(run=run, rank=built.world.rank),
+            spread=model.spread,
+            types=model.types,
+            probe=PROBE,
+        )
+    return str(caught.value)
+
+
+def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    said = run_world(2, _fill_the_disk, prepare_cell(make_job(), tmp_path), FSDP)
+    assert said[0] == said[1]
+    assert "failed on rank 0: OSError" in said[0]
+    assert "No space left on device" in said[0]
+    assert not list(tmp_path.glob(".final*"))
 
 
 def test_a_folder_that_is_not_the_live_model_never_becomes_final(make_job: Callable[..., Job], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from shardwise.models.load import local_window
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import GuardError, agree, check_layout, check_replicas
+from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_replicas
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
@@ -122,6 +123,19 @@ def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     check_layout(built.world, built.model.parameters)
     object.__setattr__(built.world, "layout", pretend)
     return _sentence(GuardError, lambda: check_layout(built.world, built.model.parameters))
+
+
+def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:
+    built = composed(run, chosen)
+    batch = next(iter(built.batches.from_(0)))
+    check_batches(built.world, batch)
+    everything = replace(batch, micro_batches=(replace(batch.micro_batches[0], sample_ids=batch.sample_ids[:4]),))
+    return _sentence(GuardError, lambda: check_batches(built.world, everything))
+
+
+def test_two_copies_that_train_on_the_same_rows_are_found(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    said = run_world(2, _overlapping_shares, prepare_cell(make_job(), tmp_path), DDP)[0]
+    assert "2 shares of the batch hold 8 samples, 4 of them different; the global batch has 8" in said
 
 
 @pytest.mark.parametrize(("chosen", "pretend"), [(DDP, Layout(dp_shard=2)), (FSDP, Layout(dp_replicate=2))])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.launch.processes import LAUNCH, PROC
-from shardwise.spec.run import RunDirectory
+from shardwise.launch.processes import PROC
+from shardwise.spec.run import LAUNCH, RunDirectory
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="starts torch.distributed.run")
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shardwise.catalog.files import TOKENIZER_PATTERNS
 from shardwise.data.fingerprint import FileState, file_state, sha256_of
 from shardwise.data.sources import Source
 from shardwise.errors import DataError, Problem
@@ -30,19 +31,8 @@ from shardwise.spec.run import sync_folder
 #: Raised whenever the meaning or the layout of prepared data changes.
 FORMAT_VERSION = 1
 
-#: Files of a model folder that decide how text becomes ids.
-TOKENIZER_FILES = (
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "additional_chat_templates/*",
-    "vocab*",
-    "merges*",
-    "*.model",
-    "*.tiktoken",
-    "config.json",
-)
+#: config.json says how large the vocabulary is.
+TOKENIZER_FILES = (*TOKENIZER_PATTERNS, "config.json")
 
 
 def cache_root() -> Path:

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardwise.errors import InputError
-from shardwise.launch.processes import LAUNCH
 from shardwise.spec.cluster import DeviceKind
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import LAUNCH, RunDirectory
 
 WORKER = "shardwise.train.worker"
 PREPARATION = "shardwise.data.prepare"

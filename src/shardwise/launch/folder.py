@@ -6,33 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
-from shardwise.launch.workers import outcome_file
-from shardwise.spec.job import Job, read_job
+from shardwise.spec.job import HOW_IT_RUNS, Job, read_job
 from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
-
-#: What may differ when a run goes on: where and how fast it runs, what is written, but nothing that changes the result.
-MAY_CHANGE = frozenset(
-    {
-        "hardware",
-        "goal",
-        "layout",
-        "output_dir",
-        "data.num_rows",
-        "train.logging_steps",
-        "train.report_to",
-        "train.save_steps",
-        "train.save_total_limit",
-        "train.eval_steps",
-        "train.micro_batch_size",
-        "train.gradient_checkpointing",
-        "train.offload",
-        "train.loss",
-        "train.attn_implementation",
-        "train.compile",
-    }
-)
-
 
 #: What may lie in a folder before its first run got far enough to be one.
 BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
@@ -77,7 +53,7 @@ def _check_empty(run: RunDirectory) -> None:
 
 def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:
     """The first key, in the order of the job file, whose value differs and may not: (key, before, now)."""
-    if name in MAY_CHANGE or before == now:
+    if name in HOW_IT_RUNS or before == now:
         return None
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return (name, cast(Any, before), now)
@@ -91,7 +67,7 @@ def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, A
 
 def is_finished(run: RunDirectory) -> bool:
     """The run there has come to its end and its result lies in final/."""
-    outcome = read_json(outcome_file(run)) or {}
+    outcome = read_json(run.outcome) or {}
     return outcome.get("outcome") == "finished" and run.final.is_dir() and any(run.final.iterdir())
 
 

@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-LAUNCH = "SHARDWISE_LAUNCH"
+from shardwise.spec.run import LAUNCH
 
 PROC = Path("/proc")
 

@@ -41,19 +41,9 @@ class Outcome:
     step: int | None = None
 
 
-def outcome_file(run: RunDirectory) -> Path:
-    """How rank 0 says the run ended: `outcome`, `signal`, `step`."""
-    return run.logs / "outcome.json"
-
-
-def pid_file(run: RunDirectory, rank: int) -> Path:
-    """Where a worker says which process it is, once it listens to signals."""
-    return run.logs / f"rank_{rank}.pid"
-
-
 def forget_last_launch(run: RunDirectory) -> None:
     """Removes what an earlier launch said of its ranks and its end."""
-    outcome_file(run).unlink(missing_ok=True)
+    run.outcome.unlink(missing_ok=True)
     for pattern in ("rank_*.pid", "rank_*.failure.json"):
         for path in run.logs.glob(pattern):
             path.unlink(missing_ok=True)
@@ -171,7 +161,7 @@ class _Watch:
             send(pid, number)
 
     def _ranks(self) -> frozenset[int]:
-        written = (_read_pid(pid_file(self._run, rank)) for rank in range(self._processes))
+        written = (_read_pid(self._run.rank_pid(rank)) for rank in range(self._processes))
         return frozenset(pid for pid in written if pid is not None) & of_launch(self._launch)
 
     def _end_survivors(self) -> None:
@@ -205,7 +195,7 @@ def _read_pid(path: Path) -> int | None:
 
 def _conclude(run: RunDirectory, *, code: int, watch: _Watch, requests: StopRequests, processes: int) -> Outcome:
     asked = requests.first
-    said = read_json(outcome_file(run)) or {}
+    said = read_json(run.outcome) or {}
     step = said.get("step") if isinstance(said.get("step"), int) else None
     if asked is not None and requests.is_urgent:
         raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)

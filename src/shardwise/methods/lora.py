@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardwise.errors import JobError
+from shardwise.errors import JobError, UnsupportedError
 from shardwise.spec.job import LoraSpec
-
-_ADAPTER = "default"
 
 
 def peft_config(lora: LoraSpec) -> Any:
@@ -72,17 +70,17 @@ def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Te
 
     A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero, as in PEFT (Hu et al.,
     2021, use a Gaussian A); the random stream is this parameter's own.
+
+    Raises:
+        UnsupportedError: the adapter has other parts, such as DoRA's magnitude, whose start depends on the base.
     """
     if not is_adapter(name):
         return None
-    if "lora_A" not in name:
+    if ".lora_B." in name:
         return torch.zeros(shape)
+    if ".lora_A." not in name:
+        raise UnsupportedError(f"{name} is neither LoRA's A nor its B, and this version trains no other adapter")
     digest = hashlib.sha256(f"{seed}/{name}/{shape}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     bound = 1 / math.sqrt(math.prod(shape[1:]))
     return (torch.rand(shape, generator=generator) * 2 - 1) * bound
-
-
-def adapter_name_on_disk(name: str) -> str:
-    """PEFT's name of an adapter tensor in adapter_model.safetensors."""
-    return "base_model.model." + name.replace(f".modules_to_save.{_ADAPTER}", "").replace(f".{_ADAPTER}", "")

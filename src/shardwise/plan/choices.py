@@ -163,6 +163,8 @@ def micro_batch_sizes(job: Job, layout: Layout) -> list[int]:
     """Powers of two, and divisors of what one rank sees of a global batch; in growing order."""
     if job.train.micro_batch_size != "auto":
         return [job.train.micro_batch_size]
+    if job.data.packing and str(job.train.attn_implementation).startswith("flash"):
+        return [1]  # spec/support.py says why
     share = -(-job.train.global_batch_size // layout.data_world_size)
     powers = {1 << e for e in range(_LARGEST_POWER.bit_length()) if 1 << e <= share}
     divisors = {n for n in range(1, min(_LARGEST_DIVISOR, isqrt(share) * share) + 1) if share % n == 0}

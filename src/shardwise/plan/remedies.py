@@ -35,7 +35,7 @@ def _fits(question: Question) -> bool:
         if choice.reason is not None:
             continue
         groups = [group[:1] for group in executions(question.job, question.model, choice)]
-        if execution_refusals(question.job, groups[0][0]):
+        if execution_refusals(question.job, groups[0][0], model=question.model):
             continue
         if any(m.peak_high_bytes <= m.capacity_bytes for _, m in forecasts(question, choice, groups)):
             return True

@@ -91,7 +91,7 @@ def _search(question: Question, choice: Choice) -> _Found:
     if choice.reason is not None:
         return _Found(rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason=choice.reason))
     groups = list(executions(question.job, question.model, choice))
-    refusals = execution_refusals(question.job, groups[0][0])
+    refusals = execution_refusals(question.job, groups[0][0], model=question.model)
     if refusals:
         reason = untrainable(work_on(question, choice, groups[0][0]), refusals)
         return _Found(rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason=reason))

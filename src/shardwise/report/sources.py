@@ -61,7 +61,7 @@ def read_sources(run: RunDirectory) -> Sources:
         measured=_json(gaps, run.measured),
         data=_json(gaps, run.data),
         environment=_json(gaps, run.environment),
-        outcome=_json([], run.logs / "outcome.json"),
+        outcome=_json([], run.outcome),
         events=events or [],
         failures=_failures(run),
         gaps=tuple(gaps),

@@ -42,6 +42,29 @@ RowFormat = Literal[
 ]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
 
+#: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
+#: between a run and its resumption.
+HOW_IT_RUNS = frozenset(
+    {
+        "hardware",
+        "goal",
+        "layout",
+        "output_dir",
+        "data.num_rows",
+        "train.logging_steps",
+        "train.report_to",
+        "train.save_steps",
+        "train.save_total_limit",
+        "train.eval_steps",
+        "train.micro_batch_size",
+        "train.gradient_checkpointing",
+        "train.offload",
+        "train.loss",
+        "train.attn_implementation",
+        "train.compile",
+    }
+)
+
 Whole = Annotated[int, Field(ge=1, le=10**15)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -117,7 +140,7 @@ class LoraSpec(_Spec):
     r: Whole = 16
     lora_alpha: Positive = 32
     lora_dropout: Share = 0.0
-    target_modules: str | list[str] = "all-linear"
+    target_modules: Literal["all-linear"] | list[str] = "all-linear"
     use_rslora: bool = False
     use_dora: bool = False
     modules_to_save: list[str] = Field(default_factory=list[str])
@@ -180,9 +203,17 @@ class TrainSpec(_Spec):
             raise ValueError(f"momentum is set, which optimizer {self.optimizer} does not have; write optimizer: sgd")
         return self
 
+    @model_validator(mode="after")
+    def _adam_constants_have_an_effect(self) -> Self:
+        fields = type(self).model_fields
+        changed = [n for n in ("adam_beta1", "adam_beta2", "adam_epsilon") if getattr(self, n) != fields[n].default]
+        if changed and self.optimizer == "sgd":
+            raise ValueError(f"{changed[0]} is set, which optimizer sgd does not have; remove it")
+        return self
+
 
 class LayoutSpec(_Spec):
-    """A product of axes; what is left out is 1."""
+    """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever else is stated."""
 
     dp_replicate: Whole = 1
     dp_shard: Whole = 1
@@ -197,11 +228,17 @@ class LayoutSpec(_Spec):
     @model_validator(mode="after")
     def _degrees_agree(self) -> Self:
         self.to_layout()
+        if self.dp_shard == 1 and (self.zero_stage != 3 or not self.reshard_after_forward):
+            raise ValueError("zero_stage and reshard_after_forward have no effect without dp_shard; remove them")
+        if self.pp == 1 and self.schedule != "1f1b":
+            raise ValueError(f"schedule {self.schedule} has no effect without pp; remove it")
         return self
 
     def to_layout(self) -> Layout:
         """The noun both wings use."""
-        return Layout(**self.model_dump())
+        degrees: dict[str, Any] = self.model_dump()
+        degrees["reshard_after_forward"] = self.reshard_after_forward and self.zero_stage == 3
+        return Layout(**degrees)
 
 
 class Job(_Spec):
@@ -227,6 +264,14 @@ class Job(_Spec):
     def _lora_matches_method(self) -> Self:
         if self.lora is not None and self.method == "full":
             raise ValueError("lora: is set but method is full; write method: lora (or qlora), or remove lora:")
+        return self
+
+    @model_validator(mode="after")
+    def _evaluation_has_data(self) -> Self:
+        if self.train.eval_steps and not (self.data.eval_path or self.data.eval_fraction or self.data.num_rows):
+            raise ValueError(
+                "train: eval_steps is set but there is nothing to evaluate on; add data.eval_fraction or data.eval_path"
+            )
         return self
 
     @property

@@ -32,6 +32,9 @@ METRIC_KEYS = (
 
 CHECKPOINT_PREFIX = "checkpoint-"
 
+#: Set in the environment of workers that `shardwise train` started itself, to the name of that launch.
+LAUNCH = "SHARDWISE_LAUNCH"
+
 
 @dataclass(frozen=True)
 class RunDirectory:
@@ -102,6 +105,15 @@ class RunDirectory:
     def rank_log(self, rank: int) -> Path:
         """Output of one rank."""
         return self.logs / f"rank_{rank}.log"
+
+    def rank_pid(self, rank: int) -> Path:
+        """The pid of one rank, written once it listens to signals."""
+        return self.logs / f"rank_{rank}.pid"
+
+    @property
+    def outcome(self) -> Path:
+        """How rank 0 says the run ended: `outcome`, `signal`, `step`, and whether that step was saved."""
+        return self.logs / "outcome.json"
 
     def rank_failure(self, rank: int) -> Path:
         """First cause of one rank's failure: `time, rank, phase, error, message, file, line`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.model import ModelShape
 
 #: strategy -> methods that train under it, with the same result as on one process.
 TRAINABLE: dict[str, tuple[str, ...]] = {
@@ -23,6 +24,8 @@ OFFLOADS = ("none",)
 def refusal(*, method: str, layout: Layout) -> str | None:
     """Why a layout cannot be trained with a method, and the nearest one that can; None where it can."""
     strategy = layout.strategy
+    if layout.ep > 1:
+        return "expert parallel (ep) is not trained by this version; write ep: 1"
     if strategy not in TRAINABLE:
         nearest = "ddp" if layout.world_size > 1 else "single"
         if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1:
@@ -33,9 +36,18 @@ def refusal(*, method: str, layout: Layout) -> str | None:
     return None
 
 
-def execution_refusals(job: Job, execution: Execution) -> list[str]:
-    """Every reason why an execution of a job cannot be trained; empty where it can."""
+def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
+    """Every reason why an execution of a job cannot be trained; empty where it can.
+
+    Args:
+        model: the job's model, where it has been read already.
+    """
     reasons = [refusal(method=job.method, layout=execution.layout)]
+    if model is not None:
+        reasons += _model_refusals(model, execution)
+    if job.data.packing and execution.attn_implementation.startswith("flash") and execution.micro_batch_size > 1:
+        # transformers tells packed documents apart by their positions for one sequence at a time only.
+        reasons.append(f"packing with {execution.attn_implementation} needs train.micro_batch_size: 1, or use sdpa")
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:
@@ -43,3 +55,12 @@ def execution_refusals(job: Job, execution: Execution) -> list[str]:
     if execution.offload not in OFFLOADS:
         reasons.append(f"offload {execution.offload} is not trained by this version; use none")
     return [reason for reason in reasons if reason]
+
+
+def _model_refusals(model: ModelShape, execution: Execution) -> list[str]:
+    reasons: list[str] = []
+    if model.has_experts:
+        reasons.append(f"{model.family} is a mixture of experts, which is planned but not trained by this version")
+    if execution.loss == "chunked" and not model.plain_head:
+        reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
+    return reasons

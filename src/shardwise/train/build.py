@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,18 +22,18 @@ from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, parallelize
 from shardwise.parallel.mesh import World
 from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.job import Job
+from shardwise.spec.job import HOW_IT_RUNS, Job
 from shardwise.spec.layout import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.spec.support import execution_refusals
 from shardwise.train.checkpoint import Checkpoints
+from shardwise.train.export import Result
 from shardwise.train.journal import Journal
 from shardwise.train.loss import LossModule
 from shardwise.train.memory import MemoryMeter
 from shardwise.train.metrics import Metrics, Rates
 from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.precision import TYPES, Types
-from shardwise.train.save import Result
 from shardwise.train.step import Step
 from shardwise.train.trackers import Trackers, open_trackers
 
@@ -86,13 +86,14 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
         ModelError: the model folder cannot be used.
     """
-    reasons = execution_refusals(job, execution)
+    reasons = execution_refusals(job, execution, model=read_model(job.model))
     if reasons:
         raise UnsupportedError("; ".join(reasons))
     types = TYPES[execution.precision]
     source = find_model_folder(job.model)
     weights = Weights(source)
     config = read_config(source)
+    source_dtype = _source_dtype(config)  # read now: building sets the configuration's type to the built one
     model = build_on_meta(config, attn_implementation=execution.attn_implementation)
     adapters = add_adapters(model, job.adapters, base_model=_base_model(job, source)) if job.adapters else None
     _set_types(model, types)
@@ -114,7 +115,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         model=model,
         adapters=adapters,
         source=source,
-        source_dtype=_source_dtype(config),
+        source_dtype=source_dtype,
         parameters=list(model.named_parameters()),
         chat_template=chat_template,
     )
@@ -243,29 +244,11 @@ def _trackers(run: RunDirectory, job: Job, *, world: World, journal: Journal) ->
     return open_trackers(job, run, complain=journal.say) if world.is_first else Trackers({}, complain=journal.say)
 
 
-#: Fields of a job that say how it runs or what is shown, not what is trained; they may change between resumptions.
-_NOT_TRAINING = ("output_dir", "hardware", "goal", "layout")
-_NOT_TRAINING_TRAIN = (
-    "save_steps",
-    "save_total_limit",
-    "eval_steps",
-    "logging_steps",
-    "report_to",
-    "micro_batch_size",
-    "gradient_checkpointing",
-    "offload",
-    "loss",
-    "attn_implementation",
-    "compile",
-)
-
-
 def _fingerprint(job: Job, prepared: dict[str, Any]) -> str:
     """A hash of what is trained, on what: the same on every layout."""
     plain = job.to_json()
-    for key in _NOT_TRAINING:
-        plain.pop(key)
-    for key in _NOT_TRAINING_TRAIN:
-        cast(dict[str, Any], plain["train"]).pop(key)
+    for key in HOW_IT_RUNS:
+        section, _, name = key.rpartition(".")
+        (plain[section] if section else plain).pop(name)
     text = json.dumps({"job": plain, "data": prepared["fingerprint"]}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-#: Largest difference of logits over their standard deviation. The same kernels on the same values agree far better in
-#: float32; in bfloat16 one rounding of a weight or sum moves a logit by up to 2^-8 of its size.
-TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}
+#: Root mean square of the difference of logits over their standard deviation. The same values agree far better than
+#: this in float32; in bfloat16 roundings of 2^-8 add up over the layers, and a GPU's kernels add in another order.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.01}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -86,13 +86,13 @@ def _not_finite(folder: Path) -> list[str]:
 
 @torch.no_grad()
 def _difference(model: Any, request: dict[str, torch.Tensor], *, compute: torch.dtype) -> float:
-    """Largest difference of logits, over the standard deviation of the live ones."""
+    """Root mean square difference of logits, over the standard deviation of the live ones."""
     model = model.to(compute).eval()
     logits = model(input_ids=request["probe"], use_cache=False).logits.float()
     live = request["logits"]
     if logits.shape != live.shape:
         return float("inf")
-    return ((logits - live).abs().max() / live.std().clamp_min(1e-6)).item()
+    return ((logits - live).square().mean().sqrt() / live.std().clamp_min(1e-6)).item()
 
 
 if __name__ == "__main__":

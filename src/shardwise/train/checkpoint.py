@@ -8,6 +8,7 @@ checkpoint-200/
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from torch import nn
 from shardwise import __version__
 from shardwise.errors import ModelError, Problem
 from shardwise.parallel.mesh import World
-from shardwise.spec.run import RunDirectory, write_json
+from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.durable import SaveError, file_fault, seal, staged, together
 from shardwise.train.guards import gather
 from shardwise.train.journal import Journal
@@ -66,7 +67,7 @@ class Checkpoints:
             self.journal.say(f"WARNING: checkpoint-{step} was not saved: {error}")
             return False
         if self.world.is_first:
-            self._prune()
+            self._prune(newest=step)
         return True
 
     def _write(self, folder: Path, step: int) -> None:
@@ -77,6 +78,7 @@ class Checkpoints:
         record = together(self.world, lambda: seal(folder / name), what="syncing a checkpoint")
         written = gather(self.world, {"file": name, **record, "pieces": [_describe(p) for p in pieces]})
         manifest = self._manifest(step, written)
+        manifest["sha256"] = _digest(manifest)
         first = self.world.is_first
         together(
             self.world,
@@ -119,12 +121,20 @@ class Checkpoints:
             "files": {entry["file"]: {"size": entry["size"], "sha256": entry["sha256"]} for entry in written},
         }
 
-    def _prune(self) -> None:
-        """Removes old checkpoints, after the new one is committed."""
+    def _prune(self, *, newest: int) -> None:
+        """Removes old checkpoints, after the new one is committed; what is later than it was skipped as damaged."""
         if self.keep is None:
             return
-        for _, folder in self.run.checkpoints()[self.keep :]:
+        older = [(step, folder) for step, folder in self.run.checkpoints() if step != newest]
+        whole = [folder for step, folder in older if step < newest]
+        damaged = [folder for step, folder in older if step > newest]
+        for folder in whole[self.keep - 1 :] + damaged:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def remove(self, step: int) -> None:
+        """Removes one checkpoint that has served its purpose."""
+        if self.world.is_first:
+            shutil.rmtree(self.run.checkpoint(step), ignore_errors=True)
 
     def restore(self) -> int:
         """Loads the newest checkpoint that verifies; a bad one is named and skipped.
@@ -133,14 +143,18 @@ class Checkpoints:
             Its step, or 0 where there is none.
 
         Raises:
-            ModelError: the newest checkpoint belongs to another job or other data.
+            ModelError: the newest whole checkpoint belongs to another job or other data.
         """
         for step, folder in self.run.checkpoints():
             faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
             if faults:
                 self.journal.say(f"WARNING: {folder.name} is damaged and is skipped: {faults[0]}")
                 continue
-            self._load(folder)
+            try:
+                self._load(folder)
+            except SaveError as error:
+                self.journal.say(f"WARNING: {folder.name} is damaged and is skipped: {error}")
+                continue
             self.journal.say(f"resuming from {folder.name}")
             return step
         return 0
@@ -149,7 +163,7 @@ class Checkpoints:
         """What is wrong with a checkpoint, from this rank's share of its files."""
         try:
             manifest = _read_manifest(folder)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read: {error}"
         files = sorted(manifest["files"].items())
         faults = (file_fault(folder / name, record) for name, record in files[self.world.rank :: self.world.size])
@@ -158,7 +172,10 @@ class Checkpoints:
     def _load(self, folder: Path) -> None:
         manifest = _read_manifest(folder)
         if manifest["fingerprint"] != self.fingerprint:
-            message = "was written by another job or from other data; use another output_dir, or the former job"
+            message = (
+                "was written by another job, from other data, or with other versions of transformers and tokenizers; "
+                "use another output_dir, or what it was written with"
+            )
             raise ModelError(Problem(where=str(folder), message=message))
         together(self.world, lambda: self._fill(folder, manifest), what=f"loading {folder.name}")
 
@@ -198,13 +215,23 @@ def _describe(p: Piece) -> dict[str, Any]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    manifest = cast(dict[str, Any], json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
-    if manifest["format_version"] != FORMAT_VERSION:
-        raise ValueError(f"format version {manifest['format_version']}; this program reads {FORMAT_VERSION}")
+    whole = cast(dict[str, Any], json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
+    if whole["format_version"] != FORMAT_VERSION:
+        raise ValueError(f"format version {whole['format_version']}; this program reads {FORMAT_VERSION}")
+    manifest = {key: value for key, value in whole.items() if key != "sha256"}
+    if whole["sha256"] != _digest(manifest):
+        raise ValueError("it is not what was written (its sha256 differs)")
+    if folder.name != f"{CHECKPOINT_PREFIX}{manifest['step']}":
+        raise ValueError(f"it is of step {manifest['step']}")
     for name in manifest["files"]:
         if Path(name).name != name:
             raise ValueError(f"names {name!r}, which is not a plain file name")
     return manifest
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    """sha256 over the manifest's own content."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -104,7 +104,11 @@ def file_fault(path: Path, recorded: dict[str, Any]) -> str | None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes staged folders that an earlier run was killed in."""
+    """Removes staged folders that an earlier run was killed in; what was being replaced gets its name back."""
+    for replaced in folder.glob(".*.replaced"):
+        target = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
+        if not target.exists():
+            replaced.rename(target)
     for pattern in (".checkpoint-*", ".final.*"):
         for leftover in folder.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)

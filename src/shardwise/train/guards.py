@@ -6,7 +6,6 @@ gradient that became NaN and was stepped on.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from shardwise.data.batches import GlobalBatch
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 
@@ -48,16 +48,23 @@ def agree(world: World, facts: dict[str, Any]) -> None:
                 )
 
 
-def replicated_digest(parameters: Iterable[tuple[str, nn.Parameter]], *, trainable_only: bool) -> str:
-    """A hash of the bytes this rank holds of every parameter."""
-    digest = hashlib.sha256()
-    for name, parameter in parameters:
-        if trainable_only and not parameter.requires_grad:
+_WHOLE_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksums(parameters: Iterable[tuple[str, nn.Parameter]]) -> tuple[int, ...]:
+    """One sum over the bits of each trained parameter that this rank holds, taken on its device.
+
+    Replicas that are alike have like sums; one differing bit changes a sum. Nothing is copied off the device but the
+    sums, so that it can be done often.
+    """
+    sums: list[torch.Tensor] = []
+    for _, parameter in parameters:
+        if not parameter.requires_grad:
             continue
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        digest.update(name.encode())
-        digest.update(local.detach().contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes())
-    return digest.hexdigest()
+        local = (parameter.to_local() if isinstance(parameter, DTensor) else parameter).detach()
+        bits = local.contiguous().flatten().view(_WHOLE_TYPES[local.element_size()])
+        sums.append(bits.sum(dtype=torch.int64))
+    return tuple(torch.stack(sums).tolist()) if sums else ()
 
 
 def check_replicas(world: World, parameters: list[tuple[str, nn.Parameter]], *, when: str) -> None:
@@ -68,10 +75,9 @@ def check_replicas(world: World, parameters: list[tuple[str, nn.Parameter]], *, 
     """
     if world.layout.dp_replicate == 1:
         return
-    mine = replicated_digest(parameters, trainable_only=True)
-    digests = gather(world, mine)
-    for rank, digest in enumerate(digests):
-        if _shard_of(world, rank) == _shard_of(world, world.rank) and digest != mine:
+    mine = checksums(parameters)
+    for rank, theirs in enumerate(gather(world, mine)):
+        if _shard_of(world, rank) == _shard_of(world, world.rank) and theirs != mine:
             raise GuardError(
                 f"{when}: rank {rank} and rank {world.rank} hold different trained weights, though they are replicas; "
                 "the run was stopped because each would train its own model"
@@ -84,20 +90,42 @@ def _shard_of(world: World, rank: int) -> tuple[int, ...]:
 
 
 def check_layout(world: World, parameters: list[tuple[str, nn.Parameter]]) -> None:
-    """Reads the layout back from live tensors: this rank must hold its share of the weights and no more.
+    """Reads the layout back from live tensors: this rank must hold its rows of every weight, no more and no fewer.
 
     Raises:
-        GuardError: more or fewer elements are held than the layout says.
+        GuardError: names the first weight of which this rank holds something else.
     """
-    held = sum((p.to_local() if isinstance(p, DTensor) else p).numel() for _, p in parameters)
-    whole = sum(p.numel() for _, p in parameters)
-    shards = world.layout.dp_shard if world.layout.zero_stage > 1 else 1
-    # Dim-0 chunks are uneven by at most one row-block per parameter.
-    slack = sum(math.ceil(p.shape[0] / shards) * math.prod(p.shape[1:]) for _, p in parameters if p.ndim)
-    if held > max(slack, math.ceil(whole / shards)) or (shards == 1 and held != whole):
+    layout = world.layout
+    shard = layout.coordinates(world.rank).dp_shard
+    for name, parameter in parameters:
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        rows = _rows_of_shard(parameter.shape[0], degree=layout.dp_shard, index=shard)
+        if local.numel() != rows * math.prod(parameter.shape[1:]):
+            raise GuardError(
+                f"rank {world.rank} holds {local.numel()} of the {parameter.numel()} elements of {name}; the layout "
+                f"{layout.strategy} gives it {rows} of {parameter.shape[0]} rows. What was asked is not what runs"
+            )
+
+
+def _rows_of_shard(rows: int, *, degree: int, index: int) -> int:
+    """Rows of a tensor that one shard keeps, as `torch.chunk` cuts them."""
+    chunk = math.ceil(rows / degree)
+    return max(0, min(chunk, rows - index * chunk))
+
+
+def check_batches(world: World, batch: GlobalBatch) -> None:
+    """Ranks must see different samples that together are the global batch.
+
+    Raises:
+        GuardError: a sample is seen twice, or not at all.
+    """
+    mine = [sample for micro in batch.micro_batches for sample in micro.sample_ids if sample >= 0]
+    shares = {world.layout.data_rank(rank): seen for rank, seen in enumerate(gather(world, mine))}
+    seen = sorted(sample for share in shares.values() for sample in share)
+    if seen != sorted(batch.sample_ids):
         raise GuardError(
-            f"rank {world.rank} holds {held} weight elements; the layout {world.layout.strategy} gives it "
-            f"at most {slack} of {whole}. What was asked is not what runs"
+            f"step {batch.step}: {len(shares)} shares of the batch hold {len(seen)} samples, {len(set(seen))} of them "
+            f"different; the global batch has {len(batch.sample_ids)}. Ranks do not see the samples they should"
         )
 
 

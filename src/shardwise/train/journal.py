@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,28 @@ class Journal:
     phase: str = "starting"
     step: int = 0
     _began: float = field(default_factory=time.monotonic)
+    _complained: bool = False
 
     def started(self) -> None:
         """Leaves the pid, by which the launcher passes on signals, and forgets an earlier failure."""
         self.run.rank_failure(self.rank).unlink(missing_ok=True)
-        write_text(self.run.logs / f"rank_{self.rank}.pid", f"{os.getpid()}\n")
+        write_text(self.run.rank_pid(self.rank), f"{os.getpid()}\n")
 
     def enter(self, phase: str, **detail: Any) -> None:
         """Notes a new phase."""
         self.phase = phase
         if self.rank == 0:
-            announce(self.run, phase, **detail)
+            self.note(lambda: announce(self.run, phase, **detail))
         self.say(f"{phase}" + "".join(f", {name} {value}" for name, value in detail.items()))
+
+    def note(self, write: Callable[[], None]) -> None:
+        """Writes something whose loss harms nobody; a disk that is full or gone is said once and stops nothing."""
+        try:
+            write()
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                self.say(f"WARNING: {error.filename or self.run.root} cannot be written ({error.strerror}); going on")
 
     def say(self, line: str) -> None:
         """A plain line on rank 0's standard output, which may have gone away."""
@@ -49,10 +60,11 @@ class Journal:
         except OSError:
             return
 
-    def outcome(self, outcome: str, *, signal: int | None) -> None:
-        """Notes how the run ended."""
+    def outcome(self, outcome: str, *, signal: int | None, saved_step: int | None = None) -> None:
+        """Notes how the run ended, and the step of the checkpoint that the next start goes on from."""
         if self.rank == 0:
-            write_json(self.run.logs / "outcome.json", {"outcome": outcome, "signal": signal, "step": self.step})
+            ended = {"outcome": outcome, "signal": signal, "step": self.step, "saved_step": saved_step}
+            write_json(self.run.outcome, ended)
 
     def failed(self, error: BaseException) -> None:
         """Leaves the cause of this worker's failure, with the deepest place in this program or its caller."""

@@ -21,10 +21,12 @@ class Outcome:
     Attributes:
         steps: optimizer steps done in all.
         signal: the signal it stopped on, or 0 if it finished.
+        saved: whether the last step is in a checkpoint.
     """
 
     steps: int
     signal: int = 0
+    saved: bool = False
 
 
 def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outcome:
@@ -56,15 +58,15 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         pulse = build.metrics.pulse(stop=stop.number)
         eval_loss = evaluate(build) if last or _due(batch.step, train_spec.eval_steps) else None
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
-        stopping = bool(pulse.stop) and not last
-        saving = stopping or _due(batch.step, train_spec.save_steps)
-        if saving or last or _due(batch.step, REPLICA_CHECK_STEPS):
+        # The last step is saved too: what comes after it can still fail, and must not cost the training.
+        saving = last or pulse.stop or _due(batch.step, train_spec.save_steps)
+        if saving or _due(batch.step, REPLICA_CHECK_STEPS):
             check_replicas(build.world, build.model.parameters, when=f"after step {batch.step}")
-        if saving:
-            build.checkpoints.save(batch.step)
-        if stopping:
-            return Outcome(steps=batch.step, signal=pulse.stop)
-    return Outcome(steps=total)
+        saved = bool(saving) and build.checkpoints.save(batch.step)
+        if last or pulse.stop:
+            return Outcome(steps=batch.step, signal=0 if last else pulse.stop, saved=saved)
+        build.metrics.edge()
+    return Outcome(steps=total, saved=True)
 
 
 def _due(step: int, every: int) -> bool:

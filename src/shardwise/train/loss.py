@@ -56,7 +56,7 @@ class LossModule(nn.Module):
         self._types = types
         self._chunked = kind == "chunked" and anatomy.plain_head
         if types.autocasts:
-            anatomy.embedding.register_forward_hook(self._cast_output)
+            anatomy.blocks[0].register_forward_pre_hook(self._cast_stream)
 
     def forward(
         self, *, input_ids: torch.Tensor, position_ids: torch.Tensor, targets: Targets | None = None
@@ -89,9 +89,9 @@ class LossModule(nn.Module):
         losses = [checkpoint(_head_loss, head, h, t, use_reentrant=False) for h, t in chunks]
         return torch.stack(cast(list[torch.Tensor], losses)).sum()
 
-    def _cast_output(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    def _cast_stream(self, _module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The residual stream is in the compute type under every layout; autocast does not reach embeddings."""
-        return output.to(self._types.compute)
+        return (inputs[0].to(self._types.compute), *inputs[1:])
 
 
 def _head_loss(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -80,24 +80,34 @@ class Metrics:
         self._began = time.monotonic()
         self._seconds = 0.0
         self._busy = 0.0
+        self._utilization_known = True
+        self._edge = time.perf_counter()
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Times the step inside."""
-        began, cpu = time.perf_counter(), time.process_time()
+        """Times the step inside, from the last edge on: making the batch is part of the step."""
+        cpu = time.process_time()
         with self._meter.watch():
             yield
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
-        self._seconds = time.perf_counter() - began
+        self._seconds = time.perf_counter() - self._edge
         self._busy = self._utilization(time.process_time() - cpu)
+
+    def edge(self) -> None:
+        """A step and what came with it (evaluation, a checkpoint) are done; the next one begins."""
+        self._edge = time.perf_counter()
 
     def _utilization(self, cpu_seconds: float) -> float:
         """What nvidia-smi means on a GPU; on the CPU, the share of its threads' time that was worked."""
         if self._world.device.type == "cuda":
+            if not self._utilization_known:
+                return float("nan")
             try:
                 return torch.cuda.utilization(self._world.device) / 100
-            except (ModuleNotFoundError, RuntimeError):
+            except Exception as error:  # noqa: BLE001  # NVML's errors share no base with torch's; none may end a run
+                self._journal.say(f"WARNING: GPU utilisation cannot be measured: {error}")
+                self._utilization_known = False
                 return float("nan")
         return min(1.0, cpu_seconds / (self._seconds * torch.get_num_threads()))
 
@@ -140,9 +150,9 @@ class Metrics:
             "peak_memory_bytes": pulse.peak_memory_bytes,
         }
         if eval_loss is not None:
-            figures["eval_loss"] = eval_loss
+            figures["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None
         if self._world.is_first:
-            append_line(self._run.metrics, figures)
+            self._journal.note(lambda: append_line(self._run.metrics, figures))
         numbers = {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and k != "step"}
         self._trackers.record(numbers, step=batch.step)
         if batch.step % self._logging_steps == 0 or batch.step in (1, self._total_steps):
@@ -155,7 +165,7 @@ class Metrics:
 
     def _line(self, figures: dict[str, Any]) -> str:
         left = (self._total_steps - figures["step"]) * figures["step_seconds"]
-        evaluated = f"  eval loss {figures['eval_loss']:.4f}" if "eval_loss" in figures else ""
+        evaluated = f"  eval loss {figures['eval_loss']:.4f}" if figures.get("eval_loss") is not None else ""
         return (
             f"step {figures['step']}/{self._total_steps}  loss {figures['loss']:.4f}{evaluated}  "
             f"grad norm {figures['grad_norm']:.3f}  lr {figures['learning_rate']:.2e}  "

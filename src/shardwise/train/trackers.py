@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from shardwise.errors import InputError
@@ -110,19 +111,27 @@ class Trackers:
                 del self._trackers[name]
 
 
+def check_trackers(job: Job) -> None:
+    """Every rank finds out alike, before anything is loaded.
+
+    Raises:
+        InputError: a tracker of `report_to` is not installed.
+    """
+    for name in job.train.report_to:
+        if find_spec(name) is None:
+            package = {"mlflow": "mlflow-skinny"}.get(name, name)
+            raise InputError(f"train.report_to names {name}, which is not installed; run: pip install {package}")
+
+
 def open_trackers(job: Job, run: RunDirectory, *, complain: Callable[[str], None]) -> Trackers:
     """Opens the trackers of `report_to`.
 
-    Raises:
-        InputError: one is not installed.
+    One that cannot be opened (a network or a login is missing) is left out, as one that fails later is.
     """
     opened: dict[str, Tracker] = {}
     for name in job.train.report_to:
         try:
             opened[name] = _TRACKERS[name](job, run)
-        except ImportError:
-            package = {"mlflow": "mlflow-skinny"}.get(name, name)
-            raise InputError(
-                f"train.report_to names {name}, which is not installed; run: pip install {package}"
-            ) from None
+        except Exception as error:  # noqa: BLE001  # as in Trackers: nothing a tracker does may stop training
+            complain(f"WARNING: {name} cannot be opened and is not reported to: {error}")
     return Trackers(opened, complain=complain)

@@ -5,10 +5,12 @@ It reads the run directory and nothing else, and leaves its results and, if it f
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import sys
 import time
+import traceback
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,10 @@ from shardwise.parallel.mesh import World, join_world
 from shardwise.spec.job import Job, read_job
 from shardwise.spec.layout import Execution
 from shardwise.spec.plan import read_plan
-from shardwise.spec.run import RunDirectory, write_json
+from shardwise.spec.run import LAUNCH, RunDirectory, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.durable import remove_leftovers
-from shardwise.train.guards import agree, check_layout, check_replicas, gather
+from shardwise.train.guards import agree, check_batches, check_layout, check_replicas, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import Outcome, train
 from shardwise.train.memory import held
@@ -33,6 +35,7 @@ from shardwise.train.precision import TYPES, type_name
 from shardwise.train.rates import peak_flops
 from shardwise.train.save import save_final
 from shardwise.train.signals import StopFlag
+from shardwise.train.trackers import check_trackers
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,28 +50,40 @@ def main(arguments: list[str] | None = None) -> int:
     stop.listen()
     journal.started()  # from here on signals are passed on to this process
     try:
-        _run(run, journal=journal, stop=stop)
-    except Exception as error:
-        # Whatever ends a rank is left as a cause for the launcher; the traceback goes to this rank's log.
+        outcome = _run(run, journal=journal, stop=stop)
+    except Exception as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below
+        # The cause is for the launcher; the traceback goes to this rank's log.
         journal.failed(error)
         if isinstance(error, InputError):
             print(f"error: {error}", file=sys.stderr, flush=True)
-            return error.exit_code
-        raise
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    return 0
+            status = error.exit_code
+        else:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        os._exit(status)
+    # Only here: after a failure the others may never join a teardown, which would wait for them.
+    dist.destroy_process_group()
+    return _exit_status(outcome)
 
 
-def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> None:
+def _exit_status(outcome: Outcome) -> int:
+    """128 + the signal a run stopped on, for clusters that watch this process; our own launcher reads outcome.json,
+    and to torch elastic under it every other status than 0 is a failure."""
+    return 128 + outcome.signal if outcome.signal and LAUNCH not in os.environ else 0
+
+
+def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     job, execution = read_request(run)
-    _limit_threads()
+    check_trackers(job)
+    _set_environment(job)
     world = join_world(execution.layout)
-    agree(world, {"job": job.to_json(), "execution": execution.to_json(), "versions": _versions()})
+    fingerprint = (read_json(run.data) or {}).get("fingerprint")
+    facts = {"job": job.to_json(), "execution": execution.to_json(), "data": fingerprint, "versions": _versions()}
+    agree(world, facts)
     if world.is_first:
         remove_leftovers(run.root)
-        (run.logs / "outcome.json").unlink(missing_ok=True)
+        run.outcome.unlink(missing_ok=True)
     began = time.monotonic()
     peak = peak_flops(world.device, TYPES[execution.precision].compute)
     if world.is_first:
@@ -78,10 +93,13 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> None:
     check_replicas(world, composed.model.parameters, when="at the start")
     start = composed.checkpoints.restore()
     _advance(composed, start)
+    for batch in itertools.islice(composed.batches.from_(start), 1):
+        check_batches(world, batch)
     journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began
     _finish(composed, outcome, run=run, journal=journal, seconds=seconds)
+    return outcome
 
 
 def read_request(run: RunDirectory) -> tuple[Job, Execution]:
@@ -97,7 +115,10 @@ def read_request(run: RunDirectory) -> tuple[Job, Execution]:
     return job, chosen.execution
 
 
-def _limit_threads() -> None:
+def _set_environment(job: Job) -> None:
+    """What must be set before the first use of a device."""
+    if job.train.full_determinism:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
@@ -126,8 +147,11 @@ def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Jo
             types=composed.model.types,
             probe=_probe(composed),
         )
+        if outcome.saved and not composed.job.train.save_steps:
+            composed.checkpoints.remove(outcome.steps)  # no checkpoints were asked for; this one guarded final/
     name = "stopped" if outcome.signal else "finished"
-    journal.outcome(name, signal=outcome.signal or None)
+    saved_step = outcome.steps if outcome.saved else None
+    journal.outcome(name, signal=outcome.signal or None, saved_step=saved_step)
     journal.enter("done", outcome=name)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from shardwise.errors import RunDirectoryError
-from shardwise.launch.folder import MAY_CHANGE, check_same_job, first_difference, is_finished, known_data
+from shardwise.launch.folder import check_same_job, first_difference, is_finished, known_data
 from shardwise.launch.lock import locked
-from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.job import HOW_IT_RUNS, Job, job_from_data
 from shardwise.spec.plan import Lengths
 from shardwise.spec.run import RunDirectory, write_json
 
@@ -47,7 +47,7 @@ def test_what_does_not_change_the_result_may_change(run: RunDirectory, changed: 
 
 def test_every_key_that_may_change_is_a_key_of_the_job() -> None:
     plain = job().to_json()
-    for name in MAY_CHANGE:
+    for name in HOW_IT_RUNS:
         at: Any = plain
         for part in name.split("."):
             assert part in at, name

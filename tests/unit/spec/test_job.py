@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import JobError
-from shardwise.spec.job import Job, job_from_data, parse_job, read_job
+from shardwise.spec.job import Job, LayoutSpec, job_from_data, parse_job, read_job
+from shardwise.spec.layout import Layout
 
 FULL = """\
 model: meta-llama/Llama-3.1-8B
@@ -88,6 +89,14 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\nlayout: ddq", "did you mean 'ddp'?"),
         ("model: m\ntrain: 3", "job.yaml:2: train is 3; expected keys below it"),
         ("model: m\ntrain: {optimizer: adam}", "did you mean 'adamw'?"),
+        ("model: m\ntrain: {optimizer: sgd, adam_beta1: 0.5}", "adam_beta1 is set, which optimizer sgd does not have"),
+        (
+            "model: m\ntrain: {eval_steps: 5}",
+            "job.yaml:2: train: eval_steps is set but there is nothing to evaluate on",
+        ),
+        ("model: m\nlayout: {dp_replicate: 2, zero_stage: 2}", "have no effect without dp_shard"),
+        ("model: m\nlayout: {dp_shard: 2, schedule: gpipe}", "schedule gpipe has no effect without pp"),
+        ("model: m\nlora: {target_modules: q_proj}\nmethod: lora", "job.yaml:2: lora.target_modules is 'q_proj'"),
         ("- model", "job.yaml:1: found a list; expected keys"),
         ("", "job.yaml:1: found nothing; expected keys"),
         ("model: [", "job.yaml:1: not valid YAML"),
@@ -154,6 +163,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbfmodel: m\n")
     assert read_job(tmp_path / "job.yaml") == Job(model="m")
+
+
+def test_zero_stage_two_keeps_gathered_weights() -> None:
+    job = parse_job("model: m\nlayout: {dp_shard: 4, zero_stage: 2}")
+    assert isinstance(job.layout, LayoutSpec)
+    assert job.layout.to_layout() == Layout.from_strategy("zero2", world_size=4)
 
 
 def test_a_job_is_frozen() -> None:
