@@ -147,10 +147,11 @@ def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Jo
             types=composed.model.types,
             probe=_probe(composed),
         )
-        if outcome.saved and not composed.job.train.save_steps:
-            composed.checkpoints.remove(outcome.steps)  # no checkpoints were asked for; this one guarded final/
-    name = "stopped" if outcome.signal else "finished"
     saved_step = outcome.steps if outcome.saved else None
+    if saved_step and not outcome.signal and not composed.job.train.save_steps:
+        composed.checkpoints.remove(saved_step)  # no checkpoints were asked for; this one guarded final/
+        saved_step = None
+    name = "stopped" if outcome.signal else "finished"
     journal.outcome(name, signal=outcome.signal or None, saved_step=saved_step)
     journal.enter("done", outcome=name)
 
