@@ -1,4 +1,4 @@
-"""The matrices and norms of a block, as each kind of transformers' code builds them from a configuration's dimensions.
+"""The MLPs and norms of a block, as each kind of transformers' code builds them from a configuration's dimensions.
 
 Names are those of the Hugging Face module tree, so that LoRA targets mean the same here and in PEFT.
 """
@@ -6,9 +6,9 @@ Names are those of the Hugging Face module tree, so that LoRA targets mean the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from shardwise.spec.model import Matrix, Norm
+from shardwise.spec.model import Matrix, Norm, Reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,9 @@ class Dimensions:
 
     Attributes:
         flags: boolean keys by name, defaults filled in.
+        numbers: whole numbers that only this family's rules read, by name.
+        optional: those of them that may be null.
+        layer_lists: lists of layer indices by name, None where the file leaves them out.
     """
 
     hidden: int
@@ -28,6 +31,9 @@ class Dimensions:
     vocab: int
     positions: int
     flags: Mapping[str, bool]
+    numbers: Mapping[str, int] = field(default_factory=dict[str, int])
+    optional: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    layer_lists: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict[str, tuple[int, ...] | None])
 
     @property
     def query(self) -> int:
@@ -42,62 +48,42 @@ class Dimensions:
 
 Matrices = Callable[[Dimensions], tuple[Matrix, ...]]
 Norms = Callable[[Dimensions], tuple[Norm, ...]]
+Bias = Callable[[Dimensions], bool]
 
 
-def _projections(d: Dimensions, *, qkv_bias: bool, output_bias: bool) -> tuple[Matrix, ...]:
-    return (
-        Matrix(name="self_attn.q_proj", rows=d.query, columns=d.hidden, bias=qkv_bias),
-        Matrix(name="self_attn.k_proj", rows=d.key_value, columns=d.hidden, bias=qkv_bias),
-        Matrix(name="self_attn.v_proj", rows=d.key_value, columns=d.hidden, bias=qkv_bias),
-        Matrix(name="self_attn.o_proj", rows=d.hidden, columns=d.query, bias=output_bias, reads="attention_output"),
-    )
+def always(_: Dimensions) -> bool:
+    """A bias, or another property, that the family always has."""
+    return True
 
 
-def attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """Separate projections; `attention_bias` gives all four a bias."""
-    bias = d.flags.get("attention_bias", False)
-    return _projections(d, qkv_bias=bias, output_bias=bias)
+def never(_: Dimensions) -> bool:
+    """One that it never has."""
+    return False
 
 
-def qwen2_attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """Separate projections; queries, keys and values always have a bias."""
-    return _projections(d, qkv_bias=True, output_bias=False)
+def flag(name: str) -> Bias:
+    """One that the configuration's key says."""
+    return lambda d: d.flags[name]
 
 
-def stablelm_attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """Separate projections; `use_qkv_bias` gives the first three a bias."""
-    return _projections(d, qkv_bias=d.flags["use_qkv_bias"], output_bias=False)
+def no_matrices(_: Dimensions) -> tuple[Matrix, ...]:
+    """None."""
+    return ()
 
 
-def starcoder2_attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """Separate projections; `use_bias` gives all four a bias."""
-    return _projections(d, qkv_bias=d.flags["use_bias"], output_bias=d.flags["use_bias"])
+def no_norms(_: Dimensions) -> tuple[Norm, ...]:
+    """None."""
+    return ()
 
 
-def phi3_attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """One projection for queries, keys and values."""
-    return (
-        Matrix(name="self_attn.qkv_proj", rows=d.query + 2 * d.key_value, columns=d.hidden),
-        Matrix(name="self_attn.o_proj", rows=d.hidden, columns=d.query, reads="attention_output"),
-    )
-
-
-def gpt2_attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """One projection for queries, keys and values, stored transposed."""
-    return (
-        Matrix(name="attn.c_attn", rows=3 * d.hidden, columns=d.hidden, bias=True, transposed=True),
-        Matrix(
-            name="attn.c_proj", rows=d.hidden, columns=d.hidden, bias=True, reads="attention_output", transposed=True
-        ),
-    )
-
-
-def gpt_neox_attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """One projection for queries, keys and values of as many heads."""
-    bias = d.flags["attention_bias"]
-    return (
-        Matrix(name="attention.query_key_value", rows=3 * d.hidden, columns=d.hidden, bias=bias),
-        Matrix(name="attention.dense", rows=d.hidden, columns=d.hidden, bias=bias, reads="attention_output"),
+def gated(
+    prefix: str, *, width: Callable[[Dimensions], int], bias: Bias = never, reads: Reads = "mlp_input"
+) -> Matrices:
+    """Gate, up and down of some width, under a module's name."""
+    return lambda d: (
+        Matrix(name=f"{prefix}.gate_proj", rows=width(d), columns=d.hidden, bias=bias(d), reads=reads),
+        Matrix(name=f"{prefix}.up_proj", rows=width(d), columns=d.hidden, bias=bias(d), reads=reads),
+        Matrix(name=f"{prefix}.down_proj", rows=d.hidden, columns=width(d), bias=bias(d), reads="mlp_product"),
     )
 
 
@@ -105,11 +91,7 @@ def gated_mlp(d: Dimensions) -> tuple[Matrix, ...]:
     """Gate, up and down; under a parallel residual they read what attention reads."""
     bias = d.flags.get("mlp_bias", False)
     reads = "attention_input" if d.flags.get("use_parallel_residual", False) else "mlp_input"
-    return (
-        Matrix(name="mlp.gate_proj", rows=d.intermediate, columns=d.hidden, bias=bias, reads=reads),
-        Matrix(name="mlp.up_proj", rows=d.intermediate, columns=d.hidden, bias=bias, reads=reads),
-        Matrix(name="mlp.down_proj", rows=d.hidden, columns=d.intermediate, bias=bias, reads="mlp_product"),
-    )
+    return gated("mlp", width=lambda d: d.intermediate, bias=lambda _: bias, reads=reads)(d)
 
 
 def phi3_mlp(d: Dimensions) -> tuple[Matrix, ...]:
@@ -120,28 +102,24 @@ def phi3_mlp(d: Dimensions) -> tuple[Matrix, ...]:
     )
 
 
-def plain_mlp(up: str, down: str, *, bias: Callable[[Dimensions], bool], transposed: bool = False) -> Matrices:
+def plain_mlp(up: str, down: str, *, bias: Bias, transposed: bool = False) -> Matrices:
     """Two matrices with an activation between them."""
 
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
-        return (
-            Matrix(
-                name=f"mlp.{up}",
-                rows=d.intermediate,
-                columns=d.hidden,
-                bias=bias(d),
-                reads="mlp_input",
-                transposed=transposed,
-            ),
-            Matrix(
-                name=f"mlp.{down}",
-                rows=d.hidden,
-                columns=d.intermediate,
-                bias=bias(d),
-                reads="mlp_product",
-                transposed=transposed,
-            ),
-        )
+        first = Matrix(name=up, rows=d.intermediate, columns=d.hidden, bias=bias(d), reads="mlp_input")
+        second = Matrix(name=down, rows=d.hidden, columns=d.intermediate, bias=bias(d), reads="mlp_product")
+        return replace(first, transposed=transposed), replace(second, transposed=transposed)
+
+    return matrices
+
+
+def beside_attention(mlp: Matrices, *, where: Bias = always) -> Matrices:
+    """An MLP that reads the very tensor that attention reads: one norm stands before both."""
+
+    def matrices(d: Dimensions) -> tuple[Matrix, ...]:
+        if not where(d):
+            return mlp(d)
+        return tuple(replace(m, reads="attention_input") if m.reads == "mlp_input" else m for m in mlp(d))
 
     return matrices
 
@@ -151,22 +129,32 @@ def hidden_norms(*names: str, bias: bool = False) -> Norms:
     return lambda d: tuple(Norm(name=name, size=d.hidden, width=d.hidden, bias=bias) for name in names)
 
 
-def qwen3_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """As LLaMA, and one over each head of queries and keys."""
-    return (
-        *LLAMA_NORMS(d),
+def bare_norms(*names: str) -> Norms:
+    """Norms over the whole width that have no weight."""
+    return lambda d: tuple(Norm(name=name, size=0, width=d.hidden) for name in names)
+
+
+def with_head_norms(norms: Norms) -> Norms:
+    """And one over each head of queries and keys, which share its weight."""
+    return lambda d: (
+        *norms(d),
         Norm(name="self_attn.q_norm", size=d.head_dim, width=d.query),
         Norm(name="self_attn.k_norm", size=d.head_dim, width=d.key_value),
     )
 
 
-def olmo2_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """Over whole queries and keys, and behind attention and the MLP."""
-    return (
+def with_whole_norms(norms: Norms) -> Norms:
+    """And one over all queries, and one over all keys."""
+    return lambda d: (
         Norm(name="self_attn.q_norm", size=d.query, width=d.query),
         Norm(name="self_attn.k_norm", size=d.key_value, width=d.key_value),
-        *hidden_norms("post_attention_layernorm", "post_feedforward_layernorm")(d),
+        *norms(d),
     )
+
+
+def where(condition: Bias, then: Norms, otherwise: Norms) -> Norms:
+    """The one or the other, as the configuration says."""
+    return lambda d: then(d) if condition(d) else otherwise(d)
 
 
 def stablelm_norms(d: Dimensions) -> tuple[Norm, ...]:
@@ -184,8 +172,33 @@ def stablelm_norms(d: Dimensions) -> tuple[Norm, ...]:
     )
 
 
+def phi_norms(d: Dimensions) -> tuple[Norm, ...]:
+    """One before attention and MLP, and one over each head where `qk_layernorm` says so."""
+    norms = hidden_norms("input_layernorm", bias=True)(d)
+    if not d.flags["qk_layernorm"]:
+        return norms
+    return (
+        *norms,
+        Norm(name="self_attn.q_layernorm", size=d.head_dim, width=d.query, bias=True),
+        Norm(name="self_attn.k_layernorm", size=d.head_dim, width=d.key_value, bias=True),
+    )
+
+
+def falcon_norms(d: Dimensions) -> tuple[Norm, ...]:
+    """One, or two that stand before attention and MLP side by side or one after the other."""
+    if not d.flags["parallel_attn"]:
+        return LAYER_NORMS(d)
+    usual = 2 if d.flags["new_decoder_architecture"] else 1
+    count = d.optional["num_ln_in_parallel_attn"] or usual
+    return hidden_norms(*(("ln_attn", "ln_mlp") if count == 2 else ("input_layernorm",)), bias=True)(d)
+
+
 LLAMA_NORMS = hidden_norms("input_layernorm", "post_attention_layernorm")
 LAYER_NORMS = hidden_norms("input_layernorm", "post_attention_layernorm", bias=True)
+POST_NORMS = hidden_norms("post_attention_layernorm", "post_feedforward_layernorm")
 GEMMA2_NORMS = hidden_norms(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+)
+GLM4_NORMS = hidden_norms(
+    "input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"
 )

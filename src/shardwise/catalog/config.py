@@ -1,6 +1,7 @@
 """config.json -> ModelShape, strictly: a file from a stranger is plain JSON of known keys and sane values, or an error.
 
-No code is run for it and none is looked for: a configuration that names Python code of its own is refused by name.
+No code is run for it and none is looked for. A configuration that names Python code of its own beside a model_type that
+transformers has natively is read as that type: transformers, told to trust no code, does the same.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.catalog.blocks import Dimensions
-from shardwise.catalog.families import FAMILIES, Family
+from shardwise.catalog.families import FAMILIES, TEXT_PARTS
+from shardwise.catalog.family import Family
+from shardwise.catalog.placing import blocks_of, windowed_layers
 from shardwise.errors import ModelError, Problem
 from shardwise.spec.model import ModelShape
 
@@ -19,12 +22,12 @@ MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
 _MAX_LAYERS = 10_000
 
-#: Keys by which a configuration asks for Python code from its own repository.
-_CODE_KEYS = ("auto_map", "custom_pipelines", "trust_remote_code")
+#: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
+_CODE_KEYS = ("custom_pipelines", "trust_remote_code")
 #: Keys by which a family caps or scales its logits behind the head.
-_LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling")
+_LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
-_ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu")
+_ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
 
 
 def read_shape(path: Path) -> ModelShape:
@@ -76,12 +79,29 @@ def _not_a_number(name: str) -> Any:
 def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     """The shape a configuration describes; `file` names it in messages.
 
+    Of a model of text and images it is the language model's.
+
     Raises:
         ModelError: a sentence naming the key, what it holds and what was expected.
     """
+    kind = data.get("model_type")
+    if isinstance(kind, str) and kind in TEXT_PARTS:
+        _refuse_foreign(_Config(file=file, data=data, family=FAMILIES[TEXT_PARTS[kind]]))
+        return shape_from_data(_text_part(data, kind=TEXT_PARTS[kind], file=file), file=f"{file}, text_config")
     config = _Config(file=file, data=data, family=_family(data, file=file))
     _refuse_foreign(config)
     return _shape(config)
+
+
+def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
+    """The language model's configuration, with what the whole says for it."""
+    part: Any = data.get("text_config")
+    if not isinstance(part, dict):
+        raise ModelError(
+            Problem(where=file, message=f"text_config is {part!r}; expected the keys of the language model")
+        )
+    shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in data}
+    return {**shared, **cast(dict[str, Any], part), "model_type": kind}
 
 
 def _family(data: dict[str, Any], *, file: str) -> Family:
@@ -89,8 +109,9 @@ def _family(data: dict[str, Any], *, file: str) -> Family:
     if kind is None:
         raise ModelError(Problem(where=file, message="has no model_type; it is not a transformers configuration"))
     if not isinstance(kind, str) or kind not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise ModelError(Problem(where=file, message=f"model_type {kind!r} is not known; known are {known}"))
+        known = ", ".join(sorted({*FAMILIES, *TEXT_PARTS}))
+        code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
+        raise ModelError(Problem(where=file, message=f"model_type {kind!r} is not known{code}; known are {known}"))
     return FAMILIES[kind]
 
 
@@ -123,6 +144,19 @@ class _Config:
 
     def optional_whole(self, key: str) -> int | None:
         return None if self.value(key) is None else self.whole(key)
+
+    def number_or_none(self, key: str) -> int | None:
+        """A whole number from 0, or null."""
+        return None if self.value(key) in (None, 0) else self.whole(key)
+
+    def layers(self, key: str) -> tuple[int, ...] | None:
+        """A list of layer indices, or null."""
+        found = self.value(key)
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(type(index) is int for index in cast(list[Any], found)):
+            raise self.error(f"{self.name(key)} is {found!r}; expected a list of whole numbers")
+        return tuple(cast(list[int], found))
 
     def flag(self, key: str) -> bool:
         found = self.value(key)
@@ -162,7 +196,7 @@ def _dimensions(config: _Config) -> Dimensions:
     if heads % kv_heads:
         raise config.error(f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
-    return Dimensions(
+    plain = Dimensions(
         hidden=hidden,
         intermediate=config.optional_whole("intermediate_size") or 4 * hidden,
         layers=config.whole("num_hidden_layers", most=_MAX_LAYERS),
@@ -172,12 +206,19 @@ def _dimensions(config: _Config) -> Dimensions:
         vocab=config.whole("vocab_size"),
         positions=config.whole("max_position_embeddings"),
         flags={key: config.flag(key) for key in booleans},
+        numbers={key: config.whole(key) for key in config.family.numbers},
+        optional={key: config.number_or_none(key) for key in config.family.optional},
+        layer_lists={key: config.layers(key) for key in config.family.layer_lists},
     )
+    return config.family.refine(plain)
 
 
 def _shape(config: _Config) -> ModelShape:
     family, d = config.family, _dimensions(config)
-    norms = family.norms(d)
+    blocks, window = blocks_of(family, d), _window(config, d)
+    windowed = _windowed(config, d) if window else None
+    width = d.optional.get(family.embedding_key or "")
+    values = d.numbers.get("v_head_dim", d.head_dim)
     return ModelShape(
         family=config.data["model_type"],
         num_layers=d.layers,
@@ -188,22 +229,40 @@ def _shape(config: _Config) -> ModelShape:
         head_dim=d.head_dim,
         vocab_size=d.vocab,
         max_position_embeddings=d.positions,
-        matrices=family.attention(d) + family.mlp(d),
-        norm_parameters_per_layer=sum(norm.num_parameters for norm in norms),
-        final_norm_parameters=d.hidden * (2 if family.norm_bias else 1),
-        position_parameters=d.positions * d.hidden if family.learned_positions else 0,
+        matrices=blocks[0].matrices,
+        norm_parameters_per_layer=sum(norm.num_parameters for norm in blocks[0].norms),
+        final_norm_parameters=sum(norm.num_parameters for norm in family.final_norm(d)),
+        position_parameters=0 if family.position_offset is None else (d.positions + family.position_offset) * d.hidden,
         mlp=family.mlp_kind,
         norm=family.norm_kind,
         tied=d.flags["tie_word_embeddings"],
+        head_bias=family.head_bias(d),
         storage_dtype=_storage_type(config),
-        sliding_window=_window(config, d),
-        norms=norms,
-        activation=config.word("hidden_act", choices=_ACTIVATIONS),
+        sliding_window=None if windowed == 0 else window,
+        norms=blocks[0].norms,
+        activation=family.activation or config.word("hidden_act", choices=_ACTIVATIONS),
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
-        parallel_residual=d.flags.get("use_parallel_residual", False),
+        parallel_residual=family.parallel(d),
         plain_head=all(config.value(key) in (None, 1, 1.0) for key in _LOGIT_TRANSFORMS),
+        other_blocks=blocks[1:],
+        windowed_layers=windowed or None,
+        value_head_dim=None if values == d.head_dim else values,
+        embedding_size=None if width in (None, d.hidden) else width,
+        outer_matrices=family.outer_matrices(d),
+        outer_norms=family.outer_norms(d),
+        eager_attention=family.eager_attention,
     )
+
+
+def _windowed(config: _Config, d: Dimensions) -> int | None:
+    """How many blocks' attention has the window; None for all."""
+    every, key = config.family.whole_every, config.family.pattern_key
+    if key is not None and key in config.data and not config.data.get("layer_types"):
+        every = config.data[key]
+        if type(every) is not int or every < 1:
+            raise config.error(f"{key} is {every!r}; expected a whole number from 1")
+    return windowed_layers(config.data.get("layer_types"), every=every, layers=d.layers)
 
 
 def _window(config: _Config, d: Dimensions) -> int | None:

@@ -130,11 +130,16 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
         case "layer":
             # Native: input, mean and inverse deviation. Autocast runs it in float32, on a copy of the input.
             width = max(setting.layer_norm_bytes, _stream_bytes(setting))
+            if not norm.size:
+                width = FLOAT32_BYTES  # without a weight it is run on a float32 copy, whatever the type
             return norm.width * width + 2 * statistics * width
         case "rms":
             normed = norm.width * c if trained else 0
         case "gemma":
             normed = norm.width * FLOAT32_BYTES if trained else 0
+        case "centred":
+            # The input less its mean is computed twice, for the variance and for the product.
+            normed = norm.width * FLOAT32_BYTES * (2 if trained else 1)
     # Written out: the input in float32, the inverse root mean square, and the normed input for the weight's gradient.
     return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
 
@@ -142,9 +147,9 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
 def _norm_output_bytes(model: ModelShape, setting: Setting) -> int:
     """Bytes per element of what a norm hands to the matrices."""
     c = setting.types.compute
-    if model.norm == "layer":
+    if model.norm == "layer" and _norms(model)[0].size:
         return max(setting.layer_norm_bytes, _stream_bytes(setting))
-    if model.norm == "gemma":
+    if model.norm != "rms":
         return c
     trained = setting.inventory.trained(_norms(model)[0].name)
     return setting.types.trainable if trained and not setting.sharded else c
@@ -245,9 +250,18 @@ def _is_fused(model: ModelShape) -> bool:
     return sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
 
 
+def _keeps_product(model: ModelShape, setting: Setting) -> bool:
+    """Whether the MLP's last matrix keeps its input as it is, and no copy of it."""
+    kept = [m for m in model.matrices if m.reads == "mlp_product" and _keeps_input(m, setting)]
+    adapted = any(m.name in setting.inventory.adapted for m in kept)
+    return bool(kept) and not (adapted and (setting.casts or setting.dropout))
+
+
 def _mlp(model: ModelShape, setting: Setting) -> float:
     c, wide = setting.types.compute, model.mlp_width
     copies = _ACTIVATION_COPIES.get(model.activation, 1)
+    if model.activation == "relu" and _keeps_product(model, setting):
+        copies -= 1  # its result, which it keeps, is the product
     # What experts hand back is kept for the gradient of its weight in the mean.
     mixed = sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
     return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c

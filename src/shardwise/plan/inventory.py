@@ -138,6 +138,7 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
     adapted: list[Matrix] = []
     if lora is not None:
         _refuse_unforecast(lora)
+        _refuse_experts(model, lora)
         adapted = [m for kind in model.kinds for m in kind.matrices if is_target(m, lora.target_modules)]
         root += _root_additions(model, lora)
         _check_targets(model, lora, found=bool(adapted) or any(tensor.trained for tensor in root))
@@ -236,6 +237,20 @@ def _refuse_unforecast(lora: LoraSpec) -> None:
     if not isinstance(lora.target_modules, str) and _EMBEDDING_NAMES & set(lora.target_modules):
         raise UnsupportedError(
             "an adapter on the embedding is not forecast by this version; leave it out of lora.target_modules"
+        )
+
+
+def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
+    """PEFT has rules of its own, by family and version, for what `all-linear` or a matrix of the MLP means there."""
+    if not model.has_experts:
+        return
+    known = {m.name.rpartition(".")[2] for kind in model.kinds for m in kind.matrices if "attn" in m.name}
+    named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
+    foreign = [name for name in named if name.rpartition(".")[2] not in known]
+    if foreign:
+        raise UnsupportedError(
+            f"lora.target_modules names {', '.join(foreign)}, and {model.family} has experts; in such models forecasts "
+            f"are made for adapters on attention only: {', '.join(sorted(known))}"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import executions, layouts
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.question import Question, forecasts
@@ -20,13 +21,23 @@ def remedies(question: Question) -> Iterator[str]:
     length = _longest_that_fits(question)
     if length is not None:
         yield f"data.max_length {length} would fit"
-    if question.job.method == "full":
-        lora = question.job.model_copy(update={"method": "lora"})
-        if _fits(replace(question, job=lora, inventory=take_inventory(lora, question.model))):
-            yield "method: lora would fit"
+    lora = _with_adapters(question)
+    if lora is not None and _fits(lora):
+        yield "method: lora would fit"
     gpus = _gpus_that_fit(question)
     if gpus is not None:
         yield f"{gpus.name} would fit"
+
+
+def _with_adapters(question: Question) -> Question | None:
+    """The question asked for LoRA, where that is another one and a forecast is made for it."""
+    if question.job.method != "full":
+        return None
+    lora = question.job.model_copy(update={"method": "lora"})
+    try:
+        return replace(question, job=lora, inventory=take_inventory(lora, question.model))
+    except UnsupportedError:
+        return None
 
 
 def _fits(question: Question) -> bool:

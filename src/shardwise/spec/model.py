@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 MlpKind = Literal["gated", "plain"]
-#: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds.
-NormKind = Literal["rms", "layer", "gemma"]
+#: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
+#: away before, written out.
+NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: The tensors of a block that its matrices read; matrices that read the same one can share what is kept of it.
 Reads = Literal[
     "attention_input",

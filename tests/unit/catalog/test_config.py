@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
+from shardwise.catalog.families import FAMILIES
 from shardwise.errors import ModelError
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
@@ -25,9 +28,32 @@ def test_an_unknown_family_is_refused_by_name_with_the_list():
     assert "llama" in message
 
 
-@pytest.mark.parametrize("key", ["auto_map", "custom_pipelines", "trust_remote_code"])
+@pytest.mark.parametrize("key", ["custom_pipelines", "trust_remote_code"])
 def test_a_configuration_that_names_code_is_refused_by_the_key(key):
     assert key in refusal({**LLAMA, key: {"AutoModel": "evil.Model"}})
+
+
+def test_code_beside_a_family_that_is_known_is_passed_over_and_beside_another_refused():
+    code = {"auto_map": {"AutoConfig": "evil.Config"}}
+    assert shape_from_data({**LLAMA, **code}, file="-") == shape_from_data(LLAMA, file="-")
+    assert "auto_map" in refusal({"model_type": "internlm2", **code})
+
+
+def test_transformers_passes_over_the_same_code_when_it_is_told_to_trust_none(tmp_path):
+    classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "vocab_size": 9, "auto_map": classes}))
+    (tmp_path / "evil.py").write_text("raise SystemExit('code of a stranger was run')")
+    config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    assert type(model).__module__ == "transformers.models.llama.modeling_llama"
+
+
+def test_a_list_of_layers_that_is_none_is_refused_by_key():
+    assert "mlp_only_layers" in refusal({"model_type": "qwen3_moe", "mlp_only_layers": ["0"]})
+    assert "num_experts_per_tok" in refusal({"model_type": "deepseek_v2"})
+    assert "sliding_window_pattern" in refusal({"model_type": "gemma3_text", "sliding_window_pattern": 0})
+    assert "text_config" in refusal({"model_type": "gemma3", "text_config": []})
 
 
 def test_quantised_weights_are_refused():
@@ -84,11 +110,23 @@ KEYS = (
     "tie_word_embeddings",
     "intermediate_size",
     "sliding_window",
+    "sliding_window_pattern",
+    "layer_types",
+    "num_experts",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "first_k_dense_replace",
+    "mlp_only_layers",
+    "moe_layers",
+    "q_lora_rank",
+    "num_kv_heads",
+    "new_decoder_architecture",
+    "word_embed_proj_dim",
 )
 values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "64", "silu", [1], {}]))
 
 
-@given(st.sampled_from(["llama", "gpt2", "gemma2", "stablelm"]), st.dictionaries(st.sampled_from(KEYS), values))
+@given(st.sampled_from(sorted(FAMILIES)), st.dictionaries(st.sampled_from(KEYS), values))
 def test_any_configuration_gives_a_shape_or_a_sentence(kind, changes):
     try:
         shape = shape_from_data({"model_type": kind, **changes}, file="f")

@@ -63,7 +63,8 @@ def test_four_bit_storage_takes_about_4_13_bits_of_each_matrix_element():
 def test_sgd_holds_no_states_and_one_with_momentum():
     model = shape()
     assert held(job(), model, optimizer="sgd")[0].optimizer == 0
-    assert held(job(train={"momentum": 0.9}), model, optimizer="sgd")[0].optimizer == 4 * model.num_parameters
+    momentum = job(train={"momentum": 0.9, "optimizer": "sgd"})
+    assert held(momentum, model, optimizer="sgd")[0].optimizer == 4 * model.num_parameters
 
 
 @given(st.integers(1, 5000), st.integers(1, 300))
