@@ -1,7 +1,4 @@
-"""The verbs as functions: the command line and every other face call these and nothing below them.
-
-Nothing here imports torch. `train` starts the workers that do.
-"""
+"""`train`: from a job to a run directory, by workers that it starts or among which it is one."""
 
 from __future__ import annotations
 
@@ -10,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.models import find_model
-from shardwise.catalog.probe import this_machine
-from shardwise.errors import DoesNotFitError, InputError, ShardwiseError
+from shardwise.api.looking import report
+from shardwise.api.planning import plan_for, request_for
+from shardwise.errors import DoesNotFitError, ShardwiseError
 from shardwise.launch.accept import check_trainable, training_cluster
 from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
-from shardwise.launch.doctor import Doctor, examine
 from shardwise.launch.folder import check_same_job, is_finished, known_data, run_of, write_start
 from shardwise.launch.follow import Phase, Step
 from shardwise.launch.joined import (
@@ -32,33 +27,12 @@ from shardwise.launch.joined import (
 )
 from shardwise.launch.lock import locked, take
 from shardwise.launch.workers import forget_last_launch, run_workers
-from shardwise.plan.search import make_plan
-from shardwise.report.collect import collect, write_report
-from shardwise.report.nouns import Comparison, Report
+from shardwise.report.nouns import Report
 from shardwise.spec.cluster import Cluster, DeviceKind
 from shardwise.spec.job import Job
-from shardwise.spec.plan import Lengths, Plan
-from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
-from shardwise.spec.run import RunDirectory, read_json, write_json
-
-__all__ = [
-    "AlreadySaidError",
-    "Comparison",
-    "Doctor",
-    "Override",
-    "Phase",
-    "Planned",
-    "Programs",
-    "Report",
-    "Step",
-    "TrainResult",
-    "Update",
-    "doctor",
-    "plan",
-    "report",
-    "train",
-    "write_plan",
-]
+from shardwise.spec.plan import Plan
+from shardwise.spec.request import Override, Request
+from shardwise.spec.run import RunDirectory, read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,34 +69,6 @@ class TrainResult:
     report: Report
 
 
-def plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Plan:
-    """Every way of spreading a job over its hardware, ranked for its goal, and why not each of the others.
-
-    Args:
-        job: a job, a job file, or None where the overrides say it all.
-        overrides: `key.path=value` as after `--set`.
-
-    Raises:
-        InputError: the question cannot be answered as asked.
-    """
-    request = _request(job, overrides)
-    with request.blaming("hardware"):
-        cluster = this_machine() if request.job.hardware is None else parse_hardware(request.job.hardware)
-    return _plan(request, cluster=cluster, known=(request.job.data.num_rows, None))
-
-
-def write_plan(made: Plan, path: str | Path) -> None:
-    """Writes plan.json, which `train` takes in the place of a job file.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    try:
-        write_json(Path(path), made.to_json())
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
-
-
 def train(
     job: Job | str | Path,
     *,
@@ -150,7 +96,7 @@ def train(
     place = place_in_group()
     if place is not None:
         return _join(job, overrides, place=place, on_update=on_update, programs=programs)
-    request = _request(job, overrides)
+    request = request_for(job, overrides)
     run = run_of(request.job)
     cluster, chosen = _accept(request, place=None)
     with locked(run) as lock:
@@ -170,36 +116,6 @@ def train(
         return _result(run, outcome="finished")
 
 
-def report(run_dir: str | Path) -> Report:
-    """Forecast beside measurement for a run directory, whole or not; also written to report.json and report.html.
-
-    Raises:
-        RunDirectoryError: the folder is no run directory.
-    """
-    run = RunDirectory(Path(run_dir))
-    collected = collect(run)
-    write_report(collected, run)
-    return collected
-
-
-def doctor() -> Doctor:
-    """What this machine is, and what it lacks for planning and training."""
-    return examine()
-
-
-def _request(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Request:
-    if job is None:
-        return request_of_flags(overrides)
-    return request_of_job(job, overrides=overrides) if isinstance(job, Job) else read_request(job, overrides=overrides)
-
-
-def _plan(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:
-    with request.blaming("model"):
-        model = find_model(request.job.model)
-    with request.placing():
-        return make_plan(request.job, model=model, cluster=cluster, num_rows=known[0], lengths=known[1])
-
-
 def _join(
     job: Job | str | Path,
     overrides: Sequence[str | Override],
@@ -212,7 +128,7 @@ def _join(
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place)
         become_worker(run, kind=kind, module=programs.worker)
-    request = _request(job, overrides)
+    request = request_for(job, overrides)
     run = run_of(request.job)
     take_back_word(run, place)
     with sending_away_on_error(run, place):
@@ -233,7 +149,7 @@ def _follow_first(
 ) -> tuple[RunDirectory, DeviceKind]:
     """All ranks read the same job and find the same mistakes in it; the first one is enough to say them."""
     try:
-        run = run_of(_request(job, overrides).job)
+        run = run_of(request_for(job, overrides).job)
     except ShardwiseError as error:
         raise AlreadySaidError(str(error), exit_code=error.exit_code) from None
     return run, wait_for_first(run, place)
@@ -250,7 +166,7 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     require_torch()
     cluster = training_cluster(request, place=place)
     check_trainable(request, processes=cluster.num_gpus)
-    chosen = _plan(request, cluster=cluster, known=known_data(run_of(request.job)))
+    chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
     if chosen.best is None:
         raise DoesNotFitError(_does_not_fit(chosen))
     return cluster, chosen
@@ -285,6 +201,6 @@ def _prepare(
     prepare_data(run, module=programs.preparation)
     if known_data(run) != known_before:
         # Only now is it known how many steps there are and how long the sequences are, which rarely reach max_length.
-        chosen = _plan(request, cluster=cluster, known=known_data(run))
+        chosen = plan_for(request, cluster=cluster, known=known_data(run))
         write_start(run, text=request.text, job=request.job, plan=chosen)
         tell(Planned(plan=chosen, run=run))

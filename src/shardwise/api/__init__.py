@@ -1,0 +1,32 @@
+"""The verbs as functions: the command line and every other face call these and nothing below them.
+
+Nothing here imports torch. `train` starts the workers that do.
+"""
+
+from shardwise.api.looking import doctor, report
+from shardwise.api.planning import plan, write_plan
+from shardwise.api.training import Planned, Programs, TrainResult, Update, train
+from shardwise.launch.child import AlreadySaidError
+from shardwise.launch.doctor import Doctor
+from shardwise.launch.follow import Phase, Step
+from shardwise.report.nouns import Comparison, Report
+from shardwise.spec.request import Override
+
+__all__ = [
+    "AlreadySaidError",
+    "Comparison",
+    "Doctor",
+    "Override",
+    "Phase",
+    "Planned",
+    "Programs",
+    "Report",
+    "Step",
+    "TrainResult",
+    "Update",
+    "doctor",
+    "plan",
+    "report",
+    "train",
+    "write_plan",
+]

@@ -1,0 +1,60 @@
+"""`plan`, and what every verb about a job begins with: reading what was asked, and forecasting it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.catalog.probe import this_machine
+from shardwise.errors import InputError
+from shardwise.plan.search import make_plan
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Job
+from shardwise.spec.plan import Lengths, Plan
+from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
+from shardwise.spec.run import write_json
+
+
+def plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Plan:
+    """Every way of spreading a job over its hardware, ranked for its goal, and why not each of the others.
+
+    Args:
+        job: a job, a job file, or None where the overrides say it all.
+        overrides: `key.path=value` as after `--set`.
+
+    Raises:
+        InputError: the question cannot be answered as asked.
+    """
+    request = request_for(job, overrides)
+    with request.blaming("hardware"):
+        cluster = this_machine() if request.job.hardware is None else parse_hardware(request.job.hardware)
+    return plan_for(request, cluster=cluster, known=(request.job.data.num_rows, None))
+
+
+def write_plan(made: Plan, path: str | Path) -> None:
+    """Writes plan.json, which `train` takes in the place of a job file.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        write_json(Path(path), made.to_json())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
+
+
+def request_for(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Request:
+    """What was asked, by a job, a file or flags, with the places to name where it is wrong."""
+    if job is None:
+        return request_of_flags(overrides)
+    return request_of_job(job, overrides=overrides) if isinstance(job, Job) else read_request(job, overrides=overrides)
+
+
+def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:
+    """The plan of a request on given hardware; `known` is the number of rows and their lengths, where known."""
+    with request.blaming("model"):
+        model = find_model(request.job.model)
+    with request.placing():
+        return make_plan(request.job, model=model, cluster=cluster, num_rows=known[0], lengths=known[1])
