@@ -23,14 +23,16 @@ class KnownModel:
     Attributes:
         hub_id: where its weights are.
         config: the keys of its config.json that the shape depends on.
-        num_parameters: as its model card states it; the tests hold the counting against it.
+        num_parameters: as its model card states it; the tests hold the counting against it. None where not known.
+        nominal_billions: what it is called, in thousands of millions, where the exact count is not known.
         source: where the values were read.
     """
 
     name: str
     hub_id: str
     config: dict[str, Any]
-    num_parameters: int
+    num_parameters: int | None
+    nominal_billions: float | None
     source: str
 
 
@@ -48,7 +50,8 @@ def _entry(name: str, row: dict[str, Any]) -> KnownModel:
         name=name,
         hub_id=row["id"],
         config={**row["config"], **nulls},
-        num_parameters=row["num_parameters"],
+        num_parameters=row.get("num_parameters"),
+        nominal_billions=row.get("nominal_billions"),
         source=f"https://huggingface.co/{row['id']}/blob/main/config.json",
     )
 

@@ -6,6 +6,7 @@ from threading import Thread
 
 import pytest
 
+from shardwise.catalog.families import FAMILIES
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.models import find_model, known_models, read_model
 from shardwise.errors import ModelError
@@ -15,14 +16,23 @@ CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "n
 
 @pytest.mark.parametrize("name", known_models())
 def test_a_catalogue_entry_counts_what_its_model_card_says(name):
-    model = known_models()[name]
-    assert find_model(name, offline=True).num_parameters == model.num_parameters
+    model, counted = known_models()[name], find_model(name, offline=True).num_parameters
+    assert (model.num_parameters is None) != (model.nominal_billions is None)
+    if model.num_parameters is None:
+        assert counted == pytest.approx(model.nominal_billions * 1e9, rel=0.03)
+    else:
+        assert counted == model.num_parameters
     assert model.source.startswith("https://huggingface.co/")
 
 
 def test_the_catalogue_has_the_well_known_models():
-    assert len(known_models()) >= 20
-    assert {"tinyllama-1.1b", "llama-3.1-405b", "codellama-34b", "qwen3-8b"} <= set(known_models())
+    assert len(known_models()) >= 120
+    assert sum(model.num_parameters is not None for model in known_models().values()) >= 115
+    assert {"tinyllama-1.1b", "llama-3.1-405b", "codellama-34b", "qwen3-8b", "deepseek-v3"} <= set(known_models())
+
+
+def test_every_family_has_a_model_in_the_catalogue():
+    assert set(FAMILIES) == {model.config["model_type"] for model in known_models().values()}
 
 
 def test_the_hub_id_of_a_catalogue_entry_works_offline():
