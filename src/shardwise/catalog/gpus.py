@@ -30,6 +30,7 @@ _HARDWARE = re.compile(
     r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*]*)", re.IGNORECASE
 )
 _CPU = re.compile(r"cpu(?:\s*:\s*(\d+))?", re.IGNORECASE)
+_USUAL_NODE = 8
 _DEFAULT_NETWORK = "ethernet100"
 
 
@@ -41,13 +42,16 @@ class KnownGpu:
         link: inside the usual node.
         network: between usual nodes, per GPU.
         driver: the name the driver prints.
+        node_gpus: GPUs of the usual node.
         names: every name it is found by, in normal form.
+        source: the document its figures are from, with the vendor's page where there is one.
     """
 
     gpu: Gpu
     link: Link
     network: Link
     driver: str
+    node_gpus: int
     names: frozenset[str]
     source: str
 
@@ -97,8 +101,9 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         link=_link("links", row["link"]),
         network=_link("networks", row.get("network", _DEFAULT_NETWORK)),
         driver=driver,
+        node_gpus=row.get("node", _USUAL_NODE),
         names=frozenset(_normal(n) for n in (name, driver, *row.get("aliases", ()))),
-        source=row["source"],
+        source=f"{row['source']}, {row['url']}" if "url" in row else row["source"],
     )
 
 

@@ -69,6 +69,13 @@ DRIVER_NAMES = {
     "NVIDIA RTX A6000": "RTX-A6000",
     "NVIDIA L40S": "L40S",
     "NVIDIA A10G": "A10G",
+    "NVIDIA GB200": "GB200",
+    "NVIDIA GH200 480GB": "GH200",
+    "NVIDIA A30": "A30",
+    "NVIDIA GeForce RTX 4070 Ti SUPER": "RTX-4070-Ti-Super",
+    "NVIDIA GeForce RTX 5060 Ti": "RTX-5060-Ti-16GB",
+    "NVIDIA GeForce RTX 2080 Ti": "RTX-2080-Ti",
+    "AMD Instinct MI325X": "MI325X",
     "Tesla T4": "T4",
     "Tesla V100-SXM2-16GB": "V100-16GB",
 }
@@ -88,17 +95,18 @@ def test_no_two_entries_share_a_name():
 def test_every_entry_is_plausible_and_has_a_source(known):
     gpu = known.gpu
     assert known.source
-    assert 8 * GIB <= gpu.memory_bytes <= 300 * GIB
+    assert 7.9 * GIB <= gpu.memory_bytes <= 300 * GIB
     assert 8e12 <= gpu.dense_flops["float32"] <= 200e12
-    assert gpu.dense_flops["float32"] < gpu.dense_flops["float16"] <= 2500e12
+    assert gpu.dense_flops["float32"] < gpu.dense_flops["float16"] <= 2600e12
     assert gpu.dense_flops.get("bfloat16", gpu.dense_flops["float16"]) == gpu.dense_flops["float16"]
     assert 250e9 <= gpu.memory_bytes_per_second <= 8e12
     assert known.link.bytes_per_second >= 15e9
+    assert known.node_gpus in (1, 4, 8, 72)
     assert gpu.usd_per_hour is None or 0 < gpu.usd_per_hour[0] <= gpu.usd_per_hour[1]
 
 
 def test_the_catalogue_is_broad_and_its_prices_are_dated():
-    assert len(known_gpus()) >= 25
+    assert len(known_gpus()) >= 60
     assert re.fullmatch(r"\d{4}-\d{2}", price_list().date)
     assert price_list().source
 
