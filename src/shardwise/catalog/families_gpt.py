@@ -53,8 +53,8 @@ def _opt_projections(d: Dimensions) -> tuple[Matrix, ...]:
     if width == d.hidden:
         return ()
     return (
-        Matrix(name="project_out", rows=width, columns=d.hidden, adaptable=False),
-        Matrix(name="project_in", rows=d.hidden, columns=width, adaptable=False),
+        Matrix(name="project_out", rows=width, columns=d.hidden),
+        Matrix(name="project_in", rows=d.hidden, columns=width),
     )
 
 

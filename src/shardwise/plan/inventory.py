@@ -132,14 +132,15 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
         UnsupportedError: LoRA settings that no forecast is made for, or targets that the model does not have.
     """
     lora = job.adapters
-    trained = lora is None
     blocks = tuple((kind.num_layers, _block(kind, job)) for kind in model.kinds)
-    root = list(_root(model, trained=trained))
+    root = list(_root(model, method=job.method))
     adapted: list[Matrix] = []
     if lora is not None:
         _refuse_unforecast(lora)
         _refuse_experts(model, lora)
         adapted = [m for kind in model.kinds for m in kind.matrices if is_target(m, lora.target_modules)]
+        outer = [matrix for matrix in model.outer_matrices if is_target(matrix, lora.target_modules)]
+        root += [tensor for matrix in outer for tensor in _adapter(matrix, lora.r)]
         root += _root_additions(model, lora)
         _check_targets(model, lora, found=bool(adapted) or any(tensor.trained for tensor in root))
     tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
@@ -191,10 +192,11 @@ def _tensors_of_norms(norms: Iterable[Norm], *, trained: bool) -> Iterator[Tenso
             yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, count=norm.count)
 
 
-def _root(model: ModelShape, *, trained: bool) -> Iterator[Tensor]:
+def _root(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
+    trained = method == "full"
     width, embedded = model.hidden_size, model.embedding_width
     yield Tensor(name="embedding", rows=model.vocab_size, columns=embedded, trained=trained)
-    yield from _matrices(model.outer_matrices, method="full" if trained else "lora")
+    yield from _matrices(model.outer_matrices, method=method)
     yield from _tensors_of_norms(model.outer_norms, trained=trained)
     if model.position_parameters:
         yield Tensor(name="positions", rows=model.position_parameters // width, columns=width, trained=trained)

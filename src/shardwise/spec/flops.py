@@ -37,7 +37,8 @@ def is_target(matrix: Matrix, targets: str | list[str]) -> bool:
 
 def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
     """Elements of all LoRA adapters: r * (rows + columns) for each target matrix (Hu et al., 2021, section 4)."""
-    return sum(
+    outer = (m for m in shape.outer_matrices if is_target(m, lora.target_modules))
+    return sum(lora.r * (m.rows + m.columns) for m in outer) + sum(
         kind.num_layers * m.count * lora.r * (m.rows + m.columns)
         for kind in shape.kinds
         for m in kind.matrices

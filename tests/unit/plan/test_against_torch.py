@@ -16,6 +16,7 @@ from shardwise.plan.activations import Setting, saved_bytes
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.persistent import rows_of_shard
 from shardwise.plan.types import TYPES
+from shardwise.spec.flops import adapter_parameters
 from shardwise.spec.layout import Layout
 from shardwise.train.loss import LossModule, Targets
 from shardwise.train.precision import TYPES as DTYPES
@@ -237,6 +238,21 @@ def test_what_a_block_saves_is_counted_operator_by_operator(kind, method, precis
     sharded = replace(setting, sharded=True)
     assert saved_bytes(ours, sharded, recompute="none") <= saved_bytes(ours, setting, recompute="none")
     assert saved_bytes(ours, setting, recompute="full") < saved_bytes(ours, setting, recompute="none")
+
+
+DENSE = [(kind, {}) for kind in (*COUNTED, *sorted(ESTIMATED))]
+
+
+@pytest.mark.parametrize(("kind", "changes"), [*DENSE, ("opt", {"word_embed_proj_dim": 32})])
+def test_adapters_are_those_that_peft_hangs_on_all_linear_layers(kind, changes):
+    family = FAMILIES[kind]
+    own = {family.keys.get(key, key): value for key, value in SMALL.items() if key in family.defaults}
+    also = {"gpt_neo": {"attention_types": [[["global"], 3]]}, "opt": {"word_embed_proj_dim": 64}}.get(kind, {})
+    config = {"model_type": kind, **own, **also, **changes}
+    model = build(config, precision="fp32", method="lora", attention="eager")
+    theirs = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert take_inventory(asked("lora"), shape(config)).trained_elements == theirs
+    assert adapter_parameters(shape(config), asked("lora").adapters) == theirs
 
 
 SPARSE = [kind for kind, family in FAMILIES.items() if family.experts is not None]

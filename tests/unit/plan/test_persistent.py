@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.catalog.models import find_model
+from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import UnsupportedError
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.persistent import rows_of_shard
@@ -84,6 +84,12 @@ def test_distinct_ranks_cover_all_and_add_up_to_the_whole(degree, method, r):
     assert [i for one in shards for i in one.shards] == list(range(degree))
     assert sum(len(one.shards) * one.weights for one in shards) == whole.weights
     assert sum(len(one.shards) * one.gradients for one in shards) == whole.gradients
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_every_parameter_of_a_model_is_in_the_inventory_once(name):
+    model = find_model(name, offline=True)
+    assert take_inventory(job(), model).elements == model.num_parameters
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
