@@ -74,7 +74,7 @@ class Layout:
             degree = getattr(self, axis)
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
                 raise ValueError(f"{axis} is {degree!r}; a degree is a whole number of at least 1")
-        if self.zero_stage < 3 and self.dp_shard > 1 and self.reshard_after_forward:
+        if self.zero_stage in (1, 2) and self.dp_shard > 1 and self.reshard_after_forward:
             raise ValueError(
                 f"zero_stage {self.zero_stage} keeps gathered weights: reshard_after_forward must be false"
             )
