@@ -6,27 +6,34 @@ Nothing here imports torch. `train` starts the workers that do.
 from shardwise.api.looking import doctor, report
 from shardwise.api.planning import plan, write_plan
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
+from shardwise.api.trials import Trying
+from shardwise.api.verifying import verify
 from shardwise.launch.child import AlreadySaidError
 from shardwise.launch.doctor import Doctor
 from shardwise.launch.follow import Phase, Step
 from shardwise.report.nouns import Comparison, Report
+from shardwise.report.parity import Agreement, Parity
 from shardwise.spec.request import Override
 
 __all__ = [
+    "Agreement",
     "AlreadySaidError",
     "Comparison",
     "Doctor",
     "Override",
+    "Parity",
     "Phase",
     "Planned",
     "Programs",
     "Report",
     "Step",
     "TrainResult",
+    "Trying",
     "Update",
     "doctor",
     "plan",
     "report",
     "train",
+    "verify",
     "write_plan",
 ]

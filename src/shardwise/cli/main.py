@@ -19,11 +19,12 @@ from shardwise.cli.doctor import doctor
 from shardwise.cli.plan import plan
 from shardwise.cli.report import report
 from shardwise.cli.train import train
+from shardwise.cli.verify import verify
 from shardwise.errors import InputError, ShardwiseError
 
 P = ParamSpec("P")
 
-VERBS: tuple[Callable[..., None], ...] = (plan, train, report, doctor)
+VERBS: tuple[Callable[..., None], ...] = (plan, train, verify, report, doctor)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,0 +1,93 @@
+"""What `verify` and `compare` share: one job under several layouts, each a run directory made by `train` itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardwise.api.planning import request_for
+from shardwise.api.training import Programs, TrainResult, Update, train
+from shardwise.errors import InputError
+from shardwise.launch.accept import training_cluster
+from shardwise.launch.joined import place_in_group
+from shardwise.launch.trials import Trial, Unable, find_trials
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Job
+from shardwise.spec.request import Override
+from shardwise.spec.run import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trying:
+    """The next layout begins; sent before the updates of its training."""
+
+    layout: str
+    number: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """One job, and the layouts to run it under.
+
+    Attributes:
+        job: as it was given; `asked` is what was read of it.
+        cluster: hardware that is here, whose parts the trials run on.
+        unable: layouts that were asked for and cannot run here.
+    """
+
+    job: Job | str | Path
+    asked: Job
+    overrides: tuple[str | Override, ...]
+    cluster: Cluster
+    trials: tuple[Trial, ...]
+    unable: tuple[Unable, ...]
+    on_update: Callable[[Update | Trying], None] | None
+    programs: Programs | None
+
+    def changed(self, overrides: Sequence[Override]) -> Trials:
+        """The same with more keys set."""
+        return replace(self, overrides=(*self.overrides, *overrides))
+
+    def train(self, trial: Trial, *, run: RunDirectory) -> TrainResult:
+        """Trains the job as one of the trials; `run` is where."""
+        if self.on_update is not None:
+            number = self.trials.index(trial) + 1
+            self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials)))
+        return train(
+            self.job,
+            overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root))),
+            on_update=self.on_update,
+            programs=self.programs,
+        )
+
+
+def read_trials(
+    job: Job | str | Path,
+    *,
+    layouts: Sequence[str] | None,
+    overrides: Sequence[str | Override],
+    on_update: Callable[[Update | Trying], None] | None,
+    programs: Programs | None,
+) -> Trials:
+    """Reads the job and finds which of the layouts this machine can hold; None is all that are trained at all.
+
+    Raises:
+        InputError: the job is wrong, its hardware is not here, or something else started this process as a rank.
+    """
+    if place_in_group() is not None:
+        raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
+    request = request_for(job, overrides)
+    cluster = training_cluster(request, place=None)
+    trials, unable = find_trials(layouts, cluster=cluster, method=request.job.method)
+    return Trials(
+        job=job,
+        asked=request.job,
+        overrides=tuple(overrides),
+        cluster=cluster,
+        trials=trials,
+        unable=unable,
+        on_update=on_update,
+        programs=programs,
+    )

@@ -1,0 +1,139 @@
+"""`verify`: the same training under every layout, or the first figure that differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.api.training import Programs, Update
+from shardwise.api.trials import Trials, Trying, read_trials
+from shardwise.errors import DoesNotFitError, InputError, StoppedError, UnsupportedError, WorkerFailedError
+from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
+from shardwise.launch.weights import weights_apart
+from shardwise.report.parity import Agreement, Parity, agreement, failed
+from shardwise.spec.job import Job
+from shardwise.spec.request import Override
+from shardwise.spec.run import RunDirectory, read_metrics
+
+#: What the parity contract is stated for.
+STEPS = 20
+TOLERANCE = 1e-5
+
+#: What is set whatever the job says, and why.
+FOR_PARITY: dict[str, tuple[Any, str]] = {
+    "train.precision": ("fp32", "the same result is promised in float32"),
+    "lora.lora_dropout": (0.0, "each rank draws its own"),
+    "train.save_steps": (0, "nothing is resumed"),
+    "train.report_to": ([], "a proof is no experiment to track"),
+}
+
+
+def verify(
+    job: Job | str | Path,
+    *,
+    layouts: Sequence[str] | None = None,
+    overrides: Sequence[str | Override] = (),
+    steps: int = STEPS,
+    tolerance: float = TOLERANCE,
+    on_update: Callable[[Update | Trying], None] | None = None,
+    programs: Programs | None = None,
+) -> Parity:
+    """Trains a job as one process and under every layout that this machine can hold, and compares.
+
+    Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES.
+
+    Args:
+        layouts: names as `fsdp` or `fsdp-4`; None is all that are trained at all.
+        steps: optimizer steps of each run, fewer where the job has fewer.
+        tolerance: of losses, gradient norms and weights, relative to those of one process.
+
+    Raises:
+        InputError: the job cannot be used as asked, or no layout but one process can run here.
+        WorkerFailedError: the one process that the others are compared with failed.
+        StoppedError: a signal stopped it.
+    """
+    if steps < 1 or not 0 <= tolerance < 1:
+        raise InputError(f"steps is {steps} and tolerance {tolerance:g}; expected at least 1, and a share below 1")
+    asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)
+    others = tuple(trial for trial in asked.trials if trial != REFERENCE)
+    if not others:
+        raise InputError(_nothing_to_compare(asked.unable))
+    common, changes = for_parity(asked.asked, steps=steps)
+    trials = replace(asked, trials=(REFERENCE, *others)).changed(common)
+    reference = _trained_anew(trials, REFERENCE)
+    found = [_verified(trials, trial, reference=reference, tolerance=tolerance) for trial in others]
+    return Parity(
+        reference=str(reference.root),
+        num_steps=len(read_metrics(reference)),
+        tolerance=tolerance,
+        changes=changes,
+        layouts=tuple(one for one in found if isinstance(one, Agreement)),
+        unable=tuple((one.layout, one.reason) for one in (*asked.unable, *found) if isinstance(one, Unable)),
+    )
+
+
+def for_parity(job: Job, *, steps: int) -> tuple[tuple[Override, ...], tuple[str, ...]]:
+    """The overrides of `FOR_PARITY` that apply to a job, and a sentence for each that changes what it says."""
+    plain = job.to_json()
+    if job.adapters is not None:
+        plain["lora"] = job.adapters.model_dump(mode="json")
+    wanted = {**FOR_PARITY, "train.max_steps": (min(steps, job.train.max_steps or steps), "as many are compared")}
+    overrides: list[Override] = []
+    changes: list[str] = []
+    for key, (value, why) in wanted.items():
+        section, name = key.split(".")
+        if plain[section] is None or plain[section][name] == value:
+            continue
+        overrides.append(Override(text=f"{key}={json.dumps(value)}", where=f"verify sets {key}"))
+        changes.append(f"{key} is {_yaml(value)} here, {_yaml(plain[section][name])} in the job: {why}")
+    return tuple(overrides), tuple(changes)
+
+
+def _yaml(value: Any) -> str:
+    return "not set" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _nothing_to_compare(unable: Sequence[Unable]) -> str:
+    reasons = [f"{one.layout}: {one.reason}" for one in unable]
+    hint = (
+        "there is nothing to compare one process with; write --layouts ddp,fsdp, or --set hardware=cpu:4 for processors"
+    )
+    return "\n".join([*reasons, hint])
+
+
+def _trained_anew(trials: Trials, trial: Trial) -> RunDirectory:
+    run = _run_of(trials, trial)
+    clear(run)
+    try:
+        trials.train(trial, run=run)
+    except StoppedError as error:
+        message = f"stopped while training {trial.label}; nothing is proven, and the same command starts anew"
+        raise StoppedError(message, exit_code=error.exit_code) from None
+    return run
+
+
+def _run_of(trials: Trials, trial: Trial) -> RunDirectory:
+    return RunDirectory(Path(trials.asked.output_dir) / "verify" / trial.label)
+
+
+def _verified(trials: Trials, trial: Trial, *, reference: RunDirectory, tolerance: float) -> Agreement | Unable:
+    size, run = trial.layout.world_size, _run_of(trials, trial)
+    try:
+        _trained_anew(trials, trial)
+        weights = weights_apart(reference.final, run.final, tolerance=tolerance)
+    except (DoesNotFitError, UnsupportedError) as error:
+        return Unable(layout=trial.label, reason=str(error))
+    except WorkerFailedError as error:
+        return failed(trial.label, processes=size, run=str(run.root), reason=str(error))
+    return agreement(
+        trial.label,
+        processes=size,
+        run=str(run.root),
+        reference=read_metrics(reference),
+        found=read_metrics(run),
+        weights=weights,
+        tolerance=tolerance,
+    )

@@ -1,0 +1,54 @@
+"""What a user sees while one job runs under several layouts, and the options of the verbs that do so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shardwise.api import Trying, Update
+
+LAYOUTS_HELP = "Such as single,ddp,fsdp; fsdp-4 is fsdp on 4 processes."
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")]
+
+
+def names(text: str) -> list[str]:
+    """The layouts of a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+class TrialProgress:
+    """One line for each layout; on a terminal, below it the live view of its training."""
+
+    def __init__(self, console: Console) -> None:
+        from shardwise.cli.progress import Progress
+
+        self._console = console
+        self._make = lambda: Progress(console)
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> TrialProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_one()
+
+    def show(self, update: Update | Trying) -> None:
+        """Shows one update."""
+        from shardwise.api import Planned, Trying
+
+        if isinstance(update, Trying):
+            self._end_one()
+            self._console.print(f"{update.layout} ({update.number} of {update.total})")
+            self._progress = self._make().__enter__()
+        elif self._progress is not None and self._console.is_terminal and not isinstance(update, Planned):
+            self._progress.show(update)
+
+    def _end_one(self) -> None:
+        if self._progress is not None:
+            self._progress.__exit__(None, None, None)
+            self._progress = None

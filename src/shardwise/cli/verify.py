@@ -1,0 +1,96 @@
+"""`shardwise verify`: is it the same training under every layout?"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwise.cli.options import AsJson, Sets
+from shardwise.cli.trials import LAYOUTS_HELP, Job, names
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from shardwise.api import Agreement, Parity
+
+
+def verify(
+    job: Job,
+    layouts: Annotated[str | None, typer.Option(metavar="LIST", help=LAYOUTS_HELP)] = None,
+    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 20,
+    tolerance: Annotated[
+        float, typer.Option(help="Of loss, gradient norm and weights, relative to one process.")
+    ] = 1e-5,
+    sets: Sets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a job as one process and under every layout that this machine can hold, and compare step by step.
+
+    Exits 0: the same training, 1: a layout differs, and the first difference is named, 2: bad input.
+    """
+    from shardwise import api
+    from shardwise.cli.console import make_console, print_json
+    from shardwise.cli.trials import TrialProgress
+
+    console = make_console()
+    with nullcontext() if as_json else TrialProgress(console) as progress:
+        parity = api.verify(
+            job,
+            layouts=None if layouts is None else names(layouts),
+            overrides=sets or [],
+            steps=steps,
+            tolerance=tolerance,
+            on_update=progress.show if progress else None,
+        )
+    if as_json:
+        print_json(parity.to_json())
+    else:
+        print_parity(parity, console)
+    if not parity.agrees:
+        raise typer.Exit(1)
+
+
+def print_parity(parity: Parity, console: Console) -> None:
+    """The whole answer."""
+    for change in parity.changes:
+        console.print(change)
+    console.print()
+    console.print(parity_table(parity))
+    for layout, reason in parity.unable:
+        console.print(f"cannot run here: {layout}: {reason}")
+    console.print()
+    console.print(parity.sentence, style="bold")
+    console.print(f"run directories: {parity.reference} and beside it", soft_wrap=True)
+
+
+def parity_table(parity: Parity) -> Table:
+    """One row per layout: the largest relative differences, and the first that is too large."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("layout", no_wrap=True)
+    for name in ("processes", "steps", "loss", "grad norm", "weights"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("first difference")
+    table.add_row("single-1", "1", str(parity.num_steps), "", "", "", "the reference")
+    for row in parity.layouts:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Agreement) -> list[str]:
+    weights = None if row.weights is None else float(row.weights["relative"])
+    figures = [_relative(value) for value in (row.loss, row.grad_norm, weights)]
+    first = "none" if row.first is None else _where(row.first.figure, row.first.step)
+    return [row.layout, str(row.processes), str(row.num_steps), *figures, first]
+
+
+def _relative(value: float | None) -> str:
+    return "-" if value is None else "exact" if value == 0 else f"{value:.1e}"
+
+
+def _where(figure: str, step: int | None) -> str:
+    return figure if step is None else f"{figure} at step {step}"

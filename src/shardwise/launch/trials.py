@@ -1,0 +1,138 @@
+"""Which layouts of a job this machine can hold: the list that `verify` and `compare` go through.
+
+A trial is a layout on so many processes. One that cannot run here is listed with its reason, never left out silently.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import InputError, RunDirectoryError
+from shardwise.launch.lock import locked
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Method
+from shardwise.spec.layout import STRATEGIES, Layout
+from shardwise.spec.request import Override
+from shardwise.spec.run import RunDirectory
+from shardwise.spec.support import TRAINABLE, refusal
+
+SINGLE = "single"
+
+#: Processors can be shared by more processes than there are cores; with more than this the machine only waits.
+CPU_PROCESSES = 4
+
+#: The fewest processes that make each layout what it is.
+FEWEST = {SINGLE: 1, "hsdp": 4}
+
+_NAME = re.compile(r"([a-z0-9]+?)(?:-(\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One layout to run a job under."""
+
+    name: str
+    layout: Layout
+
+    @property
+    def label(self) -> str:
+        """`fsdp-2`: the layout and its processes."""
+        return f"{self.name}-{self.layout.world_size}"
+
+    def overrides(self, cluster: Cluster, *, output_dir: str) -> list[Override]:
+        """What makes a job this trial: its hardware, its layout and its run directory."""
+        size = self.layout.world_size
+        hardware = f"cpu:{size}" if cluster.gpu.kind == "cpu" else f"{size}x {cluster.gpu.name}"
+        values = {"hardware": hardware, "layout": self.layout.to_json(), "output_dir": output_dir}
+        return [
+            Override(text=f"{key}={json.dumps(value)}", where=f"layout {self.label}") for key, value in values.items()
+        ]
+
+
+#: What every other layout is compared with.
+REFERENCE = Trial(name=SINGLE, layout=Layout())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unable:
+    """A layout that cannot run here, and why."""
+
+    layout: str
+    reason: str
+
+
+def find_trials(
+    names: Sequence[str] | None, *, cluster: Cluster, method: Method
+) -> tuple[tuple[Trial, ...], tuple[Unable, ...]]:
+    """The layouts to try, each on as many processes as the cluster has, or as it needs at least.
+
+    Args:
+        names: `fsdp`, or `fsdp-4` for so many processes; None is every layout that is trained at all.
+        cluster: the hardware of the job, which is here. Processors stand for up to `CPU_PROCESSES` processes.
+
+    Raises:
+        InputError: a name is no layout.
+    """
+    wanted = [_parsed(name) for name in names or TRAINABLE]
+    found = [_trial(name, size, cluster=cluster, method=method) for name, size in wanted]
+    distinct = {one.label if isinstance(one, Trial) else one.layout: one for one in found}.values()
+    trials = tuple(one for one in distinct if isinstance(one, Trial))
+    return trials, tuple(one for one in distinct if isinstance(one, Unable))
+
+
+def _parsed(text: str) -> tuple[str, int | None]:
+    known = (SINGLE, *STRATEGIES)
+    match = _NAME.fullmatch(text)
+    if match is None or match[1] not in known:
+        near = difflib.get_close_matches(text, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; the layouts are {', '.join(known)}"
+        raise InputError(f"--layouts names {text!r}, which is no layout{hint}; fsdp-4 is fsdp on 4 processes")
+    return match[1], int(match[2]) if match[2] else None
+
+
+def _trial(name: str, size: int | None, *, cluster: Cluster, method: Method) -> Trial | Unable:
+    fewest = FEWEST.get(name, 2)
+    size = size if size is not None else _processes(name, fewest, cluster)
+    label = f"{name}-{size}"
+    if size < fewest or (name == SINGLE and size > 1):
+        return Unable(
+            layout=label, reason=f"{name} is a layout of {fewest} processes{'' if name == SINGLE else ' or more'}"
+        )
+    if size > _room(cluster):
+        return Unable(
+            layout=label, reason=f"it needs {size} processes, and {cluster.name} has room for {_room(cluster)}"
+        )
+    try:
+        layout = Layout() if name == SINGLE else Layout.from_strategy(name, world_size=size)
+    except ValueError as error:
+        return Unable(layout=label, reason=str(error))
+    reason = refusal(method=method, layout=layout)
+    return Trial(name=name, layout=layout) if reason is None else Unable(layout=label, reason=reason)
+
+
+def _processes(name: str, fewest: int, cluster: Cluster) -> int:
+    return 1 if name == SINGLE else max(fewest, cluster.num_gpus)
+
+
+def _room(cluster: Cluster) -> int:
+    return max(CPU_PROCESSES, cluster.num_gpus) if cluster.gpu.kind == "cpu" else cluster.num_gpus
+
+
+def clear(run: RunDirectory) -> None:
+    """Removes the run of an earlier trial, so that a proof never rests on what another version once did.
+
+    Raises:
+        RunDirectoryError: another program is running there. What is no run directory is left for the start to refuse.
+    """
+    if not run.resolved.is_file() or run.root.is_symlink():
+        return
+    with locked(run):
+        try:
+            shutil.rmtree(run.root)
+        except OSError as error:
+            raise RunDirectoryError(f"{run.root} cannot be removed: {error.strerror}; remove it by hand") from None

@@ -1,0 +1,114 @@
+"""`verify` from the job to the verdict, on real processes; then on what they left, tampered with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from shardwise import api
+from shardwise.launch.weights import weights_apart
+from shardwise.report.parity import Agreement, agreement
+from shardwise.spec.job import Job, read_job
+from shardwise.spec.run import RunDirectory, read_metrics
+
+STEPS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    parity: api.Parity
+    folder: Path
+    updates: list[object]
+
+
+@pytest.fixture(scope="module")
+def verified(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Verified:
+    """One process, ddp and fsdp on two, five steps each."""
+    root = tmp_path_factory.mktemp("verified")
+    job = make_job(train={"precision": "mixed"}, hardware="cpu:2", output_dir=str(root))
+    updates: list[object] = []
+    patch = pytest.MonkeyPatch()
+    patch.setenv("OMP_NUM_THREADS", "1")
+    parity = api.verify(job, layouts=["ddp", "fsdp", "tp"], steps=STEPS, on_update=updates.append)
+    patch.undo()
+    return Verified(parity=parity, folder=root / "verify", updates=updates)
+
+
+def test_every_layout_is_the_same_training(verified: Verified) -> None:
+    parity = verified.parity
+    assert parity.agrees, parity.sentence
+    assert [(row.layout, row.processes, row.num_steps) for row in parity.layouts] == [("ddp-2", 2, 5), ("fsdp-2", 2, 5)]
+    for row in parity.layouts:
+        assert row.loss is not None
+        assert row.grad_norm is not None
+        assert row.weights is not None
+        assert row.weights["num_tensors"] > 20
+    assert [layout for layout, _ in parity.unable] == ["tp-2"]
+    assert [u.layout for u in verified.updates if isinstance(u, api.Trying)] == ["single-1", "ddp-2", "fsdp-2"]
+
+
+def test_what_is_not_as_the_job_says_is_told(verified: Verified) -> None:
+    assert any(
+        change.startswith("train.precision is fp32 here, mixed in the job") for change in verified.parity.changes
+    )
+
+
+def test_each_layout_leaves_a_run_directory_that_ran_it(verified: Verified) -> None:
+    for label, processes in (("single-1", 1), ("ddp-2", 2), ("fsdp-2", 2)):
+        run = RunDirectory(verified.folder / label)
+        assert read_job(run.resolved).train.precision == "fp32"
+        measured = json.loads(run.measured.read_text())
+        assert len(measured["ranks"]) == processes
+        assert measured["dtypes"]["compute"] == "float32"
+        assert run.report_html.exists()
+
+
+def again(verified: Verified, run: RunDirectory) -> Agreement:
+    """The comparison that `verify` makes, on what lies in a folder now."""
+    reference = RunDirectory(verified.folder / "single-1")
+    return agreement(
+        "fsdp-2",
+        processes=2,
+        run=str(run.root),
+        reference=read_metrics(reference),
+        found=read_metrics(run),
+        weights=weights_apart(reference.final, run.final, tolerance=1e-5),
+        tolerance=1e-5,
+    )
+
+
+def copy_of(verified: Verified, folder: Path) -> RunDirectory:
+    """A copy of fsdp's figures and weights."""
+    source, copy = RunDirectory(verified.folder / "fsdp-2"), RunDirectory(folder)
+    copy.final.mkdir(parents=True)
+    copy.metrics.write_text(source.metrics.read_text())
+    save_file(load_file(source.final / "model.safetensors"), copy.final / "model.safetensors")
+    assert again(verified, copy).first is None
+    return copy
+
+
+def test_a_gradient_norm_that_counts_something_twice_is_caught(verified: Verified, tmp_path: Path) -> None:
+    run = copy_of(verified, tmp_path / "fsdp-2")
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    lines[3]["grad_norm"] *= 1 + 1e-4
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first = again(verified, run).first
+    assert first is not None
+    assert (first.step, first.figure, first.found) == (4, "grad_norm", lines[3]["grad_norm"])
+
+
+def test_one_element_of_one_saved_tensor_is_caught(verified: Verified, tmp_path: Path) -> None:
+    run = copy_of(verified, tmp_path / "fsdp-2")
+    path = run.final / "model.safetensors"
+    weights = load_file(path)
+    weights["model.layers.1.mlp.up_proj.weight"][0, 0] += 1e-3
+    save_file(weights, path)
+    first = again(verified, run).first
+    assert first is not None
+    assert (first.step, first.figure) == (None, "weights")
+    assert first.detail.startswith("model.layers.1.mlp.up_proj.weight differs by ")

@@ -1,0 +1,97 @@
+"""`verify` around its trainings: what it starts, and what it says of layouts that differ or fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwise import api
+from shardwise.api.verifying import for_parity
+from shardwise.errors import InputError, WorkerFailedError
+from shardwise.spec.job import parse_job
+from tests.unit.api.conftest import JobMaker
+from tests.unit.fakes import Maker, needs_torch
+
+FAKE = api.Programs(preparation="fake_prepare", worker="wrong_worker")
+
+#: Each layout goes wrong in a way of its own, by the name of its folder.
+WRONG = """
+import struct
+listen()
+layout = run.root.name
+if layout == "zero2-2" and rank == 1:
+    fail("the shard is empty")
+if rank == 0:
+    for step in (1, 2, 3):
+        norm = 1.5 if (layout, step) == ("fsdp-2", 2) else 1.0
+        counts = {"tokens": 10, "trained_tokens": 5, "epoch": step / 3, "learning_rate": 0.1}
+        append_line(run.metrics, {"step": step, "loss": 4.0 - step, "grad_norm": norm, "step_seconds": 0.1, **counts})
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    run.final.mkdir()
+    weight = struct.pack("<f", 2.0 if layout == "hsdp-4" else 1.0)
+    (run.final / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + weight)
+outcome("finished")
+"""
+
+
+@needs_torch
+def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
+    make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    make(WRONG, name="wrong_worker")
+    updates: list[object] = []
+    layouts = ["ddp", "fsdp", "hsdp", "tp"]
+    parity = api.verify(job(), layouts=layouts, on_update=updates.append, programs=FAKE)
+    assert {row.layout: row.first and row.first.figure for row in parity.layouts} == {
+        "ddp-2": None,
+        "fsdp-2": "grad_norm",
+        "hsdp-4": "weights",
+    }
+    assert parity.sentence == "fsdp-2 differs at step 2: grad_norm is 1.5, on one process 1"
+    assert [layout for layout, _ in parity.unable] == ["tp-2"]
+    tried = [(u.layout, u.number, u.total) for u in updates if isinstance(u, api.Trying)]
+    assert tried == [("single-1", 1, 4), ("ddp-2", 2, 4), ("fsdp-2", 3, 4), ("hsdp-4", 4, 4)]
+    assert sorted(path.name for path in (tmp_path / "run" / "verify").iterdir()) == sorted(u[0] for u in tried)
+
+    make(WRONG.replace("1.5 if", "1.0 if"), name="wrong_worker")
+    assert api.verify(job(), layouts=["fsdp"], programs=FAKE).agrees, "an earlier run must not speak for this one"
+
+
+@needs_torch
+def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Maker, job: JobMaker) -> None:
+    make(WRONG, name="wrong_worker")
+    parity = api.verify(job(), layouts=["zero2", "ddp"], programs=FAKE)
+    assert [(row.layout, row.first is None) for row in parity.layouts] == [("zero2-2", False), ("ddp-2", True)]
+    assert parity.sentence.startswith("zero2-2 did not train: rank 1 failed while training (step 17): ValueError")
+    make("fail('no weights')", name="wrong_worker")
+    with pytest.raises(WorkerFailedError, match="no weights"):
+        api.verify(job(), layouts=["ddp"], programs=FAKE)
+
+
+def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for layouts, said in ((["single"], "nothing to compare"), (["tp"], "tp-2: tp is not trained")):
+        with pytest.raises(InputError, match=said):
+            api.verify(job(), layouts=layouts)
+    for wrong in ({"steps": 0}, {"tolerance": float("nan")}, {"tolerance": 1.0}):
+        with pytest.raises(InputError, match="expected at least 1"):
+            api.verify(job(), **wrong)  # type: ignore[arg-type]
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "0" if "RANK" in name else "1")
+    with pytest.raises(InputError, match="without torchrun"):
+        api.verify(job())
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("train: {precision: fp32, max_steps: 7}", []),
+        ("train: {precision: bf16, max_steps: 50, save_steps: 5}", ["precision", "save_steps", "max_steps"]),
+        ("method: lora\nlora: {lora_dropout: 0.1}\ntrain: {max_steps: 3}", ["precision", "lora_dropout"]),
+        ("method: lora", ["precision", "max_steps"]),
+    ],
+)
+def test_what_the_proof_changes_is_said_and_nothing_else_changes(text: str, keys: list[str]) -> None:
+    overrides, changes = for_parity(parse_job(f"model: m\n{text}"), steps=20)
+    assert [override.path[-1] for override in overrides] == keys
+    assert [change.split()[0].split(".")[-1] for change in changes] == keys

@@ -1,0 +1,67 @@
+"""What `verify` prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shardwise import api
+from shardwise.report.parity import Parity, agreement, failed
+from tests.unit.cli.conftest import Shardwise
+
+RECORD = {
+    "step": 1,
+    "tokens": 1,
+    "trained_tokens": 1,
+    "epoch": 1.0,
+    "learning_rate": 0.1,
+    "loss": 2.0,
+    "grad_norm": 1.0,
+}
+WEIGHTS = {"relative": 0.0, "first": None}
+
+
+def parity(*, agrees: bool) -> Parity:
+    same = agreement(
+        "ddp-2",
+        processes=2,
+        run="runs/x/verify/ddp-2",
+        reference=[RECORD],
+        found=[{**RECORD, "loss": 2.000002}],
+        weights=WEIGHTS,
+        tolerance=1e-5,
+    )
+    broken = failed("fsdp-2", processes=2, run="runs/x/verify/fsdp-2", reason="rank 1 failed")
+    return Parity(
+        reference="runs/x/verify/single-1",
+        num_steps=1,
+        tolerance=1e-5,
+        changes=("train.precision is fp32 here, mixed in the job: why",),
+        layouts=(same,) if agrees else (same, broken),
+        unable=(("tp-2", "tp is not trained"),),
+    )
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_verify_prints_the_table_and_exits_by_the_verdict(
+    agrees: bool, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(api, "verify", lambda job, **options: asked.update(options) or parity(agrees=agrees))
+    said = shardwise("verify", "job.yaml", "--layouts", "ddp, fsdp,tp", "--steps", "7", "--tolerance", "1e-4")
+    assert said.code == (0 if agrees else 1)
+    assert (asked["layouts"], asked["steps"], asked["tolerance"]) == (["ddp", "fsdp", "tp"], 7, 1e-4)
+    assert "train.precision is fp32 here, mixed in the job: why" in said.out
+    assert "ddp-2             2      1  1.0e-06      exact    exact  none" in said.out
+    assert "cannot run here: tp-2: tp is not trained" in said.out
+    assert ("fsdp-2 did not train: rank 1 failed" in said.out) is not agrees
+    plain = shardwise("verify", "job.yaml", "--json")
+    assert plain.code == said.code
+    assert json.loads(plain.out)["agrees"] is agrees
+
+
+def test_verify_of_what_is_no_job_is_bad_input(shardwise: Shardwise) -> None:
+    said = shardwise("verify", "absent.yaml")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("error: absent.yaml")

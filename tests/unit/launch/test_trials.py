@@ -1,0 +1,84 @@
+"""Which layouts a machine can hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.errors import InputError, RunDirectoryError
+from shardwise.launch.lock import locked
+from shardwise.launch.trials import clear, find_trials
+from shardwise.spec.request import request_of_flags
+from shardwise.spec.run import RunDirectory, write_text
+
+
+def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
+    trials, unable = find_trials(names.split(",") if names else None, cluster=parse_hardware(hardware), method="lora")
+    return [trial.label for trial in trials], {one.layout: one.reason for one in unable}
+
+
+def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
+    assert found(None, "cpu:1") == (["single-1", "ddp-2", "zero2-2", "fsdp-2", "hsdp-4"], {})
+    assert found(None, "cpu:4") == (["single-1", "ddp-4", "zero2-4", "fsdp-4", "hsdp-4"], {})
+
+
+def test_gpus_hold_what_there_are_gpus_for() -> None:
+    able, unable = found(None, "2x RTX-6000-Ada")
+    assert able == ["single-1", "ddp-2", "zero2-2", "fsdp-2"]
+    assert unable == {"hsdp-4": "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"}
+    assert found("single", "1x RTX-6000-Ada") == (["single-1"], {})
+
+
+def test_a_number_of_processes_may_be_stated_and_each_trial_stands_once() -> None:
+    assert found("fsdp-4,fsdp,fsdp-2", "cpu:2")[0] == ["fsdp-4", "fsdp-2"]
+    able, unable = found("fsdp-8,ddp-1,single-2,hsdp-6", "cpu:2")
+    assert able == []
+    assert list(unable) == ["fsdp-8", "ddp-1", "single-2", "hsdp-6"]
+
+
+def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
+    able, unable = found("tp,ddp", "cpu:2")
+    assert able == ["ddp-2"]
+    assert "nearest layout that is: fsdp" in unable["tp-2"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("fsd", "did you mean 'fsdp'"), ("quick", "the layouts are single, mp")])
+def test_a_name_that_is_no_layout_is_bad_input(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        found(name, "cpu:2")
+
+
+@pytest.mark.parametrize("label", ["single", "ddp", "zero2", "fsdp", "hsdp"])
+@pytest.mark.parametrize("hardware", ["cpu:4", "4x RTX-6000-Ada"])
+def test_a_trial_sets_its_hardware_layout_and_folder(label: str, hardware: str) -> None:
+    cluster = parse_hardware(hardware)
+    trials, _ = find_trials([label], cluster=cluster, method="full")
+    job = request_of_flags(["model=m", *trials[0].overrides(cluster, output_dir="runs/it's: here")]).job
+    assert job.layout != "auto"
+    assert not isinstance(job.layout, str)
+    assert job.layout.to_layout() == trials[0].layout
+    assert job.hardware is not None
+    assert parse_hardware(job.hardware).num_gpus == trials[0].layout.world_size
+    assert job.output_dir == "runs/it's: here"
+
+
+def test_an_earlier_trial_is_removed_and_nothing_else_is(tmp_path: Path) -> None:
+    run, other = RunDirectory(tmp_path / "run"), tmp_path / "other"
+    write_text(run.resolved, "{}")
+    write_text(run.final / "model.safetensors", "")
+    write_text(other / "precious.txt", "")
+    clear(RunDirectory(other))
+    clear(RunDirectory(tmp_path / "absent"))
+    clear(run)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other"]
+    assert (other / "precious.txt").exists()
+
+
+def test_a_trial_that_still_runs_is_not_removed(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    write_text(run.resolved, "{}")
+    with locked(run), pytest.raises(RunDirectoryError, match="in use by another run"):
+        clear(run)
+    assert run.resolved.exists()

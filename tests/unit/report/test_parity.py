@@ -1,0 +1,150 @@
+"""The first difference between two runs, from metrics written by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from shardwise.report.parity import Agreement, Parity, agreement, failed
+
+Records = list[dict[str, Any]]
+
+SAME = {"num_tensors": 3, "relative": 1e-8, "absolute": 1e-9, "worst": "a", "first": None, "reason": None}
+
+
+def records(num_steps: int = 10) -> Records:
+    return [
+        {
+            "step": step,
+            "epoch": step / 10,
+            "loss": 4.0 / step,
+            "grad_norm": 1.0 + 1.0 / step,
+            "learning_rate": 1e-4 * step,
+            "tokens": 100 + step,
+            "trained_tokens": 50 + step,
+            "step_seconds": 0.1,
+        }
+        for step in range(1, num_steps + 1)
+    ]
+
+
+def changed(step: int, **figures: Any) -> Records:
+    return [{**record, **figures} if record["step"] == step else record for record in records()]
+
+
+def beside(
+    found: Records, *, layout: str = "fsdp-2", weights: Any = SAME, reference: Records | None = None
+) -> Agreement:
+    reference = records() if reference is None else reference
+    return agreement(layout, processes=2, run="run", reference=reference, found=found, weights=weights, tolerance=1e-5)
+
+
+def table(*layouts: Agreement) -> Parity:
+    return Parity(reference="one", num_steps=10, tolerance=1e-5, changes=(), layouts=layouts, unable=())
+
+
+def test_the_same_records_agree() -> None:
+    found = beside(records())
+    assert (found.first, found.num_steps, found.loss, found.grad_norm) == (None, 10, 0.0, 0.0)
+    assert table(found).agrees
+    assert "the same training on one process and under fsdp-2: 10 steps" in table(found).sentence
+
+
+def test_floating_point_may_differ_within_the_tolerance_and_the_largest_is_told() -> None:
+    found = beside(changed(3, loss=4.0 / 3 * (1 + 9e-6)))
+    assert found.first is None
+    assert found.loss == pytest.approx(9e-6, rel=1e-3)
+    assert found.grad_norm == 0.0
+
+
+def test_the_first_difference_of_all_layouts_is_named_with_both_values() -> None:
+    late = beside(changed(9, loss=1.0), layout="ddp-2")
+    early = beside(changed(7, grad_norm=1.25), layout="fsdp-2")
+    parity = table(late, early)
+    assert not parity.agrees
+    assert parity.sentence == "fsdp-2 differs at step 7: grad_norm is 1.25, on one process 1.1428571428571428"
+
+
+def test_of_figures_at_one_step_the_one_nearest_the_cause_is_named() -> None:
+    found = beside(changed(2, loss=9.0, grad_norm=9.0, trained_tokens=3))
+    assert found.first is not None
+    assert (found.first.step, found.first.figure) == (2, "trained_tokens")
+    assert found.first.sentence == "fsdp-2 differs at step 2: trained_tokens is 3, on one process 52"
+
+
+@pytest.mark.parametrize("figure", ["tokens", "trained_tokens", "epoch", "learning_rate"])
+def test_counts_epochs_and_learning_rates_are_exact(figure: str) -> None:
+    value = records()[4][figure]
+    found = beside(changed(5, **{figure: value * (1 + 1e-9)}))
+    assert found.first is not None
+    assert (found.first.step, found.first.figure) == (5, figure)
+
+
+@pytest.mark.parametrize(("found", "who"), [(records(8), "one process"), (records(12), "fsdp-2")])
+def test_a_step_that_only_one_run_has_is_a_difference(found: Records, who: str) -> None:
+    first = beside(found).first
+    assert first is not None
+    assert first.sentence == f"fsdp-2 differs at step {min(len(found), 10) + 1}: step: recorded by {who} only"
+
+
+def test_runs_without_any_step_prove_nothing() -> None:
+    first = beside([], reference=[]).first
+    assert first is not None
+    assert "no step is recorded" in first.sentence
+
+
+@pytest.mark.parametrize("missing", ["loss", "grad_norm", "tokens"])
+def test_a_figure_that_neither_run_recorded_is_no_agreement(missing: str) -> None:
+    without = [{key: value for key, value in record.items() if key != missing} for record in records()]
+    first = beside(without, reference=without).first
+    assert first is not None
+    assert first.sentence == f"fsdp-2 differs at step 1: {missing} is not recorded, on one process not recorded"
+
+
+def test_an_evaluation_is_compared_where_there_is_one() -> None:
+    assert beside(changed(5, eval_loss=2.0), reference=changed(5, eval_loss=2.0)).first is None
+    for found in (changed(5, eval_loss=2.1), records()):
+        first = beside(found, reference=changed(5, eval_loss=2.0)).first
+        assert first is not None
+        assert (first.step, first.figure) == (5, "eval_loss")
+
+
+def test_a_gradient_norm_of_zero_must_be_met() -> None:
+    assert beside(changed(1, grad_norm=0.0), reference=changed(1, grad_norm=0.0)).first is None
+    assert beside(changed(1, grad_norm=1e-12), reference=changed(1, grad_norm=0.0)).first is not None
+
+
+def test_weights_that_differ_after_equal_steps_are_named_last() -> None:
+    weights = {**SAME, "relative": 0.2, "first": "lm_head.weight", "reason": "differs by 2.00e-01 relative to its norm"}
+    found = beside(records(), weights=weights)
+    assert found.first is not None
+    assert found.first.sentence.startswith(
+        "fsdp-2 differs after the last step: weights: lm_head.weight differs by 2.00e-01 relative to its norm; every"
+    )
+    both = beside(changed(7, loss=9.0), weights=weights)
+    assert both.first is not None
+    assert both.first.figure == "loss"
+    assert table(found, both).first == both.first
+
+
+def test_a_run_without_final_weights_proves_nothing() -> None:
+    first = beside(records(), weights=None).first
+    assert first is not None
+    assert first.figure == "weights"
+
+
+def test_a_layout_that_failed_stands_before_all_differences() -> None:
+    broken = failed("hsdp-4", processes=4, run="run", reason="rank 3 failed while training")
+    parity = table(beside(changed(1, loss=9.0)), broken)
+    assert parity.sentence == "hsdp-4 did not train: rank 3 failed while training"
+    assert not parity.agrees
+
+
+def test_the_table_is_plain_json() -> None:
+    broken = failed("hsdp-4", processes=4, run="run", reason="it fell")
+    plain = json.loads(json.dumps(table(beside(records()), broken).to_json(), allow_nan=False))
+    assert (plain["version"], plain["agrees"]) == (1, False)
+    assert plain["first"]["layout"] == "hsdp-4"
+    assert plain["layouts"][0]["loss"] == 0.0

@@ -1,0 +1,97 @@
+"""Two folders of weights, tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from shardwise.train.difference import Difference, difference, main
+
+Tensors = dict[str, torch.Tensor]
+
+
+def folder(path: Path, *files: Tensors) -> Path:
+    path.mkdir()
+    for index, tensors in enumerate(files):
+        save_file(tensors, path / f"part-{index}.safetensors")
+    return path
+
+
+def tensors(dtype: torch.dtype = torch.float32) -> Tensors:
+    torch.manual_seed(0)
+    return {name: torch.randn(8, 4).to(dtype) for name in ("a.weight", "b.weight", "c.weight")}
+
+
+def compared(tmp_path: Path, found: Tensors, *, dtype: torch.dtype = torch.float32) -> Difference:
+    return difference(folder(tmp_path / "a", tensors(dtype)), folder(tmp_path / "b", found), tolerance=1e-5)
+
+
+def test_files_do_not_matter_only_names_do(tmp_path: Path) -> None:
+    whole = tensors()
+    one = folder(tmp_path / "a", whole)
+    other = folder(tmp_path / "b", {"c.weight": whole["c.weight"]}, {n: whole[n] for n in ("a.weight", "b.weight")})
+    found = difference(one, other, tolerance=0.0)
+    assert (found.num_tensors, found.relative, found.absolute, found.first) == (3, 0.0, 0.0, None)
+
+
+def test_rounding_is_within_the_tolerance_and_told(tmp_path: Path) -> None:
+    changed = tensors()
+    changed["b.weight"] = changed["b.weight"] * (1 + 2e-6)
+    found = compared(tmp_path, changed)
+    assert found.first is None
+    assert found.worst == "b.weight"
+    assert found.relative == pytest.approx(2e-6, rel=0.1)
+
+
+def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
+    changed = tensors()
+    changed["c.weight"] += 1.0
+    changed["b.weight"][3, 2] += 0.5
+    found = compared(tmp_path, changed)
+    assert found.first == "b.weight"
+    assert found.worst == "c.weight"
+    assert found.absolute == pytest.approx(1.0, abs=1e-6)
+    assert found.reason is not None
+    assert found.reason.startswith("differs by ")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda found: found.pop("b.weight"), "is missing in"),
+        (lambda found: found.update({"b.weight": torch.zeros(4, 8)}), "is float32 [8, 4] in"),
+        (lambda found: found.update({"b.weight": found["b.weight"].half()}), "and float16 [8, 4] in"),
+        (lambda found: found["b.weight"].fill_(float("nan")), "differs by"),
+    ],
+    ids=["missing", "shape", "type", "not a number"],
+)
+def test_what_cannot_be_compared_differs(change: object, reason: str, tmp_path: Path) -> None:
+    changed = tensors()
+    change(changed)  # type: ignore[operator]
+    found = compared(tmp_path, changed)
+    assert found.first == "b.weight"
+    assert reason in (found.reason or "")
+
+
+def test_a_short_type_may_round_to_its_neighbour_but_not_farther(tmp_path: Path) -> None:
+    near = {name: t * (1 + 2**-8) for name, t in tensors(torch.bfloat16).items()}
+    assert compared(tmp_path, near, dtype=torch.bfloat16).first is None
+    far = {name: t * (1 + 2**-5) for name, t in tensors(torch.bfloat16).items()}
+    found = difference(tmp_path / "a", folder(tmp_path / "c", far), tolerance=1e-5)
+    assert found.first == "a.weight"
+
+
+def test_the_program_prints_json_or_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = folder(tmp_path / "a", tensors())
+    assert main([str(one), str(one), "--tolerance", "1e-7"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_tensors"] == 3
+    empty = folder(tmp_path / "b")
+    assert main([str(one), str(empty)]) == 2
+    assert capsys.readouterr().err == f"the weights cannot be compared: {empty} holds no safetensors\n"
+    (empty / "model.safetensors").write_bytes(b"nonsense")
+    assert main([str(one), str(empty)]) == 2
+    assert "cannot be compared" in capsys.readouterr().err
