@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.columns import Columns
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
+from rich.text import Text
 
 from shardwise.api import Phase, Planned, Step
 from shardwise.cli.plan_table import layout_text, ranks_text
@@ -182,20 +183,17 @@ def _figure(value: float | None, form: str) -> str | None:
 
 def panel(state: State) -> Panel:
     """The live view: the phase, how far it is, and the last step's figures."""
-    table = Table.grid(padding=(0, 3))
+    shown: RenderableType = "no step yet"
     if state.last is not None:
-        rows = figures(state.last, state)
-        for _ in rows:
-            table.add_column(no_wrap=True)
-        table.add_row(*(name for name, _ in rows), style="dim")
-        table.add_row(*(value for _, value in rows))
-    else:
-        table.add_row("no step yet")
+        # Columns takes as many beside each other as the terminal has room for, and none is cut.
+        shown = Columns(
+            [Text.assemble((f"{name} ", "dim"), value) for name, value in figures(state.last, state)], padding=(0, 3)
+        )
     waited = format_seconds(time.monotonic() - state.since)
     title = f"{state.phase} ({waited})"
     if state.phase == "stopping":
         title = f"stopping after this step, then saving ({waited}); ask again to end at once"
-    return Panel(table, title=title, title_align="left", subtitle=_bar(state), subtitle_align="left", expand=False)
+    return Panel(shown, title=title, title_align="left", subtitle=_bar(state), subtitle_align="left", expand=False)
 
 
 def _bar(state: State, *, width: int = 40) -> str | None:

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 #: Seconds between plain lines.
@@ -25,9 +25,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def say(text: str) -> None:
-    """One line for the user."""
+    """One line for the user, who may have gone away."""
     shown = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-    print(shown, file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # ValueError: the stream is closed
+        print(shown, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -132,5 +132,8 @@ def last_lines(log: Path) -> str:
 
 
 def _launcher_failed(run: RunDirectory, exit_code: int) -> str:
+    """Where even the cause could not be written down (a full disk), the logs of the ranks may have it."""
     how = how_it_ended(exit_code)
-    return f"torch.distributed.run {how}, before any rank said why\n{last_lines(launcher_log(run))}"
+    logs = [launcher_log(run), *sorted(run.logs.glob("rank_*.log"))]
+    told = [last_lines(log) for log in logs if tail(log).strip()]
+    return "\n".join([f"torch.distributed.run {how}, before any rank said why", *(told or [last_lines(logs[0])])])

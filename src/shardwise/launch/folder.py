@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,13 +34,26 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
                 "set another output_dir, or remove the folder",
             )
         ) from None
+    if not _has_trained(run):
+        return  # a start that came to nothing, such as one with a mistake in its job, claims no folder
     difference = first_difference(before.to_json(), job.to_json())
     if difference is not None:
         name, old, new = difference
         raise RunDirectoryError(
-            f"{run.root} holds a run with {name} = {old!r}, and this job has {new!r}; "
+            f"{run.root} holds a run with {name} = {_shown(old)}, and this job has {_shown(new)}; "
             f"to go on with that run set it back, to start a new one set another output_dir"
         )
+
+
+def _has_trained(run: RunDirectory) -> bool:
+    """Whether a step was taken or saved there."""
+    recorded = run.metrics.is_file() and run.metrics.stat().st_size > 0
+    return recorded or run.final.exists() or bool(run.checkpoints())
+
+
+def _shown(value: Any) -> str:
+    """A value as the job file writes it."""
+    return json.dumps(value)
 
 
 def _check_empty(run: RunDirectory) -> None:

@@ -96,6 +96,8 @@ def why(
         _batch(work),
         _recompute(work, alternatives),
         _loss(work),
+        _precision(work),
+        _length(work),
         _rates(work),
     ]
     return tuple(sentence for sentence in sentences if sentence)
@@ -107,6 +109,22 @@ def _fit(candidate: Candidate) -> str:
         f"needs {_gib(memory.peak_bytes)}, at most {_gib(memory.peak_high_bytes)}, of {_gib(memory.capacity_bytes)}; "
         f"the peak is at {memory.peak_instant}"
     )
+
+
+def _precision(work: Work) -> str | None:
+    """What a precision that the user may not expect means for the result."""
+    if work.execution.precision == "bf16":
+        return "precision bf16 keeps no float32 masters: small updates are rounded away, and that cannot be undone"
+    if work.execution.precision == "fp32" and work.job.train.precision == "auto":
+        return "precision fp32, because CPU processes gain nothing from mixed; on GPUs auto is mixed"
+    return None
+
+
+def _length(work: Work) -> str | None:
+    length, most = work.job.data.max_length, work.model.max_position_embeddings
+    if length <= most:
+        return None
+    return f"WARNING: sequences of up to {length} tokens are longer than the {most} positions the model was made for"
 
 
 def _batch(work: Work) -> str:

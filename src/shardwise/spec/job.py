@@ -65,6 +65,7 @@ HOW_IT_RUNS = frozenset(
     }
 )
 
+Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"\A[^\x00]+\z")]
 Whole = Annotated[int, Field(ge=1, le=10**15)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -86,7 +87,7 @@ class SourceSpec(_Spec):
         format: how rows are read; `auto` recognises them by their columns.
     """
 
-    path: str
+    path: Text
     weight: Positive = 1.0
     split: str = "train"
     name: str | None = None
@@ -123,7 +124,7 @@ class DataSpec(_Spec):
     over_long: OverLong = "error"
     eval_path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
     eval_fraction: Share = 0.0
-    chat_template: str | None = None
+    chat_template: Text | None = None
     shuffle: bool = True
     num_rows: Whole | None = None
 
@@ -250,7 +251,7 @@ class Job(_Spec):
         layout: `auto`, a strategy name, or a product of axes.
     """
 
-    model: Annotated[str, Field(min_length=1)]
+    model: Text
     data: DataSpec = DataSpec()
     method: Method = "full"
     lora: LoraSpec | None = None
@@ -258,7 +259,7 @@ class Job(_Spec):
     hardware: str | None = None
     goal: Goal = "fastest"
     layout: Literal["auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"] | LayoutSpec = "auto"
-    output_dir: str = "runs/first"
+    output_dir: Text = "runs/first"
 
     @model_validator(mode="after")
     def _lora_matches_method(self) -> Self:
@@ -434,6 +435,8 @@ def _sentence(detail: Any, path: tuple[str | int, ...]) -> str:
             return f"{key} is {found!r}; expected text"
         case "list_type":
             return f"{key} is {found!r}; expected a list"
+        case "string_pattern_mismatch":
+            return f"{key} is {found!r}; expected text without a null character"
         case "model_type" | "model_attributes_type":
             return f"{key} is {found!r}; expected keys below it ({', '.join(_keys_at(path)[:6])}, ...)"
         case _:

@@ -27,6 +27,7 @@ METRIC_KEYS = (
     "tokens_per_second",
     "mfu",
     "gpu_utilization",
+    "gpu_utilization_by_rank",
     "peak_memory_bytes",
 )
 
@@ -198,6 +199,13 @@ def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
         if isinstance(record.get("step"), int):
             steps[record["step"]] = record
     return [steps[step] for step in sorted(steps)]
+
+
+def forget_steps_after(run: RunDirectory, step: int) -> None:
+    """Removes the records of steps that a resumed run takes again, so that each step has one."""
+    if run.metrics.is_file():
+        kept = [record for record in read_metrics(run) if record["step"] <= step]
+        write_text(run.metrics, "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

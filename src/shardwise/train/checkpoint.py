@@ -64,7 +64,7 @@ class Checkpoints:
             with staged(self.world, self.run.checkpoint(step)) as folder:
                 self._write(folder, step)
         except SaveError as error:
-            self.journal.say(f"WARNING: checkpoint-{step} was not saved: {error}")
+            self.journal.enter(f"WARNING: checkpoint-{step} was not saved: {error}")
             return False
         if self.world.is_first:
             self._prune(newest=step)
@@ -148,14 +148,14 @@ class Checkpoints:
         for step, folder in self.run.checkpoints():
             faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
             if faults:
-                self.journal.say(f"WARNING: {folder.name} is damaged and is skipped: {faults[0]}")
+                self.journal.enter(f"WARNING: {folder.name} is damaged and is skipped: {faults[0]}")
                 continue
             try:
                 self._load(folder)
             except SaveError as error:
-                self.journal.say(f"WARNING: {folder.name} is damaged and is skipped: {error}")
+                self.journal.enter(f"WARNING: {folder.name} is damaged and is skipped: {error}")
                 continue
-            self.journal.say(f"resuming from {folder.name}")
+            self.journal.enter(f"resuming from {folder.name}")
             return step
         return 0
 

@@ -24,7 +24,7 @@ from shardwise.parallel.mesh import World, join_world
 from shardwise.spec.job import Job, read_job
 from shardwise.spec.layout import Execution
 from shardwise.spec.plan import read_plan
-from shardwise.spec.run import LAUNCH, RunDirectory, read_json, write_json
+from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.durable import remove_leftovers
 from shardwise.train.guards import agree, check_batches, check_layout, check_replicas, gather
@@ -92,6 +92,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     check_layout(world, composed.model.parameters)
     check_replicas(world, composed.model.parameters, when="at the start")
     start = composed.checkpoints.restore()
+    if world.is_first:
+        journal.note(lambda: forget_steps_after(run, start))
     _advance(composed, start)
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch)

@@ -9,7 +9,7 @@ from shardwise.launch.folder import check_same_job, first_difference, is_finishe
 from shardwise.launch.lock import locked
 from shardwise.spec.job import HOW_IT_RUNS, Job, job_from_data
 from shardwise.spec.plan import Lengths
-from shardwise.spec.run import RunDirectory, write_json
+from shardwise.spec.run import RunDirectory, append_line, write_json
 
 
 def job(**keys: Any) -> Job:
@@ -24,10 +24,16 @@ def test_a_run_goes_on_with_the_same_job(run: RunDirectory) -> None:
 
 def test_another_job_is_refused_with_the_first_difference_and_the_way_out(run: RunDirectory) -> None:
     write_json(run.resolved, job(train={"learning_rate": 1e-4, "seed": 1}).to_json())
+    append_line(run.metrics, {"step": 1, "loss": 2.0})
     with pytest.raises(RunDirectoryError) as caught:
         check_same_job(run, job(train={"learning_rate": 2e-4, "seed": 2}))
     assert "train.learning_rate = 0.0001, and this job has 0.0002" in str(caught.value)
     assert "set another output_dir" in str(caught.value)
+
+
+def test_a_start_that_came_to_nothing_claims_no_folder(run: RunDirectory) -> None:
+    write_json(run.resolved, job().to_json())
+    check_same_job(run, job(data={"path": "corrected.jsonl"}))
 
 
 @pytest.mark.parametrize(

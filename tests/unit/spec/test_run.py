@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.spec.run import RunDirectory, append_line, read_json, read_lines, read_metrics, write_json, write_text
+from shardwise.spec.run import (
+    RunDirectory,
+    append_line,
+    forget_steps_after,
+    read_json,
+    read_lines,
+    read_metrics,
+    write_json,
+    write_text,
+)
 
 
 def test_a_record_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
@@ -22,6 +31,15 @@ def test_after_a_resume_the_later_record_of_a_step_stands(tmp_path: Path) -> Non
     for step, loss in ((1, 3.0), (2, 2.0), (3, 1.0), (2, 2.5)):
         append_line(run.metrics, {"step": step, "loss": loss})
     assert [record["loss"] for record in read_metrics(run)] == [3.0, 2.5, 1.0]
+
+
+def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for step in (1, 2, 3, 4):
+        append_line(run.metrics, {"step": step, "loss": 1.0})
+    forget_steps_after(run, 2)
+    append_line(run.metrics, {"step": 3, "loss": 2.0})
+    assert [(r["step"], r["loss"]) for r in read_lines(run.metrics)] == [(1, 1.0), (2, 1.0), (3, 2.0)]
 
 
 def test_lines_that_are_not_json_are_passed_over(tmp_path: Path) -> None:
