@@ -3,6 +3,7 @@
 Nothing here imports torch. `train` starts the workers that do.
 """
 
+from shardwise.api.comparing import compare
 from shardwise.api.looking import doctor, report
 from shardwise.api.planning import plan, write_plan
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
@@ -13,12 +14,14 @@ from shardwise.launch.doctor import Doctor
 from shardwise.launch.follow import Phase, Step
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
+from shardwise.report.versus import Contender, Versus
 from shardwise.spec.request import Override
 
 __all__ = [
     "Agreement",
     "AlreadySaidError",
     "Comparison",
+    "Contender",
     "Doctor",
     "Override",
     "Parity",
@@ -30,6 +33,8 @@ __all__ = [
     "TrainResult",
     "Trying",
     "Update",
+    "Versus",
+    "compare",
     "doctor",
     "plan",
     "report",

@@ -15,6 +15,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
+from shardwise.cli.compare import compare
 from shardwise.cli.doctor import doctor
 from shardwise.cli.plan import plan
 from shardwise.cli.report import report
@@ -24,7 +25,7 @@ from shardwise.errors import InputError, ShardwiseError
 
 P = ParamSpec("P")
 
-VERBS: tuple[Callable[..., None], ...] = (plan, train, verify, report, doctor)
+VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, doctor)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -17,6 +17,7 @@ from shardwise.launch.lock import locked
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Method
 from shardwise.spec.layout import STRATEGIES, Layout
+from shardwise.spec.plan import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support import TRAINABLE, refusal
@@ -136,3 +137,21 @@ def clear(run: RunDirectory) -> None:
             shutil.rmtree(run.root)
         except OSError as error:
             raise RunDirectoryError(f"{run.root} cannot be removed: {error.strerror}; remove it by hand") from None
+
+
+def check_same_place(run: RunDirectory, trial: Trial, cluster: Cluster) -> None:
+    """A run may go on under another layout, but then its figures are not those of one layout.
+
+    Raises:
+        RunDirectoryError: the folder holds a run of another layout or other hardware.
+    """
+    if not run.plan.is_file():
+        return
+    plan = read_plan(run.plan)
+    before, gpu = plan.best, plan.hardware.get("node", {}).get("gpu", {}).get("name")
+    if before is None or (before.execution.layout == trial.layout and gpu == cluster.gpu.name):
+        return
+    raise RunDirectoryError(
+        f"{run.root} holds a run on {plan.hardware.get('name')}, and this is {trial.label} on {cluster.gpu.name}; "
+        "remove that folder, or set another output_dir"
+    )

@@ -1,15 +1,8 @@
-"""The report as one self-contained page: no script, no request; a stranger's name becomes nothing but text.
-
-The content policy names the hash of the page's one style sheet and forbids everything else, so even a mistake
-in escaping could neither run nor fetch anything.
-"""
+"""The report as one self-contained page: what it says, in which order, and the charts with their legends."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 
 from shardwise.report.charts import (
     Reference,
@@ -22,6 +15,7 @@ from shardwise.report.charts import (
 from shardwise.report.figures import card_row, details_section, example_section, files_section, table_section
 from shardwise.report.markup import Markup, element, join
 from shardwise.report.nouns import COMMON_PARTS, OUTSIDE_PART, MemoryReport, Report
+from shardwise.report.page import legend_of, page
 from shardwise.report.text import headline, model_size, outcome_sentence, write_power, write_seconds
 from shardwise.units import format_bytes
 
@@ -36,42 +30,24 @@ KINDS = {
     "cpu_allocation_events": "Measured: each process's highest sum of live bytes, from its allocation events.",
 }
 
+FOOT = "Error = (forecast − measured) ÷ measured: positive where the forecast was too high."
+
 
 def report_html(report: Report) -> str:
     """The whole page."""
-    style = files("shardwise.report").joinpath("report.css").read_text(encoding="utf-8")
-    body = element(
-        "body",
-        element(
-            "main",
-            _heading(report),
-            _gaps(report),
-            card_row(report),
-            _loss_section(report),
-            _small_charts(report),
-            _memory_section(report.memory),
-            table_section(report),
-            example_section(report),
-            details_section(report),
-            files_section(report),
-        ),
-        _footer(),
-    )
-    return "<!doctype html>\n" + element("html", _head(report, style), body, lang="en") + "\n"
-
-
-def _head(report: Report, style: str) -> Markup:
-    digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{headline(report)} – Shardwise report"),
-        element("style", Markup(style)),
+    return page(
+        _heading(report),
+        _gaps(report),
+        card_row(report),
+        _loss_section(report),
+        _small_charts(report),
+        _memory_section(report.memory),
+        table_section(report),
+        example_section(report),
+        details_section(report),
+        files_section(report),
+        title=f"{headline(report)} – Shardwise report",
+        foot=FOOT,
     )
 
 
@@ -104,15 +80,6 @@ def _gaps(report: Report) -> Markup:
     )
 
 
-def _legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """(class, name) pairs as swatches; the charts themselves describe their lines to screen readers."""
-    return element(
-        "ul",
-        *(element("li", element("span", class_=f"swatch {look}", aria_hidden="true"), name) for look, name in entries),
-        class_="legend",
-    )
-
-
 def _series(report: Report, key: str, *, name: str) -> list[Series]:
     """A metric's line; of a noisy one the values stand back behind their running mean."""
     values, mean = report.curves[key], report.curves.get(f"{key}_smoothed")
@@ -142,7 +109,7 @@ def _loss_section(report: Report) -> Markup:
         )
         for look, width in (("wide", WIDE), ("narrow", NARROW))
     ]
-    legend = _legend([(one.look, one.name) for one in series if one.points])
+    legend = legend_of([(one.look, one.name) for one in series if one.points])
     thinned = f"Drawn from {loss.num_recorded:,} steps, with the lowest and highest value of every span kept."
     note = element("p", thinned, class_="note") if loss.num_recorded > len(loss.points) else Markup("")
     return element("section", _titled("Loss", legend), _both_widths(charts), note, class_="panel")
@@ -182,7 +149,7 @@ def _small(
         write=write,
         reference=reference,
     )
-    legend = _legend([("smooth", "measured"), ("reference", reference.name)]) if reference else Markup("")
+    legend = legend_of([("smooth", "measured"), ("reference", reference.name)]) if reference else Markup("")
     return element("section", _titled(title, legend), drawn, class_="panel")
 
 
@@ -194,7 +161,7 @@ def _memory_section(memory: MemoryReport) -> Markup:
     entries = [(f"part {part}", part) for part in (*COMMON_PARTS, OUTSIDE_PART)]
     if any(rank.measured_peak_bytes and not rank.measured_parts for rank in memory.ranks):
         entries.append(("part peak", "peak, parts not measured"))
-    legend = _legend(entries) if memory.ranks else Markup("")
+    legend = legend_of(entries) if memory.ranks else Markup("")
     notes = element("p", " ".join(_memory_notes(memory)), class_="note")
     return element("section", _titled("Memory by rank", legend), _both_widths(charts), notes, class_="panel")
 
@@ -213,11 +180,3 @@ def _memory_notes(memory: MemoryReport) -> list[str]:
     notes.append(KINDS.get(memory.kind or "", "Parts were not measured."))
     notes.append("Other is activations, logits, communication and temporary; context lies outside the allocator.")
     return notes
-
-
-def _footer() -> Markup:
-    return element(
-        "footer",
-        "Error = (forecast − measured) ÷ measured: positive where the forecast was too high. "
-        "This page is self-contained and loads nothing.",
-    )

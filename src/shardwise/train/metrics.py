@@ -147,6 +147,7 @@ class Metrics:
             "tokens_per_second": rate,
             "mfu": self._mfu(rate),
             "gpu_utilization": _mean(pulse.busy),
+            "gpu_utilization_by_rank": [None if math.isnan(busy) else busy for busy in pulse.busy],
             "peak_memory_bytes": pulse.peak_memory_bytes,
         }
         if eval_loss is not None:

@@ -1,14 +1,17 @@
-"""What `verify` prints, and how it exits."""
+"""What `verify` and `compare` print, and how they exit."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from shardwise import api
 from shardwise.report.parity import Parity, agreement, failed
+from shardwise.report.versus import versus
 from tests.unit.cli.conftest import Shardwise
+from tests.unit.report.test_versus import ran
 
 RECORD = {
     "step": 1,
@@ -65,3 +68,25 @@ def test_verify_of_what_is_no_job_is_bad_input(shardwise: Shardwise) -> None:
     said = shardwise("verify", "absent.yaml")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("error: absent.yaml")
+
+
+def test_compare_prints_measured_above_forecast_and_the_fastest(
+    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: dict[str, object] = {}
+    runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))]
+    found = versus(runs, job="tiny", unable=[("tp-2", "tp is not trained")])
+    monkeypatch.setattr(api, "compare", lambda job, **options: asked.update(options) or found)
+    said = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp", "--steps", "9")
+    assert said.code == 0
+    assert (asked["layouts"], asked["steps"]) == (["fsdp", "ddp"], 9)
+    lines = said.out.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("ddp-2 "))
+    assert "2.00 s" in lines[at]
+    assert lines[at + 1].startswith("  forecast ")
+    assert lines[at + 2].startswith("fsdp-2 ")
+    assert "ddp-2: rank 0: 90.0 % busy" in said.out
+    assert "cannot run here: tp-2" in said.out
+    assert "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2" in said.out
+    assert json.loads(shardwise("compare", "job.yaml", "--layouts", "ddp", "--json").out)["version"] == 1
+    assert shardwise("compare", "job.yaml").code == 2

@@ -1,0 +1,75 @@
+"""`compare`: one job run for real under several layouts, what each measured side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from shardwise.api.training import Programs, Update
+from shardwise.api.trials import Trials, Trying, read_trials
+from shardwise.errors import DoesNotFitError, InputError, RunDirectoryError, UnsupportedError
+from shardwise.launch.trials import Trial, Unable, check_same_place
+from shardwise.report.versus import Contender, Versus, contender, versus
+from shardwise.report.versus_page import versus_html
+from shardwise.spec.job import Job
+from shardwise.spec.request import Override
+from shardwise.spec.run import RunDirectory, write_json, write_text
+
+
+def compare(
+    job: Job | str | Path,
+    *,
+    layouts: Sequence[str],
+    overrides: Sequence[str | Override] = (),
+    steps: int | None = None,
+    on_update: Callable[[Update | Trying], None] | None = None,
+    programs: Programs | None = None,
+) -> Versus:
+    """Runs a job under each layout and puts what was measured side by side, the forecasts beside it.
+
+    Each run lies in OUTPUT_DIR/compare/LAYOUT; asked again, it goes on where it stopped. The answer is also written
+    there, to compare.json and compare.html.
+
+    Args:
+        layouts: names as `fsdp` or `fsdp-4`.
+        steps: optimizer steps of each run; None is as many as the job has.
+
+    Raises:
+        InputError: the job cannot be used as asked, or none of the layouts can run here.
+        WorkerFailedError: a run failed.
+        StoppedError: a signal stopped it.
+    """
+    if not layouts or (steps is not None and steps < 1):
+        raise InputError("nothing to compare: name layouts, such as single,ddp,fsdp, and at least 1 step")
+    stated = [] if steps is None else [Override.of_flag("--steps", key="train.max_steps", value=steps)]
+    trials = read_trials(job, layouts=layouts, overrides=[*overrides, *stated], on_update=on_update, programs=programs)
+    if not trials.trials:
+        raise InputError("\n".join(f"{one.layout}: {one.reason}" for one in trials.unable))
+    folder = Path(trials.asked.output_dir) / "compare"
+    found = [_run(trials, trial, folder=folder) for trial in trials.trials]
+    unable = [(one.layout, one.reason) for one in (*trials.unable, *found) if isinstance(one, Unable)]
+    ran = [one for one in found if isinstance(one, Contender)]
+    made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=unable)
+    _write(made, folder)
+    return made
+
+
+def _run(trials: Trials, trial: Trial, *, folder: Path) -> Contender | Unable:
+    """One layout in a folder of its name, or of its label where it is asked for on several numbers of processes."""
+    several = sum(other.name == trial.name for other in trials.trials) > 1
+    run = RunDirectory(folder / (trial.label if several else trial.name))
+    check_same_place(run, trial, trials.cluster)
+    try:
+        result = trials.train(trial, run=run)
+    except (DoesNotFitError, UnsupportedError) as error:
+        return Unable(layout=trial.label, reason=str(error))
+    return contender(trial.label, processes=trial.layout.world_size, run=run, report=result.report)
+
+
+def _write(made: Versus, folder: Path) -> None:
+    try:
+        write_json(folder / "compare.json", made.to_json())
+        write_text(folder / "compare.html", versus_html(made))
+    except OSError as error:
+        message = f"{folder}: the comparison cannot be written: {error.strerror}; free some space or check the rights"
+        raise RunDirectoryError(message) from None

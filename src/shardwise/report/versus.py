@@ -1,0 +1,179 @@
+"""One job under several layouts, side by side: what each run measured, its forecast beside it, the fastest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from shardwise.report.compare import steady_records
+from shardwise.report.fields import as_number, items
+from shardwise.report.nouns import Comparison, Report
+from shardwise.report.text import NOT_MEASURED, write_seconds, write_value
+from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.units import format_bytes
+
+VERSION = 1
+MISSING = "–"
+
+#: What is put side by side, by the names of a report's comparisons, in the order of the columns.
+COLUMNS = ("GPU utilisation", "step time", "total time", "throughput", "peak memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFigures:
+    """One rank; None is "not forecast" or "not measured".
+
+    Attributes:
+        gpu_utilization: mean over the steps after the warm-up.
+        forecast_peak_bytes, measured_peak_bytes: inside the allocator.
+    """
+
+    rank: int
+    gpu_utilization: float | None
+    forecast_peak_bytes: int | None
+    measured_peak_bytes: int | None
+
+    @property
+    def written(self) -> str:
+        """What is known of it."""
+        busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
+        peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
+        known = ", ".join(fact for fact in (busy, peak) if fact) or NOT_MEASURED
+        return (
+            known
+            if self.forecast_peak_bytes is None
+            else f"{known} (forecast {format_bytes(self.forecast_peak_bytes)})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One layout's run.
+
+    Attributes:
+        layout: `fsdp-2`: the layout and its processes.
+        strategy: what was chosen to run, read back from the run's plan.
+        run: its run directory.
+        figures: the report's comparisons of `COLUMNS`, in that order; of memory, the rank that needs most.
+        final_loss: of the last step.
+    """
+
+    layout: str
+    processes: int
+    strategy: str | None
+    run: str
+    num_steps: int
+    figures: tuple[Comparison, ...]
+    ranks: tuple[RankFigures, ...]
+    final_loss: float | None
+    final_eval_loss: float | None
+
+    def figure(self, what: str) -> Comparison:
+        """One of `COLUMNS`."""
+        return self.figures[COLUMNS.index(what)]
+
+    def written(self, what: str, side: Literal["measured", "forecast"]) -> str:
+        """One side of a figure with its unit; a dash where it is not known."""
+        figure = self.figure(what)
+        value = figure.measured if side == "measured" else figure.forecast
+        return MISSING if value is None else write_value(value, figure.unit)
+
+    @property
+    def final_loss_written(self) -> str:
+        """The final loss in words."""
+        return MISSING if self.final_loss is None else f"{self.final_loss:.4f}"
+
+    @property
+    def by_rank(self) -> str:
+        """`rank 0: 87.1 % busy, 21.0 MiB (forecast 20.4 MiB); rank 1: ...`."""
+        return "; ".join(f"rank {rank.rank}: {rank.written}" for rank in self.ranks)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Measured time of a step."""
+        return self.figure("step time").measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versus:
+    """The table, the fastest layout first.
+
+    Attributes:
+        unable: (layout, reason) of those that cannot run here.
+    """
+
+    job: str
+    contenders: tuple[Contender, ...]
+    unable: tuple[tuple[str, str], ...]
+
+    @property
+    def sentence(self) -> str:
+        """Which is the fastest, and by what ratio."""
+        timed = [(one.layout, one.step_seconds) for one in self.contenders if one.step_seconds]
+        if not timed:
+            return "no layout has measured the time of a step"
+        (fastest, seconds), others = timed[0], timed[1:]
+        sentence = f"{fastest} is the fastest: {write_seconds(seconds or 0)} per step"
+        if not others:
+            return sentence
+        ratios = [f"{(slower or 0) / (seconds or 1):.2f} times as fast as {name}" for name, slower in others]
+        return f"{sentence}, {', '.join(ratios)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole of compare.json; keys are added, never renamed."""
+        plain = asdict(self)
+        for entry, one in zip(plain["contenders"], self.contenders, strict=True):
+            entry["figures"] = {
+                figure.what: {**asdict(figure), "error_percent": figure.error_percent} for figure in one.figures
+            }
+        plain["unable"] = [{"layout": layout, "reason": reason} for layout, reason in self.unable]
+        return {"version": VERSION, "sentence": self.sentence, **plain}
+
+
+def contender(layout: str, *, processes: int, run: RunDirectory, report: Report) -> Contender:
+    """One finished run, from its report and the records of its steps."""
+    by_name = {row.what: row for row in report.comparisons}
+    loss, held_out = report.curves["loss"], report.curves["eval_loss"]
+    return Contender(
+        layout=layout,
+        processes=processes,
+        strategy=report.strategy,
+        run=str(run.root),
+        num_steps=report.outcome.step,
+        figures=tuple(by_name[name] for name in COLUMNS),
+        ranks=_ranks(report, utilization_by_rank(read_metrics(run))),
+        final_loss=loss.last,
+        final_eval_loss=held_out.last,
+    )
+
+
+def versus(contenders: Sequence[Contender], *, job: str, unable: Sequence[tuple[str, str]] = ()) -> Versus:
+    """Side by side; a run without a measured step stands last."""
+
+    def seconds(one: Contender) -> float:
+        return float("inf") if one.step_seconds is None else one.step_seconds
+
+    return Versus(job=job, contenders=tuple(sorted(contenders, key=seconds)), unable=tuple(unable))
+
+
+def utilization_by_rank(records: Sequence[dict[str, Any]]) -> dict[int, float]:
+    """Mean share by rank over the steps after the warm-up, of the ranks that could measure it."""
+    shares: dict[int, list[float]] = {}
+    for record in steady_records(records):
+        for rank, share in enumerate(items(record, "gpu_utilization_by_rank")):
+            if (known := as_number(share)) is not None:
+                shares.setdefault(rank, []).append(known)
+    return {rank: sum(found) / len(found) for rank, found in shares.items()}
+
+
+def _ranks(report: Report, utilization: dict[int, float]) -> tuple[RankFigures, ...]:
+    return tuple(
+        RankFigures(
+            rank=rank.rank,
+            gpu_utilization=utilization.get(rank.rank),
+            forecast_peak_bytes=rank.forecast_peak_bytes,
+            measured_peak_bytes=rank.measured_peak_bytes,
+        )
+        for rank in report.memory.ranks
+    )

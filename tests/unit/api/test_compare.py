@@ -1,0 +1,58 @@
+"""`compare` around its runs: where they lie, what is gone on with, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise import api
+from shardwise.errors import InputError, RunDirectoryError, WorkerFailedError
+from tests.unit.api.conftest import JobMaker
+from tests.unit.fakes import Maker, needs_torch
+
+FAKE = api.Programs(preparation="fake_prepare", worker="timed_worker")
+
+#: ddp takes half as long as one process.
+TIMED = """
+listen()
+size = int(os.environ["WORLD_SIZE"])
+if rank == 0:
+    for step in (1, 2, 3):
+        figures = {"loss": 4.0 - step, "tokens": 100, "gpu_utilization_by_rank": [0.5] * size}
+        append_line(run.metrics, {"step": step, "step_seconds": 1.0 / size, **figures})
+    write_text(run.final / "config.json", "{}")
+outcome("finished")
+"""
+
+
+@needs_torch
+def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+    make(TIMED, name="timed_worker")
+    found = api.compare(job(), layouts=["single", "ddp", "tp"], steps=3, programs=FAKE)
+    assert [(one.layout, one.processes, one.strategy) for one in found.contenders] == [
+        ("ddp-2", 2, "ddp"),
+        ("single-1", 1, "single"),
+    ]
+    assert found.sentence == "ddp-2 is the fastest: 0.50 s per step, 2.00 times as fast as single-1"
+    assert [rank.gpu_utilization for rank in found.contenders[0].ranks] == [0.5, 0.5]
+    assert found.contenders[0].final_loss == 1.0
+    assert found.contenders[0].figure("step time").forecast is not None
+    assert [layout for layout, _ in found.unable] == ["tp-2"]
+    folder = tmp_path / "run" / "compare"
+    assert {path.name for path in folder.iterdir()} == {"single", "ddp", "compare.json", "compare.html"}
+    assert json.loads((folder / "compare.json").read_text())["sentence"] == found.sentence
+
+    make("fail('must not run')", name="timed_worker")
+    assert api.compare(job(), layouts=["ddp"], steps=3, programs=FAKE).contenders[0].step_seconds == 0.5
+    with pytest.raises(RunDirectoryError, match="holds a run on cpu:2, and this is ddp-4"):
+        api.compare(job(), layouts=["ddp-4"], steps=3, programs=FAKE)
+    with pytest.raises(WorkerFailedError, match="must not run"):
+        api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
+
+
+def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
+    for layouts, steps, said in (([], 1, "name layouts"), (["ddp"], 0, "at least 1 step"), (["tp"], 1, "not trained")):
+        with pytest.raises(InputError, match=said):
+            api.compare(job(), layouts=layouts, steps=steps)
