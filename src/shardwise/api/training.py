@@ -10,7 +10,7 @@ from typing import Literal
 from shardwise.api.looking import report
 from shardwise.api.planning import plan_for, request_for
 from shardwise.errors import DoesNotFitError, ShardwiseError
-from shardwise.launch.accept import check_trainable, training_cluster
+from shardwise.launch.accept import check_present, check_trainable, training_cluster
 from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.folder import check_same_job, is_finished, known_data, run_of, write_start
@@ -100,7 +100,8 @@ def train(
     run = run_of(request.job)
     cluster, chosen = _accept(request, place=None)
     with locked(run) as lock:
-        check_same_job(run, request.job)
+        with request.blaming("output_dir"):
+            check_same_job(run, request.job)
         if is_finished(run):
             return _result(run, outcome="already_finished")
         _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
@@ -134,7 +135,8 @@ def _join(
     with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
         lock = take(run)
-        check_same_job(run, request.job)
+        with request.blaming("output_dir"):
+            check_same_job(run, request.job)
         if not is_finished(run):
             forget_last_launch(run)
             _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
@@ -166,6 +168,7 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     require_torch()
     cluster = training_cluster(request, place=place)
     check_trainable(request, processes=cluster.num_gpus)
+    check_present(request)
     chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
     if chosen.best is None:
         raise DoesNotFitError(_does_not_fit(chosen))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
@@ -83,6 +87,50 @@ def check_trainable(request: Request, *, processes: int) -> None:
     reasons = execution_refusals(job, _asked(request, processes=processes))
     if reasons:
         raise UnsupportedError([Problem(where=_place_of(request, reason), message=reason) for reason in reasons])
+
+
+#: Paths that end so are files and no hub ids, whether they exist or not.
+_FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".xlsx")
+
+#: What a value of a key needs installed: key, value, module, and how to get it.
+_PACKAGES = (
+    ("report_to", "wandb", "wandb", "pip install wandb"),
+    ("report_to", "mlflow", "mlflow", "pip install mlflow-skinny"),
+    ("attn_implementation", "flash_attention_2", "flash_attn", "pip install flash-attn, or use sdpa"),
+    ("attn_implementation", "flash_attention_3", "flash_attn_interface", "install FlashAttention 3, or use sdpa"),
+)
+
+
+def check_present(request: Request) -> None:
+    """Finds what the job names and this machine lacks, before anything is prepared; each at its place in the job.
+
+    Raises:
+        InputError: files that are not there, packages that are not installed.
+    """
+    problems = [*_missing_files(request), *_missing_packages(request)]
+    if problems:
+        raise InputError(problems)
+
+
+def _missing_files(request: Request) -> Iterator[Problem]:
+    data = request.job.data
+    named = [("path", source.path) for source in data.path] + [("eval_path", source.path) for source in data.eval_path]
+    for key, path in named:
+        is_file = path.startswith(("/", ".", "~")) or path.lower().endswith(_FILE_ENDINGS)
+        if is_file and not Path(path).expanduser().exists():
+            yield Problem(where=request.where("data", key), message=f"data.{key} names {path}, which does not exist")
+    if data.chat_template is not None and not Path(data.chat_template).is_file():
+        message = f"data.chat_template names {data.chat_template}, which is no file; expected a Jinja template"
+        yield Problem(where=request.where("data", "chat_template"), message=message)
+
+
+def _missing_packages(request: Request) -> Iterator[Problem]:
+    train = request.job.train
+    for key, value, module, remedy in _PACKAGES:
+        stated = getattr(train, key)
+        if value in (stated if isinstance(stated, list) else [stated]) and find_spec(module) is None:
+            message = f"train.{key} names {value}, which is not installed; {remedy}"
+            yield Problem(where=request.where("train", key), message=message)
 
 
 def _asked(request: Request, *, processes: int) -> Execution:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.errors import HardwareError, InputError, JobError, ModelError, Problem
+from shardwise.errors import HardwareError, InputError, JobError, ModelError, Problem, RunDirectoryError
 from shardwise.spec.job import Job, parse_job, read_job
 from shardwise.spec.layout import Execution
 from shardwise.spec.located import Located, parse_yaml
@@ -68,10 +68,10 @@ class Request:
 
     @contextmanager
     def blaming(self, *path: str) -> Generator[None]:
-        """Errors about the model or the hardware raised inside name the place of this key."""
+        """Errors about the model, the hardware or the folder raised inside name the place of this key."""
         try:
             yield
-        except (HardwareError, ModelError) as error:
+        except (HardwareError, ModelError, RunDirectoryError) as error:
             problems = [_placed(problem, where=self.where(*path)) for problem in error.problems]
             raise type(error)(problems, total=error.total) from None
 

@@ -64,7 +64,12 @@ def job(tmp_path: Path) -> JobMaker:
 
     def write(*lines: str, hardware: str = "cpu:2") -> Path:
         path = tmp_path / "job.yaml"
-        head = [f"model: {model}", "data: {path: rows.jsonl, max_length: 64}", f"output_dir: {tmp_path / 'run'}"]
+        (tmp_path / "rows.jsonl").touch()
+        head = [
+            f"model: {model}",
+            f"data: {{path: {tmp_path}/rows.jsonl, max_length: 64}}",
+            f"output_dir: {tmp_path / 'run'}",
+        ]
         path.write_text("\n".join([*head, f"hardware: {hardware}", *lines]) + "\n", encoding="utf-8")
         return path
 

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardwise.catalog import probe
 from shardwise.errors import HardwareError, InputError, UnsupportedError
-from shardwise.launch.accept import check_trainable, training_cluster
+from shardwise.launch.accept import check_present, check_trainable, training_cluster
 from shardwise.launch.joined import Place
 from shardwise.spec.job import job_from_data
-from shardwise.spec.request import Request, request_of_job
+from shardwise.spec.request import Request, read_request, request_of_job
 
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
 
@@ -103,3 +104,22 @@ def test_every_reason_is_given_at_once() -> None:
 @pytest.mark.parametrize("layout", ["auto", "ddp", "fsdp", "zero2", {"dp_shard": 2}])
 def test_what_is_trained_is_accepted(layout: Any) -> None:
     check_trainable(request(layout=layout), processes=2)
+
+
+def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> None:
+    text = (
+        "model: m\ndata:\n  path: [no.jsonl, org/on-the-hub]\n  eval_path: /no/where\n  chat_template: no.jinja\n"
+        "train:\n  report_to: mlflow\n  attn_implementation: flash_attention_3\n"
+    )
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        check_present(read_request(file))
+    found = [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems]
+    assert found == [
+        "3: data.path names no.jsonl, which does not exist",
+        "4: data.eval_path names /no/where, which does not exist",
+        "5: data.chat_template names no.jinja, which is no file; expected a Jinja template",
+        "7: train.report_to names mlflow, which is not installed; pip install mlflow-skinny",
+        "8: train.attn_implementation names flash_attention_3, which is not installed; install FlashAttention 3, or use sdpa",
+    ]
