@@ -97,7 +97,7 @@ _PACKAGES = (
     ("report_to", "wandb", "wandb", "pip install wandb"),
     ("report_to", "mlflow", "mlflow", "pip install mlflow-skinny"),
     ("attn_implementation", "flash_attention_2", "flash_attn", "pip install flash-attn, or use sdpa"),
-    ("attn_implementation", "flash_attention_3", "flash_attn_interface", "install FlashAttention 3, or use sdpa"),
+    ("attn_implementation", "flash_attention_3", "flash_attn_interface", "use sdpa"),
 )
 
 
