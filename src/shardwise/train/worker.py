@@ -91,6 +91,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
     check_layout(world, composed.model.parameters)
     check_replicas(world, composed.model.parameters, when="at the start")
+    journal.enter("types", **{name: kind for name, kind in _types(composed).items() if kind})
     start = composed.checkpoints.restore()
     if world.is_first:
         journal.note(lambda: forget_steps_after(run, start))
@@ -185,26 +186,30 @@ def held_gradients(composed: Build) -> int:
 
 
 def _measured(composed: Build, outcome: Outcome, *, ranks: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    states = [
-        v for s in composed.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.ndim
-    ]
-    frozen = {type_name(p.dtype) for _, p in composed.model.parameters if not p.requires_grad}
     return {
         "version": 1,
         "kind": composed.meter.kind,
         "ranks": ranks,
-        "dtypes": {
-            "weights": "/".join(sorted({type_name(p.dtype) for p in composed.model.trainable})),
-            "frozen": "/".join(sorted(frozen)) or None,
-            "compute": type_name(composed.model.types.compute),
-            "reduction": type_name(
-                torch.float32 if composed.world.layout.dp_shard > 1 else composed.model.types.trainable
-            ),
-            "optimizer": "/".join(sorted({type_name(v.dtype) for v in states})) or None,
-        },
+        "dtypes": _types(composed),
         "train_seconds": seconds,
         "steps": outcome.steps,
         "outcome": "stopped" if outcome.signal else "finished",
+    }
+
+
+def _types(composed: Build) -> dict[str, str | None]:
+    """Types by what they hold; those of weights and optimizer states are read from live tensors."""
+    states = (
+        v for s in composed.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.ndim
+    )
+    frozen = {type_name(p.dtype) for _, p in composed.model.parameters if not p.requires_grad}
+    reduction = torch.float32 if composed.world.layout.dp_shard > 1 else composed.model.types.trainable
+    return {
+        "weights": "/".join(sorted({type_name(p.dtype) for p in composed.model.trainable})),
+        "frozen": "/".join(sorted(frozen)) or None,
+        "compute": type_name(composed.model.types.compute),
+        "reduction": type_name(reduction),
+        "optimizer": "/".join(sorted({type_name(v.dtype) for v in states})) or None,
     }
 
 
