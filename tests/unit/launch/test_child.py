@@ -31,7 +31,8 @@ def test_a_signal_ends_preparation_and_its_children_without_a_traceback(
 ) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if deaf else ""
     # No shell: one that outlives its child for a moment says "Killed" on stderr.
-    body += "import subprocess; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', str(run.root)])\n"
+    sleeper = "[sys.executable, '-c', 'import time; time.sleep(600)', str(run.root)]"
+    body += f"import subprocess; subprocess.Popen({sleeper})\n"
     module = worker(body + "(run.root / 'began').touch()\ntime.sleep(600)", "slow_prepare")
     argv = [sys.executable, "-c", LAUNCHER, str(run.root), module]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
