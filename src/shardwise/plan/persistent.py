@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardwise.plan.inventory import Inventory, Tensor, Unit
 from shardwise.plan.types import Types, state_bytes
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Execution, Layout, rows_of_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,6 @@ class Holding:
     block_gradients: int
     optimizer: int
     padding: int
-
-
-def rows_of_shard(rows: int, *, degree: int, index: int) -> int:
-    """Rows of one tensor on one rank, as `torch.chunk` gives them out."""
-    chunk = -(-rows // degree)
-    return max(0, min(chunk, rows - index * chunk))
 
 
 def holdings(

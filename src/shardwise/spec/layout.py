@@ -232,6 +232,12 @@ def accumulation_steps(*, global_batch_size: int, micro_batch_size: int, data_wo
     return -(-global_batch_size // (micro_batch_size * data_world_size))
 
 
+def rows_of_shard(rows: int, *, degree: int, index: int) -> int:
+    """Rows of one tensor on one rank, as `torch.chunk` gives them out."""
+    chunk = -(-rows // degree)
+    return max(0, min(chunk, rows - index * chunk))
+
+
 def stage_layers(
     costs: list[float], *, num_stages: int, first_extra: float = 0.0, last_extra: float = 0.0
 ) -> list[range]:

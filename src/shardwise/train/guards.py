@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from shardwise.data.batches import GlobalBatch
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
+from shardwise.spec.layout import rows_of_shard
 
 T = TypeVar("T")
 
@@ -99,18 +100,12 @@ def check_layout(world: World, parameters: list[tuple[str, nn.Parameter]]) -> No
     shard = layout.coordinates(world.rank).dp_shard
     for name, parameter in parameters:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        rows = _rows_of_shard(parameter.shape[0], degree=layout.dp_shard, index=shard)
+        rows = rows_of_shard(parameter.shape[0], degree=layout.dp_shard, index=shard)
         if local.numel() != rows * math.prod(parameter.shape[1:]):
             raise GuardError(
                 f"rank {world.rank} holds {local.numel()} of the {parameter.numel()} elements of {name}; the layout "
                 f"{layout.strategy} gives it {rows} of {parameter.shape[0]} rows. What was asked is not what runs"
             )
-
-
-def _rows_of_shard(rows: int, *, degree: int, index: int) -> int:
-    """Rows of a tensor that one shard keeps, as `torch.chunk` cuts them."""
-    chunk = math.ceil(rows / degree)
-    return max(0, min(chunk, rows - index * chunk))
 
 
 def check_batches(world: World, batch: GlobalBatch) -> None:

@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from shardwise.data.store import IGNORED
 from shardwise.models.anatomy import Anatomy
 from shardwise.spec.layout import CHUNK_TOKENS, LossKind
 from shardwise.train.precision import Types
-
-IGNORED = -100
 
 
 @dataclass(frozen=True, kw_only=True)
