@@ -28,8 +28,16 @@ PAD_MULTIPLE = 8
 #: With the chunked loss, trained positions go through the head this many at a time.
 CHUNK_TOKENS = 1024
 
+#: Stages of each pipeline rank, where a schedule has more than one.
+_STAGES_PER_RANK: dict[Schedule, int] = {"interleaved": 2}
+
 #: The names a user may write for `layout`, beside `auto` and a product of axes.
 STRATEGIES = ("mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp")
+
+
+def stages_per_rank(schedule: Schedule) -> int:
+    """How many stages each pipeline rank holds under a schedule."""
+    return _STAGES_PER_RANK.get(schedule, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +103,15 @@ class Layout:
     def data_world_size(self) -> int:
         """Number of ranks that see different samples: only these count towards the global batch."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages of all ranks together."""
+        return self.pp * stages_per_rank(self.schedule) if self.pp > 1 else 1
+
+    def stages_of(self, pp: int) -> tuple[int, ...]:
+        """The stages at one coordinate of the pipeline axis: dealt round, so that neighbours pass on to neighbours."""
+        return tuple(range(pp, self.num_stages, self.pp))
 
     def coordinates(self, rank: int) -> Coordinates:
         """The place of a rank; the last axis varies fastest.

@@ -1,0 +1,139 @@
+"""Pipeline schedules: the order in which each rank works through stages and micro-batches.
+
+The trainer executes these orders and the planner simulates them, so that a forecast bubble is a bubble of this very
+order. Messages are not part of it: they follow from what each action needs and makes.
+
+- `sequential`: one micro-batch at a time through all stages; naive model parallel.
+- `gpipe` (Huang et al., 2019): all forwards, then all backwards.
+- `1f1b` (Narayanan et al., 2019, PipeDream-Flush): after a warm-up, one forward and one backward in turn, so that a
+  rank keeps no more micro-batches than there are stages behind it.
+- `interleaved` (Narayanan et al., 2021): 1f1b over two stages per rank; the bubble halves, messages double.
+- `zero_bubble` (Qi et al., 2023, ZB-H1): 1f1b whose backward is cut in two; gradients of weights, which nobody waits
+  for, fill what would be bubbles.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from shardwise.spec.layout import Schedule, stages_per_rank
+
+ActionKind = Literal["forward", "backward", "backward_input", "backward_weight"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """One stretch of a rank's work.
+
+    Attributes:
+        kind: `backward` makes the gradients of inputs and of weights; the other two make one of them.
+        stage: which stage of the whole pipeline.
+        micro: which micro-batch of the step.
+    """
+
+    kind: ActionKind
+    stage: int
+    micro: int
+
+
+@lru_cache(maxsize=4096)
+def actions(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> tuple[Action, ...]:
+    """What one pipeline rank does in one optimizer step, in order.
+
+    Args:
+        schedule: whose order.
+        num_ranks: pipeline ranks.
+        rank: which of them.
+        num_micro_batches: of the step; any number.
+    """
+    return tuple(_ORDERS[schedule](num_ranks, rank, num_micro_batches))
+
+
+def forwards(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> tuple[Action, ...]:
+    """The forwards alone, as an evaluation runs them."""
+    order = actions(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
+    return tuple(action for action in order if action.kind == "forward")
+
+
+def in_flight(order: Iterable[Action]) -> int:
+    """The most (stage, micro-batch) pairs of a rank whose saved activations are alive at once."""
+    alive = most = 0
+    for action in order:
+        alive += {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}[action.kind]
+        most = max(most, alive)
+    return most
+
+
+def _sequential(_num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+    for micro in range(micros):
+        yield Action(kind="forward", stage=rank, micro=micro)
+        yield Action(kind="backward", stage=rank, micro=micro)
+
+
+def _gpipe(_num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+    for kind in ("forward", "backward"):
+        yield from (Action(kind=kind, stage=rank, micro=micro) for micro in range(micros))
+
+
+def _one_forward_one_backward(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+    ahead = [Action(kind="forward", stage=rank, micro=micro) for micro in range(micros)]
+    back = [Action(kind="backward", stage=rank, micro=micro) for micro in range(micros)]
+    return _alternate(ahead, back, warm_up=num_ranks - rank - 1)
+
+
+def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+    """Micro-batches go through a rank's stages in rounds, each of at least as many as there are ranks if possible."""
+    chunks = stages_per_rank("interleaved")
+    stages = [rank + chunk * num_ranks for chunk in range(chunks)]
+    num_rounds = max(1, micros // num_ranks)
+    bounds = [micros * index // num_rounds for index in range(num_rounds + 1)]
+
+    def rounds(kind: ActionKind, order: list[int]) -> list[Action]:
+        return [
+            Action(kind=kind, stage=stage, micro=micro)
+            for begin, end in pairwise(bounds)
+            for stage in order
+            for micro in range(begin, end)
+        ]
+
+    longest = max(end - begin for begin, end in pairwise(bounds))
+    warm_up = 2 * (num_ranks - rank - 1) + (chunks - 1) * longest
+    return _alternate(rounds("forward", stages), rounds("backward", stages[::-1]), warm_up=warm_up)
+
+
+def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+    """Of the weights' gradients, as many wait as there are ranks before this one: they are done while others drain."""
+    waiting: deque[Action] = deque()
+    for action in _one_forward_one_backward(num_ranks, rank, micros):
+        if action.kind == "forward":
+            yield action
+            continue
+        yield Action(kind="backward_input", stage=rank, micro=action.micro)
+        waiting.append(Action(kind="backward_weight", stage=rank, micro=action.micro))
+        if len(waiting) > rank:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _alternate(ahead: list[Action], back: list[Action], *, warm_up: int) -> Iterator[Action]:
+    """So many forwards first, then one forward and one backward in turn, then the backwards that are left."""
+    first = min(warm_up, len(ahead))
+    yield from ahead[:first]
+    for forward, backward in zip(ahead[first:], back, strict=False):
+        yield forward
+        yield backward
+    yield from back[len(ahead) - first :]
+
+
+_ORDERS: dict[Schedule, Callable[[int, int, int], Iterator[Action]]] = {
+    "sequential": _sequential,
+    "gpipe": _gpipe,
+    "1f1b": _one_forward_one_backward,
+    "interleaved": _interleaved,
+    "zero_bubble": _zero_bubble,
+}

@@ -1,0 +1,119 @@
+"""Pipeline orders: complete, free of deadlock, and with the bubbles and the memory that their authors state."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.schedule import Action, actions, forwards, in_flight
+
+SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
+schedules = st.sampled_from(SCHEDULES)
+
+
+def orders(schedule: Schedule, ranks: int, micros: int) -> list[tuple[Action, ...]]:
+    return [actions(schedule, num_ranks=ranks, rank=rank, num_micro_batches=micros) for rank in range(ranks)]
+
+
+def run(schedule: Schedule, ranks: int, micros: int) -> float:
+    """Time until all ranks are done, a forward of one rank's layers taking 1 and each half of a backward 1.
+
+    Raises:
+        AssertionError: no rank can go on.
+    """
+    layout = Layout(pp=ranks, schedule=schedule)
+    share = ranks / layout.num_stages
+    seconds = {"forward": share, "backward": 2 * share, "backward_input": share, "backward_weight": share}
+    todo = [list(order) for order in orders(schedule, ranks, micros)]
+    done: dict[tuple[str, int, int], float] = {}
+    clock = [0.0] * ranks
+    while any(todo):
+        moved = False
+        for rank in range(ranks):
+            while todo[rank] and (ready := ready_at(todo[rank][0], done, layout.num_stages)) is not None:
+                action = todo[rank].pop(0)
+                clock[rank] = max(clock[rank], ready) + seconds[action.kind]
+                kind = "backward" if action.kind == "backward_input" else action.kind
+                done[kind, action.stage, action.micro] = clock[rank]
+                moved = True
+        assert moved, f"{schedule} on {ranks} ranks with {micros} micro-batches is stuck at {[t[:1] for t in todo]}"
+    return max(clock)
+
+
+def ready_at(action: Action, done: dict[tuple[str, int, int], float], num_stages: int) -> float | None:
+    """When what an action needs from other stages is there; None where it is not yet."""
+    if action.kind == "forward":
+        return 0.0 if action.stage == 0 else done.get(("forward", action.stage - 1, action.micro))
+    if action.kind == "backward_weight" or action.stage == num_stages - 1:
+        return 0.0
+    return done.get(("backward", action.stage + 1, action.micro))
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules, st.integers(2, 6), st.integers(1, 14))
+def test_no_order_gets_stuck_and_every_stage_sees_every_micro_batch_forward_and_backward_once(
+    schedule: Schedule, ranks: int, micros: int
+) -> None:
+    run(schedule, ranks, micros)
+    every = {
+        (stage, micro) for stage in range(Layout(pp=ranks, schedule=schedule).num_stages) for micro in range(micros)
+    }
+    for kinds in (("forward",), ("backward", "backward_input"), ("backward", "backward_weight")):
+        seen = [(a.stage, a.micro) for order in orders(schedule, ranks, micros) for a in order if a.kind in kinds]
+        assert len(seen) == len(set(seen))
+        assert set(seen) == every
+
+
+@settings(max_examples=50, deadline=None)
+@given(schedules, st.integers(2, 6), st.integers(1, 14))
+def test_each_edge_passes_micro_batches_on_in_the_order_in_which_they_are_awaited(
+    schedule: Schedule, ranks: int, micros: int
+) -> None:
+    layout = Layout(pp=ranks, schedule=schedule)
+    by_rank = orders(schedule, ranks, micros)
+    for kinds in (("forward",), ("backward", "backward_input")):
+        sequences = {
+            stage: [a.micro for a in by_rank[stage % ranks] if a.stage == stage and a.kind in kinds]
+            for stage in range(layout.num_stages)
+        }
+        assert all(sequence == sequences[0] for sequence in sequences.values())
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_bubbles_are_those_that_the_schedules_are_known_for(ranks: int) -> None:
+    micros = 4 * ranks
+    work = 3.0 * micros
+    assert run("sequential", ranks, micros) == work * ranks
+    assert run("gpipe", ranks, micros) == work + 3 * (ranks - 1)
+    assert run("1f1b", ranks, micros) == work + 3 * (ranks - 1)
+    assert run("interleaved", ranks, micros) == pytest.approx(work + 3 * (ranks - 1) / 2)
+    assert run("zero_bubble", ranks, micros) <= work + 1.5 * (ranks - 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("sequential", [1, 1, 1, 1]),
+        ("gpipe", [16, 16, 16, 16]),
+        ("1f1b", [4, 3, 2, 1]),
+        ("zero_bubble", [4, 4, 4, 4]),
+        ("interleaved", [11, 9, 7, 5]),
+    ],
+)
+def test_micro_batches_in_flight_on_four_ranks(schedule: Schedule, expected: list[int]) -> None:
+    assert [in_flight(order) for order in orders(schedule, 4, 16)] == expected
+
+
+def test_an_evaluation_runs_the_forwards_in_the_same_order() -> None:
+    order = forwards("interleaved", num_ranks=2, rank=0, num_micro_batches=3)
+    assert [(a.stage, a.micro) for a in order] == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]
+
+
+def test_stages_are_dealt_round_the_ranks() -> None:
+    layout = Layout(pp=4, schedule="interleaved")
+    assert layout.num_stages == 8
+    assert [layout.stages_of(rank) for rank in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert Layout(pp=3).stages_of(1) == (1,)
+    assert Layout(schedule="interleaved").num_stages == 1
