@@ -1,5 +1,4 @@
-"""Which decoder blocks each pipeline stage holds: one answer for the planner, which forecasts it, and the trainer, which
-builds it.
+"""Which decoder blocks each pipeline stage holds: one answer, which the planner forecasts and the trainer builds.
 
 Stages are balanced by what their parts cost, not by counting blocks. The cost of a part is the mean of the elements it
 multiplies with (its FLOPs) and the elements it stores (its bytes): a block and the head do both, the embedding only
