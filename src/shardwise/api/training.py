@@ -9,7 +9,7 @@ from typing import Literal
 
 from shardwise.api.looking import report
 from shardwise.api.planning import plan_for, request_for
-from shardwise.errors import DoesNotFitError, ShardwiseError
+from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.accept import check_present, check_trainable, training_cluster
 from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
@@ -172,6 +172,10 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
     if chosen.best is None:
         raise DoesNotFitError(_does_not_fit(chosen))
+    if chosen.best.not_trained:
+        # What the model's config says is known only here; the rest was refused before.
+        problems = [Problem(where=request.where("model"), message=reason) for reason in chosen.best.not_trained]
+        raise UnsupportedError(problems)
     return cluster, chosen
 
 

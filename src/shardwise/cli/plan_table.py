@@ -184,7 +184,7 @@ def verdict(plan: Plan) -> str:
     if plan.best is None:
         return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
     layout = plan.best.execution.layout
-    return f"chosen: {_named(layout.strategy, layout)}"
+    return f"{'forecast only' if plan.best.not_trained else 'chosen'}: {_named(layout.strategy, layout)}"
 
 
 def _named(strategy: str, layout: Layout) -> str:
@@ -198,7 +198,8 @@ def why(plan: Plan) -> list[str]:
     seconds, cost = plan.best.time.total_seconds, plan.best.cost
     price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
     whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}"]
-    return [*plan.best.reasons, *whole]
+    warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]
+    return [*warnings, *plan.best.reasons, *whole]
 
 
 def _print_rejected(plan: Plan, console: Console) -> None:

@@ -13,7 +13,16 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.types import TYPES
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
-from shardwise.spec.layout import STRATEGIES, Attention, Execution, Layout, LossKind, Recompute, accumulation_steps
+from shardwise.spec.layout import (
+    AXES,
+    STRATEGIES,
+    Attention,
+    Execution,
+    Layout,
+    LossKind,
+    Recompute,
+    accumulation_steps,
+)
 from shardwise.spec.model import ModelShape
 from shardwise.units import MIB
 
@@ -25,6 +34,10 @@ RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
 #: Whole logits are kept where one copy of a micro-batch's is at most this large: then chunks would save little, and
 #: cost a second product with the head.
 FULL_LOGITS_BYTES = 64 * MIB
+
+#: Axes, and ZeRO stages of dp_shard, that forecasts of memory and time know. What is not among them has no forecast.
+_FORECAST_AXES = frozenset({"dp_replicate", "dp_shard"})
+_FORECAST_STAGES = (2, 3)
 
 _LARGEST_POWER = 1024
 _LARGEST_DIVISOR = 64
@@ -105,6 +118,16 @@ def _stated(job: Job, cluster: Cluster) -> Choice:
             "lower its degrees or name more GPUs"
         )
     return Choice(strategy=layout.strategy, layout=layout, cluster=cluster)
+
+
+def not_forecast(layout: Layout) -> str | None:
+    """Why no forecast is made for a layout; None where one is."""
+    foreign = [axis for axis in (*AXES, "ep") if getattr(layout, axis) > 1 and axis not in _FORECAST_AXES]
+    if foreign:
+        return f"{layout.strategy} is not forecast by this version, which knows nothing of {', '.join(foreign)}"
+    if layout.dp_shard > 1 and layout.zero_stage not in _FORECAST_STAGES:
+        return f"{layout.strategy} is not forecast by this version"
+    return None
 
 
 def executions(job: Job, model: ModelShape, choice: Choice) -> Iterator[list[Execution]]:

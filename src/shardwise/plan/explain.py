@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from shardwise.plan.memory import holdings_of
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work
 from shardwise.spec.layout import Execution
@@ -70,14 +69,6 @@ def _remedy(part: str, work: Work) -> str:
 
 def _keeps_gathered(work: Work) -> bool:
     return work.sharded and not work.execution.layout.reshard_after_forward
-
-
-def untrainable(work: Work, refusals: Sequence[str]) -> str:
-    """Why the trainer refuses; for layouts whose memory is forecast, with what a rank would hold between steps."""
-    if work.execution.layout.strategy not in _VIRTUES:
-        return "; ".join(refusals)
-    held = max(h.weights + h.gradients + h.optimizer for h in holdings_of(work))
-    return f"{'; '.join(refusals)} (it would hold {_gib(held)} of weights, gradients and optimizer states per GPU)"
 
 
 def why(
@@ -172,6 +163,6 @@ def _rates(work: Work) -> str | None:
 
 def advice(plan: Plan) -> str:
     """What to say of a plan in which nothing is chosen: each strategy's reason, then what to do."""
-    lines = ["no layout fits the hardware" if plan.candidates else "this version trains no such job"]
+    lines = ["no layout fits the hardware" if plan.candidates else "no forecast can be made of any layout"]
     lines += [f"{rejection.strategy}: {rejection.reason}" for rejection in plan.rejected]
     return "\n".join([*lines, *plan.advice])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from shardwise.plan.choices import Choice
+from shardwise.plan.choices import Choice, not_forecast
 from shardwise.plan.inventory import Inventory
 from shardwise.plan.memory import forecast_memory, holdings_of
 from shardwise.plan.work import Work, work_of
@@ -15,6 +15,7 @@ from shardwise.spec.job import Job
 from shardwise.spec.layout import PAD_MULTIPLE, Execution
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import MemoryForecast
+from shardwise.spec.support import impossibilities, open_refusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,3 +85,14 @@ def forecasts(
             yield work, memory
             if memory.peak_high_bytes > memory.capacity_bytes:
                 break
+
+
+def left_out(question: Question, choice: Choice, execution: Execution) -> list[str]:
+    """Why an execution of a choice is not considered; empty where it is.
+
+    What was asked for is forecast wherever that can be done; what is left open is chosen among what is trained.
+    """
+    reasons = impossibilities(question.job, execution, model=question.model)
+    unknown = not_forecast(choice.layout)
+    refused = open_refusal(method=question.job.method, layout=choice.layout) if question.job.layout == "auto" else None
+    return [*reasons, *(reason for reason in (refused or unknown,) if reason)]

@@ -8,9 +8,8 @@ from dataclasses import replace
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import executions, layouts
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.question import Question, forecasts
+from shardwise.plan.question import Question, forecasts, left_out
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.support import execution_refusals
 
 _SHORTEST_LENGTH = 64
 _MOST_GPUS_ADVISED = 4096
@@ -46,7 +45,7 @@ def _fits(question: Question) -> bool:
         if choice.reason is not None:
             continue
         groups = [group[:1] for group in executions(question.job, question.model, choice)]
-        if execution_refusals(question.job, groups[0][0], model=question.model):
+        if left_out(question, choice, groups[0][0]):
             continue
         if any(m.peak_high_bytes <= m.capacity_bytes for _, m in forecasts(question, choice, groups)):
             return True

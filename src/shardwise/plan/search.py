@@ -9,9 +9,9 @@ from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import Choice, executions, layouts
-from shardwise.plan.explain import untrainable, why, why_not
+from shardwise.plan.explain import why, why_not
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.question import Question, at_mean_length, forecasts, padded_length, work_on
+from shardwise.plan.question import Question, at_mean_length, forecasts, left_out, padded_length
 from shardwise.plan.ranking import OTHERS_LISTED, arranged, ranked, ranking_of
 from shardwise.plan.remedies import remedies
 from shardwise.plan.timeline import forecast_time
@@ -20,7 +20,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection
-from shardwise.spec.support import execution_refusals
+from shardwise.spec.support import not_trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,9 @@ def _search(question: Question, choice: Choice) -> _Found:
     if choice.reason is not None:
         return _Found(rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason=choice.reason))
     groups = list(executions(question.job, question.model, choice))
-    refusals = execution_refusals(question.job, groups[0][0], model=question.model)
+    refusals = left_out(question, choice, groups[0][0])
     if refusals:
-        reason = untrainable(work_on(question, choice, groups[0][0]), refusals)
-        return _Found(rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason=reason))
+        return _Found(rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason="; ".join(refusals)))
     tried = list(forecasts(question, choice, groups))
     fitting = [(work, memory) for work, memory in tried if memory.peak_high_bytes <= memory.capacity_bytes]
     if not fitting:
@@ -124,7 +123,12 @@ def _candidate(question: Question, work: Work, memory: MemoryForecast) -> Candid
     hourly = _usd_per_hour(work)
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
     return Candidate(
-        execution=work.execution, fits=True, memory=memory, time=time, cost=Cost(usd=usd, usd_per_hour=hourly)
+        execution=work.execution,
+        fits=True,
+        memory=memory,
+        time=time,
+        cost=Cost(usd=usd, usd_per_hour=hourly),
+        not_trained=tuple(not_trained(question.job, work.execution, model=question.model)),
     )
 
 

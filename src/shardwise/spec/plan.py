@@ -102,7 +102,11 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One execution with its forecast."""
+    """One execution with its forecast.
+
+    Attributes:
+        not_trained: what of it this version plans but does not train, as sentences; empty where it trains all of it.
+    """
 
     execution: Execution
     fits: bool
@@ -110,6 +114,7 @@ class Candidate:
     time: TimeForecast
     cost: Cost = Cost()
     reasons: tuple[str, ...] = ()
+    not_trained: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The product page's candidate object."""
@@ -120,6 +125,7 @@ class Candidate:
             "time": asdict(self.time),
             "cost": asdict(self.cost),
             "reasons": list(self.reasons),
+            "not_trained": list(self.not_trained),
         }
 
     @classmethod
@@ -137,6 +143,7 @@ class Candidate:
             time=TimeForecast(**data["time"]),
             cost=Cost(**data["cost"]),
             reasons=tuple(data["reasons"]),
+            not_trained=tuple(data.get("not_trained", ())),
         )
 
 

@@ -1,10 +1,14 @@
-"""What the trainer accepts: one table, read by the planner (which plans nothing else) and by the trainer (which refuses
-the rest before it loads any weight)."""
+"""What the trainer accepts: one table, read by the planner and by the trainer.
+
+There are two levels. What is trained is all that `auto` ever chooses. What a user asks for by name (a method, an
+optimizer, a model, a layout) is forecast too where a forecast can be made, with a sentence that says that this version
+plans it and does not train it; the trainer refuses it before it loads any weight.
+"""
 
 from __future__ import annotations
 
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.job import Job, Method
+from shardwise.spec.layout import Execution, Layout, Offload, OptimizerName, Precision
 from shardwise.spec.model import ModelShape
 
 #: strategy -> methods that train under it, with the same result as on one process.
@@ -16,9 +20,12 @@ TRAINABLE: dict[str, tuple[str, ...]] = {
     "hsdp": ("full", "lora"),
 }
 
-PRECISIONS = ("mixed", "bf16", "fp32")
-OPTIMIZERS = ("adamw", "sgd")
-OFFLOADS = ("none",)
+PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
+OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd")
+OFFLOADS: tuple[Offload, ...] = ("none",)
+
+#: What stands in for a method that is not trained at all, where the question is which layouts there are.
+NEAREST_METHOD: Method = "lora"
 
 
 def refusal(*, method: str, layout: Layout) -> str | None:
@@ -36,18 +43,41 @@ def refusal(*, method: str, layout: Layout) -> str | None:
     return None
 
 
+def open_refusal(*, method: Method, layout: Layout) -> str | None:
+    """Why `layout: auto` leaves a layout out; None where it considers it.
+
+    A method that is trained under no layout at all was asked for all the same: it is forecast under every layout that
+    trains another one.
+    """
+    trained = any(method in methods for methods in TRAINABLE.values())
+    return refusal(method=method if trained else NEAREST_METHOD, layout=layout)
+
+
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """Every reason why an execution of a job cannot be trained; empty where it can.
 
     Args:
         model: the job's model, where it has been read already.
     """
-    reasons = [refusal(method=job.method, layout=execution.layout)]
-    if model is not None:
-        reasons += _model_refusals(model, execution)
+    return [*impossibilities(job, execution, model=model), *not_trained(job, execution, model=model)]
+
+
+def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
+    """What contradicts itself in an execution: it is neither trained nor planned."""
+    reasons: list[str] = []
     if job.data.packing and execution.attn_implementation.startswith("flash") and execution.micro_batch_size > 1:
         # transformers tells packed documents apart by their positions for one sequence at a time only.
         reasons.append(f"packing with {execution.attn_implementation} needs train.micro_batch_size: 1, or use sdpa")
+    if model is not None and execution.loss == "chunked" and not model.plain_head:
+        reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
+    return reasons
+
+
+def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
+    """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
+    reasons = [refusal(method=job.method, layout=execution.layout)]
+    if model is not None and model.has_experts:
+        reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:
@@ -55,12 +85,3 @@ def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | No
     if execution.offload not in OFFLOADS:
         reasons.append(f"offload {execution.offload} is not trained by this version; use none")
     return [reason for reason in reasons if reason]
-
-
-def _model_refusals(model: ModelShape, execution: Execution) -> list[str]:
-    reasons: list[str] = []
-    if model.has_experts:
-        reasons.append(f"{model.family} is a mixture of experts, which is planned but not trained by this version")
-    if execution.loss == "chunked" and not model.plain_head:
-        reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
-    return reasons

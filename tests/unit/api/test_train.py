@@ -11,11 +11,18 @@ from pathlib import Path
 import pytest
 
 from shardwise import api
-from shardwise.errors import DoesNotFitError, HardwareError, InputError, RunDirectoryError, WorkerFailedError
+from shardwise.errors import (
+    DoesNotFitError,
+    HardwareError,
+    InputError,
+    RunDirectoryError,
+    UnsupportedError,
+    WorkerFailedError,
+)
 from shardwise.spec.job import read_job
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import RunDirectory
-from tests.unit.api.conftest import JobMaker
+from tests.unit.api.conftest import CONFIG, JobMaker
 from tests.unit.fakes import Maker, needs_torch, processes_of
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
@@ -49,6 +56,18 @@ def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make: M
     totals = [u.plan.best.time.total_seconds for u in updates if isinstance(u, api.Planned) and u.plan.best]
     assert totals[0] is None
     assert totals[-1] is not None
+
+
+@needs_torch
+def test_a_model_that_is_planned_and_not_trained_is_refused_before_anything_is_written(
+    make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    experts = {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    path = job()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(experts))
+    with pytest.raises(UnsupportedError, match=r"job\.yaml:1: mixtral is a mixture of experts, which is not trained"):
+        api.train(path, programs=FAKE)
+    assert not (tmp_path / "run" / "plan.json").exists()
 
 
 @needs_torch

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -77,3 +78,10 @@ def test_ranks_are_written_as_spans() -> None:
     assert ranks_text([0]) == "0"
     assert ranks_text([3, 0, 1, 2]) == "0-3"
     assert ranks_text([0, 2, 5, 6]) == "0, 2, 5-6"
+
+
+def test_a_forecast_of_what_is_not_trained_is_not_called_chosen() -> None:
+    made = plan()
+    best = replace(made.candidates[0], not_trained=("method qlora is not trained by this version",))
+    text = drawn(replace(made, candidates=(best, *made.candidates[1:])), width=120)
+    assert "forecast only: fsdp (dp_shard=4)\n  - PLANNED, NOT TRAINED: method qlora is not trained" in text

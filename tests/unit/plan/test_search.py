@@ -84,13 +84,26 @@ def test_every_strategy_is_a_candidate_or_has_a_reason(hardware, method):
     assert not strategies(answer) & {r.strategy for r in answer.rejected}
 
 
-def test_what_the_trainer_refuses_is_never_chosen():
-    answer = plan("llama-3.1-8b", "8x H200", "method: qlora\n")
-    assert answer.chosen is None
-    assert "qlora is not trained" in reason(answer, "fsdp")
-    assert "it would hold 0.7 GiB" in reason(answer, "fsdp")
-    assert "not trained" in reason(plan("llama-3.1-8b", "8x H200", "layout: tp\n"), "tp")
-    assert "fp16" in reason(plan("llama-3.1-8b", "8x H200", "train: {precision: fp16}\n"), "fsdp")
+ASKED_FOR = [
+    ("llama-3.1-8b", "method: qlora\n", "method qlora is not trained"),
+    ("llama-3.1-8b", "train: {precision: fp16}\n", "precision fp16 is not trained"),
+    ("llama-3.1-8b", "train: {optimizer: adamw_8bit}\n", "optimizer adamw_8bit is not trained"),
+    ("mixtral-8x7b", "", "mixtral is a mixture of experts, which is not trained"),
+]
+
+
+@pytest.mark.parametrize(("model", "text", "sentence"), ASKED_FOR, ids=[text or model for model, text, _ in ASKED_FOR])
+def test_what_is_asked_for_and_not_trained_is_forecast_and_says_so(model, text, sentence):
+    answer = plan(model, "8x H200", text)
+    assert answer.best is not None
+    assert all(any(sentence in said for said in c.not_trained) for c in answer.candidates)
+    assert Plan.from_json(answer.to_json()) == answer
+
+
+def test_what_is_left_open_is_chosen_among_what_is_trained():
+    for text in ("", "method: lora\n", "goal: cheapest\n"):
+        answer = plan("llama-3.1-8b", "8x H200", text)
+        assert not any(c.not_trained for c in answer.candidates)
 
 
 def test_the_best_of_each_strategy_stands_first_and_the_chosen_before_all():
