@@ -1,5 +1,5 @@
-"""A small event simulation: tasks on the streams of one GPU, each starting when its stream is free and what it waits
-for is done. Tasks of one stream run in the order they were added, as kernels on a CUDA stream do.
+"""A small event simulation: tasks on the streams of GPUs, each starting when its stream is free and what it waits for
+is done. Tasks of one stream run in the order they were added, as kernels on a CUDA stream do.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ class Task:
     """One stretch of work on a stream, in seconds from the beginning.
 
     Attributes:
+        rank: whose stream.
+        kind: what is done, in one word.
         busy: seconds of it in which a kernel runs; the rest waits for the host to launch.
     """
 
-    name: str
+    rank: int
     stream: str
+    kind: str
+    name: str
     start: float
     end: float
     busy: float
@@ -28,10 +32,19 @@ class Streams:
     """The schedule as it grows."""
 
     tasks: list[Task] = field(default_factory=list[Task])
-    _free: dict[str, float] = field(default_factory=dict[str, float])
+    _free: dict[tuple[int, str], float] = field(default_factory=dict[tuple[int, str], float])
 
     def add(
-        self, stream: str, seconds: float, *, name: str, after: Iterable[int] = (), busy: float | None = None
+        self,
+        stream: str,
+        seconds: float,
+        *,
+        name: str,
+        after: Iterable[int] = (),
+        busy: float | None = None,
+        rank: int = 0,
+        kind: str = "",
+        not_before: float = 0.0,
     ) -> int:
         """Puts a task at the end of a stream.
 
@@ -41,16 +54,20 @@ class Streams:
             name: shown in timelines.
             after: tasks that must have ended.
             busy: seconds in which a kernel runs; all of them where it is left out.
+            rank: whose stream it is.
+            kind: what is done, in one word.
+            not_before: a moment before which it cannot start.
 
         Returns:
             Its number, for `after` of later tasks.
         """
-        start = self._free.get(stream, 0.0)
+        start = max(self._free.get((rank, stream), 0.0), not_before)
         for number in after:
             start = max(start, self.tasks[number].end)
-        self._free[stream] = start + seconds
-        task = Task(name=name, stream=stream, start=start, end=start + seconds, busy=seconds if busy is None else busy)
-        self.tasks.append(task)
+        end = start + seconds
+        self._free[rank, stream] = end
+        ran = seconds if busy is None else busy
+        self.tasks.append(Task(rank=rank, stream=stream, kind=kind, name=name, start=start, end=end, busy=ran))
         return len(self.tasks) - 1
 
     @property
@@ -58,11 +75,11 @@ class Streams:
         """When the last task ends."""
         return max(self._free.values(), default=0.0)
 
-    def busy_seconds(self, *streams: str) -> float:
-        """Seconds in which a kernel runs on any of the streams, overlaps counted once."""
-        wanted = sorted((t.start, t.start + t.busy) for t in self.tasks if t.stream in streams and t.busy > 0)
+    def busy_seconds(self, *streams: str, rank: int = 0) -> float:
+        """Seconds in which a kernel runs on any of a rank's streams, overlaps counted once."""
+        mine = (t for t in self.tasks if t.rank == rank and t.stream in streams and t.busy > 0)
         total, reached = 0.0, 0.0
-        for start, end in wanted:
+        for start, end in sorted((t.start, t.start + t.busy) for t in mine):
             if end > reached:
                 total += end - max(start, reached)
                 reached = end

@@ -1,0 +1,189 @@
+"""A stage's forward and backward: its blocks in turn, with the gathers and reductions that run beside them.
+
+The seconds are closed forms of the schedule that `drawing.py` lays out task by task; a test holds them equal. What
+overlaps here is what overlaps in the trainer: FSDP gathers one unit ahead and reduces one behind, over one set of
+wires; DDP reduces a block's gradients while earlier blocks go backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shardwise.plan.inventory import Unit
+from shardwise.plan.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT, OFFLOAD_BYTES_PER_SECOND
+from shardwise.plan.links import group_of
+from shardwise.plan.pieces import Piece, Pieces, device_of
+from shardwise.plan.types import REDUCTION_BYTES
+from shardwise.plan.work import Work
+
+
+class Messages(NamedTuple):
+    """Seconds of what travels for the mean block, and for what a stage holds beside its blocks (`outer_`).
+
+    Attributes:
+        gather: making a block's weights whole.
+        again: the same in backward; none where they stay whole.
+        reduce: adding up its gradients over ranks.
+    """
+
+    gather: float = 0.0
+    again: float = 0.0
+    reduce: float = 0.0
+    outer_gather: float = 0.0
+    outer_reduce: float = 0.0
+
+
+class Stage(NamedTuple):
+    """What one rank does for one micro-batch with one stage's blocks.
+
+    Attributes:
+        blocks: how many it holds.
+        forward: one block's, with the messages beside it slowing it down.
+        backward: one block's.
+        weights: the part of one block's backward that makes gradients of weights.
+        loss: the head and the loss, of no length where another stage has them.
+    """
+
+    blocks: int
+    forward: Piece
+    backward: Piece
+    weights: float
+    loss: Piece
+    messages: Messages
+
+    def forward_pass(self) -> Piece:
+        """All blocks, each behind its gather."""
+        return ahead(self)
+
+    def backward_pass(self) -> Piece:
+        """Loss and all blocks, with the gathers before them and the reductions behind."""
+        return back(self)
+
+
+NO_TIME = Piece(0.0, 0.0)
+
+
+def stage_of(
+    work: Work, pieces: Pieces, messages: Messages, *, blocks: int, last: bool, inside_hooks: bool = False
+) -> Stage:
+    """A stage of so many blocks.
+
+    Args:
+        work: whose execution.
+        pieces: of one micro-batch.
+        messages: of one micro-batch; for DDP, none but in the last one.
+        blocks: how many the stage holds.
+        last: it has the head and the loss.
+        inside_hooks: blocks are FSDP's units, whose weights are copied in and out of buffers.
+    """
+    copy_out, copy_in, host = _copies(work) if inside_hooks else (0.0, 0.0, 0.0)
+    forward = _beside(pieces.forward, copying=copy_out, host=host, talking=messages.gather)
+    copying = copy_in + (copy_out if messages.again else 0.0)
+    backward = _beside(pieces.backward, copying=copying, host=host, talking=messages.again + messages.reduce)
+    loss = pieces.loss if last else NO_TIME
+    return Stage(blocks, forward, backward, pieces.weights, loss, messages)
+
+
+def _beside(piece: Piece, *, copying: float, host: float, talking: float) -> Piece:
+    """A piece of computation with collectives running beside it."""
+    extra = copying + CONTENTION * min(talking, piece.seconds)
+    return Piece(piece.seconds + extra + host, piece.computing + extra, piece.talking)
+
+
+def ahead(stage: Stage) -> Piece:
+    """Seconds of a stage's forward.
+
+    The first gather is waited for; then each runs beside the block before its own, and the slower of the two decides.
+    """
+    n, piece, message = stage.blocks, stage.forward, stage.messages
+    gather = message.gather
+    waited = message.outer_gather + min(gather, piece.seconds) if gather else message.outer_gather
+    seconds = waited + n * max(gather, piece.seconds) if gather else waited + n * piece.seconds
+    computing = n * piece.computing
+    return Piece(seconds, computing, _talking(n, piece, gather, seconds) - computing)
+
+
+def back(stage: Stage) -> Piece:
+    """Seconds of a stage's loss and backward.
+
+    Each block's gather runs beside the backward of the block after it, and its reduction beside that of the block
+    before it; both on the same wires. The last reductions have nothing beside them.
+    """
+    n, piece, message = stage.blocks, stage.backward, stage.messages
+    again, reduce, b = message.again, message.reduce, piece.seconds
+    loss = max(stage.loss.seconds, again)
+    tail = reduce + message.outer_reduce
+    if n == 1:
+        seconds = loss + b + tail
+    else:
+        period = max(b, again + reduce)
+        seconds = loss + max(b, again) + (n - 2) * period + max(b, reduce) + tail
+    computing = stage.loss.computing + n * piece.computing
+    return Piece(seconds, computing, _talking(n, piece, again + reduce, seconds - loss) + stage.loss.busy - computing)
+
+
+def _talking(blocks: int, piece: Piece, message: float, seconds: float) -> float:
+    """Seconds of a pass in which any kernel runs: a block's own, or those of the messages beside it."""
+    idle = blocks * max(0.0, piece.seconds - max(piece.busy, message))
+    return max(blocks * piece.busy, seconds - idle)
+
+
+def _copies(work: Work) -> tuple[float, float, float]:
+    """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
+    device, tp = device_of(work), work.execution.layout.tp
+    elements, trained = mean(work, _elements), mean(work, _trained)
+    copy_out = device.bytes_moved(COPY_PASSES * elements * work.types.compute / tp)
+    copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
+    return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
+
+
+def sharded_messages(work: Work, *, outer: Unit) -> Messages:
+    """What FSDP sends for a micro-batch: weights gathered in the compute type, gradients reduced in float32."""
+    layout = work.execution.layout
+    shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
+
+    def gather(elements: float) -> float:
+        held = elements * work.types.compute / layout.tp
+        fetched = held / shard.size / OFFLOAD_BYTES_PER_SECOND if _fetches(work) else 0.0
+        return shard.gather(held) + fetched
+
+    def reduce(trained: float) -> float:
+        held = trained * REDUCTION_BYTES / layout.tp
+        return shard.gather(held) + replicate.all_reduce(held / shard.size)
+
+    elements, trained = mean(work, _elements), mean(work, _trained)
+    return Messages(
+        gather=gather(elements),
+        again=gather(elements) if layout.reshard_after_forward else 0.0,
+        reduce=reduce(trained),
+        outer_gather=gather(outer.elements),
+        outer_reduce=reduce(outer.trained_elements),
+    )
+
+
+def _fetches(work: Work) -> bool:
+    return work.execution.offload in ("parameters", "all")
+
+
+def reduced_messages(work: Work, *, outer: Unit) -> Messages:
+    """What DDP sends in the last micro-batch's backward: a bucket for each block, in the gradients' own type."""
+    width = work.types.trainable
+    group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
+    return Messages(
+        reduce=group.all_reduce(mean(work, _trained) * width),
+        outer_reduce=group.all_reduce(outer.trained_elements * width),
+    )
+
+
+def _elements(unit: Unit) -> float:
+    return unit.elements
+
+
+def _trained(unit: Unit) -> float:
+    return unit.trained_elements
+
+
+def mean(work: Work, of: Callable[[Unit], float]) -> float:
+    """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
+    return work.inventory.over_blocks(of) / work.model.num_layers

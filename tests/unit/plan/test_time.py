@@ -1,0 +1,130 @@
+"""Forecasts of time: the figures this project began with, and what must hold between layouts."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.catalog.models import find_model
+from shardwise.plan.pipeline import StageSeconds, rank_ends, walk
+from shardwise.plan.timeline import forecast_time, least_step_seconds
+from shardwise.spec.layout import Layout, Schedule
+from tests.unit.plan.asking import execution, job, shape, work
+
+SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
+MP = Layout(pp=4, schedule="sequential")
+DDP = Layout(dp_replicate=4)
+FSDP = Layout(dp_shard=4)
+ZERO1 = Layout(dp_shard=4, zero_stage=1, reshard_after_forward=False)
+EVERY = (
+    Layout(),
+    *(Layout(pp=4, schedule=schedule) for schedule in SCHEDULES if schedule != "interleaved"),
+    Layout(pp=2, schedule="interleaved"),
+    DDP,
+    FSDP,
+    ZERO1,
+    Layout(dp_shard=4, zero_stage=2, reshard_after_forward=False),
+    Layout(dp_replicate=2, dp_shard=2),
+    Layout(tp=4),
+    Layout(cp=4),
+    Layout(dp_shard=2, tp=2),
+    Layout(dp_shard=2, pp=2),
+    Layout(dp_replicate=2, pp=2),
+    Layout(tp=2, pp=2),
+    Layout(dp_shard=2, tp=2, pp=2),
+)
+
+
+def forecast(model, layout, *, micro=1, accumulation=1, method="lora", hardware="4x RTX-6000-Ada", length=1024, **keys):
+    """Time of an execution whose global batch is what its ranks see; and of a token."""
+    made = made_of(model, layout, micro, accumulation, method, hardware, length, **keys)
+    return forecast_time(made)
+
+
+def made_of(model, layout, micro, accumulation, method="lora", hardware="4x RTX-6000-Ada", length=1024, **keys):
+    batch = micro * accumulation * layout.data_world_size
+    asked = job(method=method, data={"max_length": length, "num_rows": 1024}, train={"global_batch_size": batch})
+    steps = execution(layout, micro_batch_size=micro, gradient_accumulation_steps=accumulation, **keys)
+    return work(asked, model, steps, hardware)
+
+
+def seed(name, layout, *, micro, accumulation):
+    """A run of those this project began with: LoRA on four RTX 6000 Ada, 1,024 rows of 1,024 tokens; (seconds, GPU)."""
+    time = forecast(find_model(name, offline=True), layout, micro=micro, accumulation=accumulation)
+    return 1024 * 1024 / time.tokens_per_second, time.gpu_utilization
+
+
+def test_tinyllama_is_told_to_take_four_times_as_long_under_model_parallel_as_under_ddp():
+    mp, ddp, fsdp = (seed("tinyllama-1.1b", layout, micro=16, accumulation=2) for layout in (MP, DDP, FSDP))
+    assert mp[0] / ddp[0] == pytest.approx(233 / 59, rel=0.25)
+    assert mp[1] == pytest.approx(0.24, rel=0.25)
+    assert ddp[1] == pytest.approx(0.90, rel=0.25)
+    assert ddp[0] <= fsdp[0]
+
+
+def test_codellama_34b_is_told_to_take_longer_under_model_parallel_than_under_fsdp_whose_gpus_are_never_idle():
+    mp, fsdp = (seed("codellama-34b", layout, micro=4, accumulation=4) for layout in (MP, FSDP))
+    assert mp[0] / fsdp[0] == pytest.approx(47 / 30, rel=0.25)
+    assert mp[1] == pytest.approx(0.20, rel=0.25)
+    assert fsdp[1] == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize("layout", EVERY, ids=lambda layout: f"{layout.strategy} {layout.schedule}")
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_every_layout_has_a_time_that_no_bound_exceeds_and_shares_below_one(layout, method):
+    for recompute in ("none", "selective", "full"):
+        made = made_of(
+            shape(num_hidden_layers=8), layout, 2, 6, method, "8x H100-SXM", gradient_checkpointing=recompute
+        )
+        time = forecast_time(made)
+        assert 0 < least_step_seconds(made) <= time.step_seconds
+        assert 0 < time.compute_utilization <= time.gpu_utilization <= 1
+        assert 0 < time.mfu <= time.compute_utilization
+
+
+def test_model_parallel_uses_one_gpu_at_a_time_and_a_pipeline_more_of_them():
+    model = shape(num_hidden_layers=8, hidden_size=2048, intermediate_size=5632)
+    times = {
+        schedule: forecast(model, Layout(pp=4, schedule=schedule), accumulation=8, length=4096)
+        for schedule in SCHEDULES
+    }
+    assert times["sequential"].gpu_utilization < 0.25
+    assert times["1f1b"].step_seconds < 0.5 * times["sequential"].step_seconds
+    assert times["1f1b"].step_seconds == pytest.approx(times["gpipe"].step_seconds, rel=0.05)
+    assert times["interleaved"].step_seconds < times["1f1b"].step_seconds
+    assert times["zero_bubble"].step_seconds <= times["1f1b"].step_seconds
+
+
+def test_the_bubble_of_equal_stages_is_the_one_that_its_authors_state():
+    stages = (StageSeconds(1.0, 2.0, 1.0),) * 4
+    for schedule in ("gpipe", "1f1b"):
+        ends = rank_ends(schedule, stages=stages, num_micro_batches=12, send=0.0)
+        assert max(ends) == pytest.approx((12 + 3) * 3)
+    zero = rank_ends("zero_bubble", stages=stages, num_micro_batches=12, send=0.0)
+    assert max(zero) == pytest.approx(12 * 3 + 3 * (1 + 1 - 1))
+
+
+seconds = st.floats(0.8, 1.25)
+balanced_stages = st.lists(st.builds(StageSeconds, seconds, seconds, st.floats(0.1, 0.4)), min_size=4, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SCHEDULES), balanced_stages, st.integers(1, 80), st.floats(0.0, 0.2))
+def test_many_micro_batches_take_as_long_as_if_each_were_walked_through(schedule, stages, micros, send):
+    quick = max(rank_ends(schedule, stages=tuple(stages), num_micro_batches=micros, send=send))
+    walked = max(walk(schedule, stages=tuple(stages), num_micro_batches=micros, send=send))
+    assert quick == pytest.approx(walked, rel=0.01)
+
+
+def test_context_parallel_waits_for_its_ring_and_tensor_parallel_for_its_collectives():
+    model = find_model("llama-3.1-8b", offline=True)
+    near = {axis: forecast(model, Layout(**{axis: 4}), length=8192, hardware="4x H100-SXM") for axis in ("tp", "cp")}
+    far = {axis: forecast(model, Layout(**{axis: 4}), length=8192, hardware="4x L40S") for axis in ("tp", "cp")}
+    for axis in ("tp", "cp"):
+        assert near[axis].gpu_utilization - near[axis].compute_utilization < 0.2
+    assert far["tp"].gpu_utilization - far["tp"].compute_utilization > 0.3
+
+
+def test_zero1_hands_out_renewed_weights_behind_the_optimizer():
+    model = find_model("llama-3.2-1b", offline=True)
+    ddp, zero1 = (forecast(model, layout, method="full", micro=4) for layout in (DDP, ZERO1))
+    assert zero1.step_seconds > ddp.step_seconds
