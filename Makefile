@@ -4,11 +4,13 @@
 #   CONSTRAINTS  exact versions; `make CONSTRAINTS=` takes whatever pyproject.toml allows
 #   TORCH        another torch than the pinned one, as a requirement: `make demo TORCH=torch==2.12.1`
 #   PIP_ARGS     passed to every `pip install`, such as an index that has CPU or CUDA builds of torch
+#   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 TORCH ?=
 PIP_ARGS ?=
+PUBLISHED ?=
 VENV ?= .venv
 
 BIN := $(VENV)/bin
@@ -23,7 +25,7 @@ DEV_READY := $(VENV)/.dev-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench clean
+.PHONY: help demo test test-all check bench accuracy clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -49,9 +51,12 @@ check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without to
 bench: $(DEV_READY) ## tokens/s and time to first step, beside a plain accelerate loop (about 5 minutes)
 	$(BIN)/python benchmarks/run.py
 
+accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/accuracy.md (seconds; needs ../shared/published)
+	$(BIN)/python -m accuracy $(if $(PUBLISHED),--published $(PUBLISHED))
+
 clean: ## remove what demo, bench and the tools left; .venv stays
 	rm -rf .demo .bench runs/demo-full runs/demo-lora .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests examples benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests examples benchmarks tools accuracy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d; Shardwise needs 3.11 or newer. Name one: make PYTHON=python3.12" % sys.version_info[:2])'

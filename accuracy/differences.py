@@ -1,0 +1,91 @@
+"""Where a published stack's memory differs from our trainer's, in bytes: terms that its public code explains.
+
+Each term is a whole number of tensors of known size; none is a factor fitted to a figure. How each was found, and on
+which source, is said beside it; the other sources are then the check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accuracy.rows import Published
+from accuracy.stacks import Stack
+from shardwise.plan.instants import Alive, instants
+from shardwise.plan.memory import holdings_of
+from shardwise.plan.work import Work
+
+_LOSS_INSTANTS = ("end of forward", "backward of the loss")
+#: Of what FSDP1 holds to the end of backward, two blocks' gradients are not there yet when the first block is at work.
+_BLOCKS_WITHOUT_KEPT_GRADIENT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What a row's stack does that our trainer does not.
+
+    Attributes:
+        optimizer_copies: AdamW over lists of tensors takes the square roots of all second moments at once: one copy
+            of what a rank trains. Code: `torch.optim.adamw`, foreach.
+        logit_bytes: bytes per logit alive together in the loss, where the loss is another than transformers' own; a
+            cross entropy that writes the gradient over its input leaves two float32 copies.
+        stream_copies: copies more of every block's input, in the compute type. PEFT's preparation for 4-bit training
+            turns norms into float32, and with them the residual stream, which is one.
+        keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all of them, which keeps
+            inputs and gradients to the end of backward. Found as the slope over tokens of fms-acceleration's LoRA rows.
+        every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block.
+    """
+
+    optimizer_copies: int = 0
+    logit_bytes: int | None = None
+    stream_copies: int = 0
+    keeps_gradients: bool = False
+    every_second_product: bool = False
+
+
+def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -> Difference:
+    """The terms that hold for a row."""
+    fused_step = "fused" in row.text("optimizer").lower()
+    framework, kernels = row.text("framework"), row.text("fused_kernels")
+    return Difference(
+        optimizer_copies=1 if stack.foreach and stack.steps and not fused_step else 0,
+        logit_bytes=8 if kernels.startswith("foak") and "liger" not in kernels else None,
+        stream_copies=1 if "baseline-peft-bnb" in framework and not sharded else 0,
+        keeps_gradients=stack.fsdp1 and sharded and method != "full",
+        every_second_product=stack.every_second_product
+        and row.text("activation_checkpointing").startswith("selective"),
+    )
+
+
+def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
+    """The largest instant as the row's stack has it: its name, and what the allocator has given out then."""
+    named = [
+        (name, sum(changed(name, alive, work, difference).values()))
+        for holding in holdings_of(work)
+        for name, alive in instants(work, holding)
+    ]
+    return max(named, key=lambda found: found[1])
+
+
+def changed(name: str, alive: Alive, work: Work, difference: Difference) -> Alive:
+    """What is alive at an instant, with the stack's differences."""
+    changed = dict(alive)
+    if name == "optimizer step":
+        trained = work.inventory.trained_elements * work.types.trainable / work.execution.layout.dp_shard
+        _add(changed, "temporary", difference.optimizer_copies * trained)
+        return changed
+    if difference.logit_bytes is not None and name in _LOSS_INSTANTS and not work.chunked:
+        changed["logits"] = work.head_tokens * work.model.vocab_size * difference.logit_bytes
+    if name == "loading":
+        return changed
+    stream = work.tokens * work.model.hidden_size * work.types.compute
+    _add(changed, "activations", difference.stream_copies * stream * work.model.num_layers)
+    if difference.keeps_gradients and name.startswith("backward of layer"):
+        _add(changed, "activations", max(0, work.model.num_layers - _BLOCKS_WITHOUT_KEPT_GRADIENT) * stream)
+    if difference.every_second_product:
+        dropped = sum(m.run * m.rows for m in work.model.matrices[1::2]) * work.types.compute
+        _add(changed, "activations", -dropped * work.tokens * work.model.num_layers)
+    return changed
+
+
+def _add(alive: Alive, part: str, count: float) -> None:
+    alive[part] = alive.get(part, 0) + count

@@ -1,0 +1,232 @@
+"""docs/accuracy.md: what was compared with what, how far off, what is fitted, and what was left out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from accuracy.compare import Compared, Comparison, Feasibility
+from accuracy.errors import Summary, summarise
+from accuracy.rivals import RIVALS
+from accuracy.rows import ALLOCATED, KINDS, RESERVED
+
+#: The kinds that the goal is stated for, in rows of grade A.
+STRICT_KINDS = (ALLOCATED, RESERVED)
+_HEAD = ("figures", "median error", "P90", "within 25 %", "bias")
+
+_OPENING = """\
+# How accurate the forecasts are
+
+`make accuracy` wrote this page on {date}. It asks the planner about runs that other people measured and published, with
+their settings, and compares. The figures are transcribed with their sources in two tables that lie beside the
+repository, not in it (`../shared/published`); where they are absent the command says so.
+
+Errors are relative to what was measured. Bias is the median of the signed errors: above zero, too much is forecast.
+P90: nine errors in ten are smaller. Grade A rows state everything that memory depends on, grade B rows lack one or two
+inputs that a default configuration fills; grade C rows are not compared.
+"""
+
+_FITTED = """\
+## What is fitted to what
+Nothing in the planner is fitted to single rows. What a published stack does otherwise than our trainer is added as a
+whole number of tensors of known size (`accuracy/differences.py`), from what its public code does:
+
+| term | size | where it was found |
+|---|---|---|
+| AdamW over lists of tensors (`foreach`) | one copy of what a rank trains | PyTorch's code |
+| fused cross entropy that writes over its input | 8 bytes per logit instead of 12 | the kernel's code |
+| 4-bit preparation that turns norms to float32 | one more copy of each block's input | fms-acceleration, one GPU |
+| FSDP1's hooks on frozen blocks | gradients of block inputs stay | fms-acceleration, LoRA, slope over tokens |
+| torchtitan's selective recompute | keeps every second matrix product | torchtitan's code |
+| experts as modules of their own | each can be quantised | transformers 4's code |
+
+So fms-acceleration is where two terms were found, and every other source is a check of them: the column "without the
+stack's terms" is the forecast for our own trainer, unchanged. Rates and efficiencies of the timeline: see
+`plan/kernels.py`, which says where its constants come from.
+"""
+
+
+def write(memory: Compared, throughput: Compared, *, date: str) -> str:
+    """The page."""
+    parts = [
+        _OPENING.format(date=date),
+        _memory(memory),
+        _feasibility(memory.feasibility),
+        _rivals(memory.comparisons),
+        _throughput(throughput),
+        _FITTED,
+        _left_out(memory, throughput),
+    ]
+    return "\n".join(parts)
+
+
+def strict(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """Those that the goal is stated for."""
+    return [c for c in comparisons if c.grade == "A" and c.kind in STRICT_KINDS]
+
+
+def _memory(compared: Compared) -> str:
+    chosen = strict(compared.comparisons)
+    lines = [
+        "## Memory",
+        "Grade A, peak allocated or reserved as PyTorch counts them, per GPU.",
+        "Goal: median at most 10 %, 90 % within 25 %.",
+        "",
+        *_table(
+            ("rows", *_HEAD),
+            [
+                ("**all**", *_cells(chosen)),
+                ("all, without the stack's terms", *_cells(chosen, of=lambda c: c.plain_error)),
+                ("all but fms-acceleration", *_cells(c for c in chosen if c.source != "fms-acceleration")),
+                (
+                    "all but fms-acceleration, without the stack's terms",
+                    *_cells((c for c in chosen if c.source != "fms-acceleration"), of=lambda c: c.plain_error),
+                ),
+            ],
+        ),
+        "",
+        "![Memory, forecast over measured](accuracy-memory.svg)",
+        "",
+        "By source, grade and kind. Kinds are never pooled but for the goal above; `device` is what nvidia-smi saw,",
+        "`unstated` figures are compared with what the allocator holds.",
+        "",
+        *_table(("source", "grade", "kind", *_HEAD), _by_source(compared.comparisons)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _by_source(comparisons: Sequence[Comparison]) -> list[tuple[str, ...]]:
+    keys = sorted({(c.source, c.grade, KINDS.index(c.kind)) for c in comparisons})
+    return [
+        (source, grade, KINDS[kind], *_cells(c for c in comparisons if _is(c, source, grade, KINDS[kind])))
+        for source, grade, kind in keys
+    ]
+
+
+def _is(c: Comparison, source: str, grade: str, kind: str) -> bool:
+    return (c.source, c.grade, c.kind) == (source, grade, kind)
+
+
+def _feasibility(found: Sequence[Feasibility]) -> str:
+    died = [f for f in found if not f.ran]
+    ran = [f for f in found if f.ran and f.grade == "A"]
+    false_fits, refused = [f for f in died if f.fits], [f for f in ran if not f.fits]
+    lines = [
+        "## Does it fit?",
+        f"{len(died)} runs went out of memory; {len(false_fits)} of them were forecast to fit"
+        f"{_named(false_fits)}. {len(ran)} runs of grade A came to an end; {len(refused)} of them were forecast not to "
+        f"fit{_named(refused)}. To fit means that the upper end of the forecast's interval does.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _named(found: Sequence[Feasibility]) -> str:
+    if not found:
+        return ""
+    by_source: dict[str, list[str]] = {}
+    for f in found:
+        by_source.setdefault(f.source, []).append(f.row_id.rpartition("-")[2])
+    named = (f"{source} {', '.join(rows)}" for source, rows in sorted(by_source.items()))
+    return f" ({'; '.join(named)})"
+
+
+def _rivals(comparisons: Sequence[Comparison]) -> str:
+    chosen = [c for c in strict(comparisons) if c.rivals]
+    rows = [("Shardwise", *_cells(chosen)), ("Shardwise, without the stack's terms", *_plain(chosen))]
+    rows += [(rival.name, *_summary_cells(_rival(rival.name, chosen))) for rival in RIVALS]
+    adapted = len(strict(comparisons)) - len(chosen)
+    sources = [f"- {rival.name}: {rival.source}" for rival in RIVALS]
+    lines = [
+        "## Beside the formulas of other tools",
+        "The same rows, of full training only: none of these tools knows adapters or 4-bit weights, so that the LoRA",
+        f"and QLoRA rows ({adapted} of {adapted + len(chosen)}) have one forecast only.",
+        "",
+        *_table(("tool", *_HEAD), rows),
+        "",
+        *sources,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _plain(chosen: Iterable[Comparison]) -> tuple[str, ...]:
+    return _cells(chosen, of=lambda c: c.plain_error)
+
+
+def _rival(name: str, chosen: Iterable[Comparison]) -> Summary | None:
+    return summarise(c.rivals[name] / c.measured - 1 for c in chosen)
+
+
+def _throughput(compared: Compared) -> str:
+    sources = sorted({(c.source, c.grade) for c in compared.comparisons})
+    lines = [
+        "## Throughput",
+        "Tokens per second over all GPUs. Goal: median at most 20 %.",
+        "",
+        *_table(
+            ("rows", *_HEAD),
+            [
+                (f"**grade {grade}**", *_cells(c for c in compared.comparisons if c.grade == grade))
+                for grade in ("A", "B")
+            ],
+        ),
+        "",
+        "![Throughput, forecast over measured](accuracy-throughput.svg)",
+        "",
+        *_table(
+            ("source", "grade", *_HEAD),
+            [
+                (source, grade, *_cells(c for c in compared.comparisons if (c.source, c.grade) == (source, grade)))
+                for source, grade in sources
+            ],
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _left_out(memory: Compared, throughput: Compared) -> str:
+    reasons = sorted(
+        {*memory.left_out, *throughput.left_out},
+        key=lambda reason: (-memory.left_out.get(reason, 0) - throughput.left_out.get(reason, 0), reason),
+    )
+    rows = [
+        (reason, str(memory.left_out.get(reason, 0)), str(throughput.left_out.get(reason, 0))) for reason in reasons
+    ]
+    lines = [
+        "## What is left out",
+        f"Of {memory.num_rows} memory rows and {throughput.num_rows} throughput rows, these are not compared:",
+        "",
+        *_table(("reason", "memory", "throughput"), rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _error(c: Comparison) -> float:
+    return c.error
+
+
+def _cells(comparisons: Iterable[Comparison], *, of: Callable[[Comparison], float] = _error) -> tuple[str, ...]:
+    return _summary_cells(summarise(of(c) for c in comparisons))
+
+
+def _summary_cells(summary: Summary | None) -> tuple[str, ...]:
+    if summary is None:
+        return ("0", "-", "-", "-", "-")
+    return (
+        str(summary.count),
+        f"{summary.median:.1%}".replace("%", " %"),
+        f"{summary.p90:.1%}".replace("%", " %"),
+        f"{summary.within:.0%}".replace("%", " %"),
+        f"{summary.bias:+.1%}".replace("%", " %"),
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows),
+    ]

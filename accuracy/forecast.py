@@ -1,0 +1,91 @@
+"""The planner's answer about a case: bytes by kind of figure, and tokens per second; no search, one execution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accuracy.cases import Case, LeftOutError
+from accuracy.differences import peak_of_stack
+from accuracy.rows import ACTIVE, ALLOCATED, DEVICE, RESERVED, UNSTATED
+from shardwise.errors import ShardwiseError
+from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.timeline import forecast_time
+from shardwise.plan.work import Work, work_of
+
+#: Axes and choices whose memory and time the planner has formulas for. A row that needs another is left out by name.
+FORECAST_AXES = ("dp_replicate", "dp_shard")
+FORECAST_ZERO_STAGES = (2, 3)
+FORECAST_OFFLOADS = ("none",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the planner says of one case.
+
+    Attributes:
+        memory: bytes per GPU by kind of figure, as the row's stack would need them.
+        plain_memory: as our trainer would.
+        parts: bytes by part at the peak.
+        instant: when that is.
+        fits: the upper end of the interval is below the GPU's memory.
+    """
+
+    memory: dict[str, float]
+    plain_memory: dict[str, float]
+    parts: dict[str, int]
+    instant: str
+    fits: bool
+    tokens_per_second: float
+
+
+def answer(case: Case) -> Answer:
+    """The forecast of a case.
+
+    Raises:
+        LeftOutError: the planner has no formula for what the row ran.
+    """
+    try:
+        work = _work(case)
+        memory = forecast_memory(work)
+        seconds = forecast_time(work)
+    except ShardwiseError as error:
+        raise LeftOutError(f"refused: {str(error).partition(';')[0]}") from None
+    worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
+    context = worst.parts["context"]
+    instant, allocated = peak_of_stack(work, case.difference)
+    moved = allocated - (memory.peak_bytes - context)
+    reserved = memory.peak_reserved_bytes - context + moved
+    return Answer(
+        memory=_by_kind(allocated=allocated, reserved=reserved, context=context),
+        plain_memory=_by_kind(allocated=allocated - moved, reserved=reserved - moved, context=context),
+        parts=worst.parts,
+        instant=instant,
+        fits=memory.peak_high_bytes + moved <= memory.capacity_bytes,
+        tokens_per_second=seconds.tokens_per_second,
+    )
+
+
+def _by_kind(*, allocated: float, reserved: float, context: float) -> dict[str, float]:
+    """A figure of unstated kind is taken for what the allocator holds."""
+    return {
+        ALLOCATED: allocated,
+        ACTIVE: allocated,
+        RESERVED: reserved,
+        UNSTATED: reserved,
+        DEVICE: reserved + context,
+    }
+
+
+def _work(case: Case) -> Work:
+    execution = case.execution
+    layout = execution.layout
+    foreign = [axis for axis in ("tp", "pp", "cp") if getattr(layout, axis) > 1 and axis not in FORECAST_AXES]
+    if foreign:
+        raise LeftOutError(f"not forecast yet: {' x '.join(foreign)}")
+    if layout.dp_shard > 1 and layout.zero_stage not in FORECAST_ZERO_STAGES:
+        raise LeftOutError(f"not forecast yet: zero{layout.zero_stage}")
+    if execution.offload not in FORECAST_OFFLOADS:
+        raise LeftOutError(f"not forecast yet: offload {execution.offload}")
+    inventory = take_inventory(case.job, case.model)
+    return work_of(case.job, model=case.model, cluster=case.cluster, execution=execution, inventory=inventory)

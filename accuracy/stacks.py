@@ -1,0 +1,84 @@
+"""What each published stack does that a job file does not say, and where it differs from our trainer; by source.
+
+Every entry is a setting that the source or its repository states, or a fact about code that is public. What these facts
+are worth in bytes stands in `differences`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accuracy.rows import Published
+from shardwise.spec.layout import Attention, LossKind, Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """One source's software.
+
+    Attributes:
+        adapters: types of a LoRA run; PEFT promotes adapters to float32, which is `mixed`, unless told not to.
+        full: types of full training, where the row does not say.
+        foreach: AdamW walks over lists of tensors, which takes one more copy of what it updates; fused does not.
+        steps: the run takes an optimizer step at all.
+        lora_dropout: as the scripts set it.
+        attention: where the row does not say.
+        recompute: where the row does not say.
+        sharding: where the row does not say, on more than one GPU.
+        loss: `chunked` where the head and the loss are fused or run in chunks.
+        fsdp1: sharding is FSDP's first form, whose hooks hold more where weights are frozen.
+        every_second_product: selective recompute keeps every second matrix product only.
+        refused: why no row of this source is compared.
+    """
+
+    adapters: Precision = "mixed"
+    full: Precision | None = None
+    foreach: bool = True
+    steps: bool = True
+    lora_dropout: float = 0.0
+    attention: Attention = "sdpa"
+    recompute: str = ""
+    sharding: str = ""
+    loss: LossKind = "full"
+    fsdp1: bool = False
+    every_second_product: bool = False
+    refused: str = ""
+
+
+#: Full training of transformers' trainer on one GPU: autocast over weights that were loaded in 16 bits.
+_HUGGING_FACE = Stack(full="bf16")
+
+_TORCHTITAN = Stack(full="mixed", every_second_product=True)
+
+STACKS: dict[str, Stack] = {
+    "fms-acceleration": Stack(full="bf16", attention="flash_attention_2", fsdp1=True),
+    # DeepSpeed keeps float32 masters beside 16-bit weights: 16 bytes a parameter, as `mixed` has.
+    "qwen-readme": Stack(full="mixed", lora_dropout=0.05, attention="flash_attention_2"),
+    "fsdp_qlora": Stack(adapters="bf16", lora_dropout=0.1, fsdp1=True),
+    "torchtitan-202412": _TORCHTITAN,
+    "torchtitan-7a04053a": _TORCHTITAN,
+    "torchtitan-asyncTP-202506": _TORCHTITAN,
+    "torchtitan-docs-perf-2024": _TORCHTITAN,
+    "torchtune-readme": Stack(full="bf16", adapters="bf16", foreach=False),
+    "torchtune-docs": Stack(full="bf16", adapters="bf16", foreach=False),
+    "litgpt-config-hub": Stack(full="bf16", adapters="bf16", lora_dropout=0.05),
+    "llm-foundry": Stack(full="mixed", attention="flash_attention_2"),
+    # Megatron keeps 16-bit weights and float32 gradients on each rank and shards float32 masters and moments.
+    "dgxc-benchmarking": Stack(full="mixed", foreach=False, attention="flash_attention_2"),
+    "dgxc-benchmarking-logs": Stack(full="mixed", foreach=False, recompute="none", attention="flash_attention_2"),
+    "fms-fsdp": Stack(full="mixed"),
+    # The post names no strategy by size; the repository it describes shards the whole model, from 34B on certainly.
+    "pytorch-blog-fsdp-2024-03": Stack(full="mixed", sharding="fsdp"),
+    "peft-docs": _HUGGING_FACE,
+    "hf-blog-ram-efficient-fsdp": Stack(full="mixed"),
+    "hf-blog-ds-to-fsdp": Stack(full="mixed", recompute="full"),
+    "deepspeed-zenflow": Stack(full="mixed"),
+    "fsdp_qlora-nb": Stack(refused="memory right after a forward, no peak of a step"),
+    "hf-transformers-perf": Stack(refused="BERT is no causal language model"),
+    "llm.c": Stack(refused="CUDA code of its own, without PyTorch's allocator"),
+}
+
+
+def stack_of(row: Published) -> Stack:
+    """The source's stack; a source that is not known has transformers' habits."""
+    return STACKS.get(row.source, _HUGGING_FACE)

@@ -1,0 +1,41 @@
+"""Made-up rows of the published tables: the columns of a plain run, and whatever a test changes."""
+
+from accuracy.rows import Published
+
+PLAIN = {
+    "row_id": "made-up-001",
+    "source_id": "made-up",
+    "model": "Llama-3.2-1B",
+    "method": "full",
+    "framework": "somebody's trainer",
+    "gpu_type": "A100-80GB",
+    "n_gpus": "2",
+    "n_nodes": "1",
+    "shard_strategy": "FULL_SHARD (FSDP1, BACKWARD_PRE)",
+    "micro_batch": "2",
+    "grad_accum": "1",
+    "seq_len": "1024",
+    "packing": "fixed length",
+    "activation_checkpointing": "full",
+    "precision": "bf16",
+    "master_weights": "fp32",
+    "optimizer": "AdamW",
+    "offload": "none",
+    "outcome": "ok",
+    "mem_kind": "allocated_peak (torch)",
+    "mem_scope": "per_gpu",
+    "peak_mem_gib_derived": "20",
+    "tokens_per_s_per_gpu": "9000",
+    "spec_grade": "A",
+}
+LORA = {
+    "method": "lora",
+    "lora_rank": "16",
+    "lora_alpha": "32",
+    "lora_targets": "q_proj,v_proj",
+    "master_weights": "",
+}
+
+
+def row(**cells: str) -> Published:
+    return Published(cells={**PLAIN, **cells})

@@ -1,0 +1,122 @@
+"""Errors, their summaries, and the page that says them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accuracy.cases import case_of
+from accuracy.compare import compare_memory, compare_throughput
+from accuracy.document import strict, write
+from accuracy.errors import quantile, relative, summarise
+from accuracy.picture import scatter
+from accuracy.rivals import RIVALS, estimates
+from accuracy.rows import read
+from tests.unit.accuracy.published import LORA, row
+from tests.unit.house.tree import ROOT
+
+PUBLISHED = ROOT.parent / "shared/published"
+
+
+def test_relative_errors_are_signed_shares_of_what_was_measured():
+    assert relative(110, 100) == pytest.approx(0.1)
+    assert relative(75, 100) == pytest.approx(-0.25)
+    with pytest.raises(ValueError, match="above zero"):
+        relative(1, 0)
+
+
+def test_a_summary_counts_a_quarter_as_within():
+    found = summarise([0.25, -0.1, 0.0, -0.5])
+    assert found is not None
+    assert (found.count, found.median, found.within) == (4, pytest.approx(0.175), 0.75)
+    assert (found.bias, found.p90) == (pytest.approx(-0.05), 0.5)
+    assert summarise([]) is None
+
+
+def test_a_quantile_is_a_value_that_so_many_do_not_exceed():
+    ordered = [float(n) for n in range(1, 11)]
+    assert (quantile(ordered, 0.9), quantile(ordered, 0.5), quantile([7.0], 0.9)) == (9.0, 5.0, 7.0)
+
+
+def test_rows_are_compared_or_counted_with_a_reason_and_none_is_lost():
+    rows = [row(), row(gpu_type=""), row(outcome="OOM"), row(micro_batch="")]
+    found = compare_memory(rows)
+    assert found.num_rows == 4
+    assert [c.kind for c in found.comparisons] == ["allocated"]
+    assert [f.ran for f in found.feasibility] == [True, False]
+    assert sum(found.left_out.values()) == 2
+
+
+def test_throughput_is_compared_over_all_gpus():
+    (found,) = compare_throughput([row()]).comparisons
+    assert (found.kind, found.measured) == ("tokens/s", 18000.0)
+    assert found.forecast > 0
+
+
+def test_the_goal_is_stated_for_grade_a_and_what_pytorch_counts():
+    found = compare_memory([row(nvidia_smi_mib="30000"), row(spec_grade="B"), row(mem_kind="not stated")])
+    assert [(c.grade, c.kind) for c in strict(found.comparisons)] == [("A", "allocated")]
+
+
+def test_other_tools_formulas_give_what_their_pages_give():
+    case = case_of(row(shard_strategy="none", n_gpus="1"))
+    parameters = case.model.num_parameters
+    found = estimates(case)
+    assert set(found) == {rival.name for rival in RIVALS}
+    assert found["accelerate estimate-memory"] == 8 * parameters
+    assert found["DeepSpeed ZeRO estimators"] == 20 * parameters
+    stream = 2 * 1024 * 2048 * 16
+    assert found["EleutherAI cookbook"] == pytest.approx(16 * parameters + 2 * stream)
+    assert found["llm-analysis"] == pytest.approx(18 * parameters + 2 * stream + 2 * 2 * 1024 * 128256)
+
+
+def test_zero_stage_3_estimates_divide_all_states():
+    case = case_of(row())
+    found = estimates(case)
+    parameters, embedding = case.model.num_parameters, case.model.embedding_parameters
+    assert found["DeepSpeed ZeRO estimators"] == pytest.approx(4 * embedding + 9 * parameters)
+    assert found["EleutherAI cookbook"] == pytest.approx(8 * parameters + 2 * 2 * 1024 * 2048 * 16)
+
+
+def test_no_other_tool_is_asked_about_adapters():
+    assert estimates(case_of(row(**LORA))) == {}
+
+
+def test_the_page_says_counts_errors_and_reasons():
+    rows = [row(), row(source_id="other", gpu_type="")]
+    page = write(compare_memory(rows), compare_throughput(rows), date="2026-01-02")
+    assert "`make accuracy` wrote this page on 2026-01-02" in page
+    assert "| made-up | A | allocated | 1 |" in page
+    assert "| the GPU is not stated | 1 | 1 |" in page
+
+
+def test_the_picture_stands_alone_and_has_a_dot_for_each_figure():
+    comparisons = compare_memory([row(), row(peak_mem_gib_derived="31")]).comparisons
+    drawn = scatter(comparisons, title="Memory", unit="GiB", unit_size=1024**3)
+    assert drawn.startswith("<svg") and 'xmlns="http://www.w3.org/2000/svg"' in drawn
+    assert drawn.count('r="3"') == 2
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "accuracy", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_command_says_which_table_is_missing(tmp_path: Path):
+    done = _run("--published", str(tmp_path), "--docs", str(tmp_path))
+    assert done.returncode == 2
+    assert "memory.csv and throughput.csv not found" in done.stderr
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published figures are not beside this checkout")
+def test_the_published_rows_keep_the_goals(tmp_path: Path):
+    memory = compare_memory(read(PUBLISHED / "memory.csv"))
+    summary = summarise(c.error for c in strict(memory.comparisons))
+    assert summary is not None and summary.count >= 250
+    assert summary.median <= 0.10 and summary.within >= 0.90
+    throughput = compare_throughput(read(PUBLISHED / "throughput.csv"))
+    rates = summarise(c.error for c in throughput.comparisons if c.grade == "A")
+    assert rates is not None and rates.count >= 500
+    assert rates.median <= 0.20
+    assert write(memory, throughput, date="2026-01-02")

@@ -1,0 +1,44 @@
+"""Terms of published stacks: each is a whole number of tensors of known size."""
+
+import pytest
+
+from accuracy.cases import Case, case_of
+from accuracy.differences import Difference, changed, peak_of_stack
+from shardwise.plan.inventory import take_inventory
+from shardwise.plan.work import Work, work_of
+from tests.unit.accuracy.published import LORA, row
+
+
+def _work(case: Case) -> Work:
+    inventory = take_inventory(case.job, case.model)
+    return work_of(case.job, model=case.model, cluster=case.cluster, execution=case.execution, inventory=inventory)
+
+
+def test_foreach_adamw_takes_one_copy_of_this_ranks_share_of_what_is_trained():
+    work = _work(case_of(row()))
+    alive = changed("optimizer step", {"weights": 1.0}, work, Difference(optimizer_copies=1))
+    assert alive["temporary"] == pytest.approx(work.inventory.trained_elements * 4 / 2)
+
+
+def test_a_loss_that_writes_over_its_logits_changes_the_loss_only():
+    work = _work(case_of(row()))
+    fused = Difference(logit_bytes=8)
+    assert changed("end of forward", {"logits": 5.0}, work, fused)["logits"] == 2 * 1024 * 128256 * 8
+    assert changed("backward of layer 3", {"logits": 5.0}, work, fused)["logits"] == 5.0
+
+
+def test_first_form_fsdp_with_frozen_weights_keeps_the_gradients_of_block_inputs():
+    case = case_of(row(**LORA, source_id="fms-acceleration"))
+    assert case.difference.keeps_gradients
+    work = _work(case)
+    alive = changed("backward of layer 15", {}, work, Difference(keeps_gradients=True))
+    assert alive["activations"] == 14 * 2 * 1024 * 2048 * 2
+    assert not case_of(row(source_id="fms-acceleration")).difference.keeps_gradients
+
+
+def test_no_difference_is_the_planners_own_peak():
+    work = _work(case_of(row()))
+    name, peak = peak_of_stack(work, Difference())
+    more = peak_of_stack(work, Difference(stream_copies=1))[1]
+    assert name
+    assert more - peak == pytest.approx(2 * 1024 * 2048 * 2 * 16, rel=0.2)
