@@ -13,6 +13,7 @@ from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, Unsupport
 from shardwise.launch.accept import check_present, check_trainable, training_cluster
 from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
+from shardwise.launch.first import run_first
 from shardwise.launch.folder import check_same_job, is_finished, known_data, run_of, write_start
 from shardwise.launch.follow import Phase, Step
 from shardwise.launch.joined import (
@@ -125,7 +126,7 @@ def _join(
     on_update: Callable[[Update], None] | None,
     programs: Programs,
 ) -> TrainResult:
-    """Becomes one of the ranks that something else started; returns only where there is nothing left to train."""
+    """Is one of the ranks that something else started; only rank 0 returns, the others become workers."""
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place)
         become_worker(run, kind=kind, module=programs.worker)
@@ -137,13 +138,14 @@ def _join(
         lock = take(run)
         with request.blaming("output_dir"):
             check_same_job(run, request.job)
-        if not is_finished(run):
-            forget_last_launch(run)
-            _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
-            tell_others(run, place, kind=cluster.gpu.kind)
-            become_worker(run, kind=cluster.gpu.kind, module=programs.worker, lock=lock)
-        send_others_away(run, place, exit_code=0)
-        return _result(run, outcome="already_finished")
+        if is_finished(run):
+            send_others_away(run, place, exit_code=0)
+            return _result(run, outcome="already_finished")
+        forget_last_launch(run)
+        _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+        tell_others(run, place, kind=cluster.gpu.kind)
+    run_first(run, place, kind=cluster.gpu.kind, lock=lock, module=programs.worker, on_update=on_update)
+    return _result(run, outcome="finished")
 
 
 def _follow_first(

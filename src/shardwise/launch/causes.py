@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ _EXIT = re.compile(r"rank\s*: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+) \
 
 @dataclass(frozen=True, kw_only=True)
 class RankExit:
-    """How torchrun saw a rank end; a negative code is minus the signal."""
+    """How a rank was seen to end; a negative code is minus the signal."""
 
     rank: int
     code: int
@@ -46,17 +46,14 @@ def launcher_log(run: RunDirectory) -> Path:
     return run.logs / "launcher.log"
 
 
-def first_cause(
-    run: RunDirectory, *, processes: int, exit_code: int, ended_by_us: Collection[int] = ()
-) -> ShardwiseError:
-    """The error to raise after torchrun ended with a failure.
+def first_cause(run: RunDirectory, *, processes: int, exit_code: int, exits: Sequence[RankExit] = ()) -> ShardwiseError:
+    """The error to raise after the workers ended with a failure.
 
     Args:
-        exit_code: torchrun's own; negative is minus the signal that ended it.
-        ended_by_us: pids that the launcher killed after the failure, whose exit codes say nothing.
+        exit_code: of the program that was watched; negative is minus the signal that ended it.
+        exits: how ranks ended, as far as it is known; not of those that were killed after the failure.
     """
     failures = written_failures(run, processes=processes)
-    exits = [e for e in rank_exits(tail(launcher_log(run))) if e.pid not in ended_by_us]
     silent = [e for e in exits if e.rank not in {int(failure["rank"]) for failure in failures}]
     vanished = [e for e in silent if -e.code in VIOLENT]
     if vanished:
@@ -66,6 +63,11 @@ def first_cause(
     if silent:
         return WorkerFailedError(_ended_silently(run, min(silent, key=lambda e: -e.code == signal.SIGTERM)))
     return WorkerFailedError(_launcher_failed(run, exit_code))
+
+
+def seen_exits(run: RunDirectory, *, ended_by_us: Collection[int] = ()) -> list[RankExit]:
+    """How torchrun saw ranks end, the root cause first, without those that the launcher killed after the failure."""
+    return [end for end in rank_exits(tail(launcher_log(run))) if end.pid not in ended_by_us]
 
 
 def written_failures(run: RunDirectory, *, processes: int) -> list[dict[str, Any]]:

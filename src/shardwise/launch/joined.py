@@ -1,4 +1,4 @@
-"""When torchrun, Slurm or Kubernetes has started the ranks already: one of them prepares, then each becomes a worker.
+"""When torchrun, Slurm or Kubernetes has started the ranks already: one of them prepares, then all begin together.
 
 Rank 0 writes the run directory; the others wait for its word in a file that carries the name of this launch. So the
 ranks need a shared file system, which checkpoints need anyway, and no process group.
@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.launch.command import WORKER, visible_devices
-from shardwise.launch.rank import worker_argv
+from shardwise.launch.rank import rank_argv
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import RunDirectory, read_json, write_json
 
@@ -140,20 +140,18 @@ def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
     return "cuda" if word["kind"] == "cuda" else "cpu"
 
 
-def become_worker(run: RunDirectory, *, kind: DeviceKind, module: str = WORKER, lock: int | None = None) -> NoReturn:
-    """Replaces this process by the worker; the lock, where given, lives on in it."""
-    environment = {
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONUNBUFFERED": "1",
-        **os.environ,
-        **visible_devices(kind),
-    }
-    if lock is not None:
-        os.set_inheritable(lock, True)
-    argv = worker_argv(module, run)
+def become_worker(run: RunDirectory, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
+    """Replaces this process by the worker, whose output goes where other runs have it."""
+    argv = rank_argv(run, module=module)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(argv[0], argv, environment)  # noqa: S606 - an argument list, and no shell
+    os.execve(argv[0], argv, joined_environment(kind))  # noqa: S606 - an argument list, and no shell
+
+
+def joined_environment(kind: DeviceKind) -> dict[str, str]:
+    """What a worker finds in its environment: what the launcher and the user have set stays as it is."""
+    defaults = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    return {**defaults, **os.environ, **visible_devices(kind)}
 
 
 def _word(run: RunDirectory, place: Place) -> Path:

@@ -1,4 +1,4 @@
-"""What torchrun starts for each rank: sends its output to one log, then becomes the worker.
+"""What is started for each rank: sends its output to one log, then becomes the worker.
 
 `python -m shardwise.launch.rank RUN_DIR MODULE`. torchrun's own redirection makes two files per rank, in folders named
 after the attempt; here both streams go, in their order, to logs/rank_N.log.
@@ -18,6 +18,11 @@ from shardwise.spec.run import RunDirectory
 def worker_argv(module: str, run: RunDirectory) -> list[str]:
     """The command line of one worker."""
     return [sys.executable, "-m", module, str(run.root)]
+
+
+def rank_argv(run: RunDirectory, *, module: str) -> list[str]:
+    """The command line of this program."""
+    return [sys.executable, "-m", "shardwise.launch.rank", str(run.root), module]
 
 
 def main(arguments: list[str]) -> None:

@@ -12,13 +12,13 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
-from shardwise.launch.causes import first_cause, launcher_log, tail
+from shardwise.launch.causes import RankExit, first_cause, launcher_log, seen_exits, tail
 from shardwise.launch.command import WORKER, require_torch, torchrun_argv, worker_environment
 from shardwise.launch.follow import Follower, Phase, Update
 from shardwise.launch.leash import leashed
@@ -87,26 +87,39 @@ def run_workers(
             max_restarts=max_restarts,
         )
         environment = worker_environment(os.environ, launch=launch, processes=processes, kind=kind)
-        torchrun = _start(argv, environment=environment, log=launcher_log(run), lock=lock)
+        torchrun = start(argv, environment=environment, log=launcher_log(run), lock=lock)
         watch = _Watch(run, launch=launch, processes=processes, requests=requests, grace_seconds=grace_seconds)
         follower = Follower(run)
         try:
             while torchrun.poll() is None and not requests.is_urgent:
-                _tell(watch.news() + follower.updates(), on_update)
+                tell(watch.news() + follower.updates(), on_update)
                 watch.look()
                 requests.wait(POLL_SECONDS)
         finally:
             end_all(launch)
             code = torchrun.wait()
-        _tell(follower.updates(), on_update)
-        return _conclude(run, code=code, watch=watch, requests=requests, processes=processes)
+        tell(follower.updates(), on_update)
+        exits = seen_exits(run, ended_by_us=watch.ended_by_us)
+        return conclude(run, code=code, exits=exits, requests=requests, processes=processes)
 
 
-def _start(argv: list[str], *, environment: dict[str, str], log: Path, lock: int | None) -> subprocess.Popen[bytes]:
-    """Starts torchrun in a session of its own, so that a terminal's Ctrl-C reaches the launcher alone."""
+def start(
+    argv: list[str],
+    *,
+    environment: dict[str, str],
+    log: Path,
+    lock: int | None,
+    on_our_end: signal.Signals = signal.SIGTERM,
+) -> subprocess.Popen[bytes]:
+    """Starts a program in a session of its own, so that a terminal's Ctrl-C reaches the launcher alone.
+
+    Args:
+        log: takes what the program prints.
+        on_our_end: the signal it gets when this process ends without having ended it.
+    """
     with log.open("wb") as file:
         return subprocess.Popen(
-            leashed(argv),
+            leashed(argv, signal_number=on_our_end),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -116,7 +129,8 @@ def _start(argv: list[str], *, environment: dict[str, str], log: Path, lock: int
         )
 
 
-def _tell(updates: list[Update], on_update: Callable[[Update], None] | None) -> None:
+def tell(updates: list[Update], on_update: Callable[[Update], None] | None) -> None:
+    """Hands on what is new to whoever wants to know."""
     for update in updates:
         if on_update is not None:
             on_update(update)
@@ -161,7 +175,7 @@ class _Watch:
             send(pid, number)
 
     def _ranks(self) -> frozenset[int]:
-        written = (_read_pid(self._run.rank_pid(rank)) for rank in range(self._processes))
+        written = (read_pid(self._run.rank_pid(rank)) for rank in range(self._processes))
         return frozenset(pid for pid in written if pid is not None) & of_launch(self._launch)
 
     def _end_survivors(self) -> None:
@@ -186,21 +200,35 @@ class _Watch:
         return frozenset(found)
 
 
-def _read_pid(path: Path) -> int | None:
+def read_pid(path: Path) -> int | None:
+    """The pid that a rank wrote down, once it has."""
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
 
 
-def _conclude(run: RunDirectory, *, code: int, watch: _Watch, requests: StopRequests, processes: int) -> Outcome:
+def conclude(
+    run: RunDirectory, *, code: int, exits: Sequence[RankExit], requests: StopRequests, processes: int
+) -> Outcome:
+    """How the run ended, by what its workers left.
+
+    Args:
+        code: exit code of the program that was watched.
+        exits: how ranks ended, without those that were killed after a failure, which says nothing.
+
+    Raises:
+        StoppedError: a signal stopped the run.
+        InputError: a worker refused the user's input.
+        WorkerFailedError: a worker failed.
+    """
     asked = requests.first
     said = read_json(run.outcome) or {}
     step = said.get("step") if isinstance(said.get("step"), int) else None
     if asked is not None and requests.is_urgent:
         raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
     if code != 0:
-        raise first_cause(run, processes=processes, exit_code=code, ended_by_us=watch.ended_by_us)
+        raise first_cause(run, processes=processes, exits=exits, exit_code=code)
     if said.get("outcome") == "finished":
         return Outcome(outcome="finished", step=step)
     if said.get("outcome") == "stopped":

@@ -154,7 +154,8 @@ import sys
 from shardwise import api
 from shardwise.errors import ShardwiseError
 try:
-    api.train(sys.argv[1], programs=api.Programs(preparation=sys.argv[2], worker="fake_worker"))
+    done = api.train(sys.argv[1], programs=api.Programs(preparation=sys.argv[2], worker="fake_worker"))
+    print("came back:", done.outcome)
 except api.AlreadySaidError as error:
     sys.exit(error.exit_code)
 except ShardwiseError as error:
@@ -182,6 +183,8 @@ def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
     assert done.stderr.count("counting rows") == 1
     assert json.loads((run.logs / "outcome.json").read_text())["outcome"] == "finished"
     assert {path.name for path in run.logs.glob("rank_*.pid")} == {"rank_0.pid", "rank_1.pid"}
+    assert run.report_json.exists()
+    assert done.stdout.count("came back: finished") == 1, "rank 0 is left to say how it went"
     again = torchrun(job(), "no_such_module")
     assert again.returncode == 0, "a finished run is not prepared again"
     assert processes_of(run) == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.errors import InputError, WorkerFailedError
-from shardwise.launch.causes import RankExit, first_cause, how_it_ended, launcher_log, rank_exits
+from shardwise.launch.causes import RankExit, first_cause, how_it_ended, launcher_log, rank_exits, seen_exits
 from shardwise.spec.run import RunDirectory, write_json
 
 SUMMARY = """
@@ -52,7 +52,7 @@ def test_a_rank_that_vanished_comes_before_what_its_peers_wrote(run: RunDirector
     write_json(run.rank_failure(0), failure(0, 1.0))
     launcher_log(run).write_text(SUMMARY)
     run.rank_log(1).write_text("one\ntwo\n")
-    cause = str(first_cause(run, processes=2, exit_code=1))
+    cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
     assert cause.startswith("rank 1 was ended by signal 9 (SIGKILL)")
     assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one\n  | two")
 
@@ -60,12 +60,14 @@ def test_a_rank_that_vanished_comes_before_what_its_peers_wrote(run: RunDirector
 def test_a_rank_that_the_launcher_killed_is_no_cause(run: RunDirectory) -> None:
     write_json(run.rank_failure(0), failure(0, 1.0))
     launcher_log(run).write_text(SUMMARY)
-    assert str(first_cause(run, processes=2, exit_code=1, ended_by_us={101})).startswith("rank 0 failed while")
+    assert str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run, ended_by_us={101}))).startswith(
+        "rank 0 failed while"
+    )
 
 
 def test_a_launcher_that_failed_before_any_rank_shows_its_log(run: RunDirectory) -> None:
     launcher_log(run).write_text("ImportError: no such thing\n")
-    cause = str(first_cause(run, processes=2, exit_code=1))
+    cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
     assert cause.startswith("torch.distributed.run ended with exit code 1")
     assert "  | ImportError: no such thing" in cause
 

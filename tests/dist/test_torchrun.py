@@ -1,0 +1,88 @@
+"""A group that torchrun started, from the job to the report: what it leaves, how it stops, what it says of a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shardwise.spec.job import Job
+from shardwise.spec.run import RunDirectory, read_metrics
+from tests.unit.fakes import processes_of, wait_until
+
+
+@pytest.fixture
+def job_file(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., Path]:
+    """Writes a job of few steps whose run directory is new."""
+
+    def write(**train: object) -> Path:
+        job = make_job(output_dir=str(tmp_path / "run"), train={"max_steps": 4, "logging_steps": 2, **train})
+        path = tmp_path / "job.yaml"
+        path.write_text(json.dumps(job.to_json()))
+        return path
+
+    return write
+
+
+def torchrun(job: Path) -> subprocess.Popen[str]:
+    """As a user does it, with a free port."""
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.Popen(
+        [*argv, "-m", "shardwise.cli.main", "train", str(job)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    started = torchrun(job_file())
+    said, _ = started.communicate(timeout=200)
+    assert started.returncode == 0, said
+    assert [record["step"] for record in read_metrics(run)] == [1, 2, 3, 4]
+    report = json.loads(run.report_json.read_text())
+    assert report["outcome"]["state"] == "finished", report["outcome"]
+    assert run.report_html.stat().st_size > 10_000
+    assert run.rank_log(0).is_file()
+    assert run.rank_log(1).is_file()
+    assert said.count("finished after 4 steps") == 1
+    assert said.count(f"report   {run.report_html}") == 1
+    assert "step 2/4  loss" in said
+    assert processes_of(run) == []
+
+
+def test_a_group_of_torchrun_that_is_asked_to_stop_saves_and_goes_on_later(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    started = torchrun(job_file(max_steps=4000))
+    wait_until(lambda: bool(read_metrics(run)))
+    started.send_signal(signal.SIGTERM)
+    said, _ = started.communicate(timeout=100)
+    assert started.returncode != 0
+    (step, folder), *_ = run.checkpoints()
+    assert f"stopped after step {step} by SIGTERM; the same command goes on from {folder}" in said
+    assert read_metrics(run)[-1]["step"] == step
+    assert processes_of(run) == []
+
+
+def test_a_group_of_torchrun_names_one_cause_when_a_rank_fails(job_file: Callable[..., Path], tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    started = torchrun(job_file(max_steps=4000))
+    wait_until(lambda: bool(read_metrics(run)))
+    os.kill(int(run.rank_pid(1).read_text()), signal.SIGKILL)
+    said, _ = started.communicate(timeout=100)
+    assert started.returncode != 0
+    assert said.count("error: ") == 1, said
+    assert "error: rank 0 failed while training" in said
+    assert processes_of(run) == []
