@@ -6,6 +6,9 @@ the sums with what `saved_tensors_hooks` sees, family by family. Three rules exp
 - an operator that multiplies by a weight keeps its input only if that weight (or an adapter beside it) is trained;
 - several matrices that read one tensor keep it once, unless autocast or PEFT casts it for each of them anew;
 - a norm keeps its input in float32.
+
+Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`): its heads and matrix widths are
+slices already. What lies between the matrices is shared out along the sequence instead; what matrices read is gathered.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class Setting:
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
         length: tokens per sequence.
         dropout: the adapters' dropout is above zero.
+        tp: ranks that share out the residual stream along the sequence.
         cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes; on a CPU they are not.
     """
 
@@ -42,6 +46,7 @@ class Setting:
     attention: Attention
     length: int
     dropout: bool = False
+    tp: int = 1
     cuda: bool = True
 
     @property
@@ -55,9 +60,9 @@ class Setting:
         return self.types.autocasts and not self.sharded
 
 
-def block_input_bytes(model: ModelShape, setting: Setting) -> int:
+def block_input_bytes(model: ModelShape, setting: Setting) -> float:
     """Bytes per token of the residual stream."""
-    return model.hidden_size * _stream_bytes(setting)
+    return model.hidden_size * _stream_bytes(setting) / setting.tp
 
 
 def _stream_bytes(setting: Setting) -> int:
@@ -79,7 +84,8 @@ def backward_bytes(model: ModelShape, setting: Setting) -> float:
     those of the product and of its factors; the product itself is free by then.
     """
     c, wide = setting.types.compute, model.mlp_width
-    stream = 2 * block_input_bytes(model, setting)
+    # Under tensor parallelism the gradient of what the sum after the MLP gave is gathered to full length.
+    stream = 2 * block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
     if setting.casts and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
         # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
         return stream + (2 * c + FLOAT32_BYTES) * wide
@@ -97,14 +103,14 @@ def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
         or setting.inventory.trained(first.name)
     ):
         return 0.0
-    return _norm(first, model, setting)
+    return _norm(first, model, setting) / setting.tp
 
 
 def _everything(model: ModelShape, setting: Setting) -> float:
     norms = sum(_norm(norm, model, setting) for norm in _norms(model))
     if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
         norms -= model.hidden_size * setting.layer_norm_bytes  # both norms keep one and the same input
-    return norms + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
+    return norms / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
 
 
 def _products(model: ModelShape, setting: Setting) -> float:
@@ -161,9 +167,17 @@ def _matrices(model: ModelShape, setting: Setting) -> float:
     for matrix in model.matrices:
         groups.setdefault(matrix.reads, []).append(matrix)
     inputs = sum(_group(reads, matrices, model, setting) for reads, matrices in groups.items())
-    here = (m.name for m in model.matrices if m.name in setting.inventory.adapted)
-    inner = sum(_rank(name, setting) for name in here) * setting.types.compute
+    here = (m for m in model.matrices if m.name in setting.inventory.adapted)
+    inner = sum(_inside_adapter(matrix, setting) for matrix in here) * setting.types.compute
     return inputs + inner
+
+
+def _inside_adapter(matrix: Matrix, setting: Setting) -> int:
+    """Elements per token that an adapter keeps beside its input: between its halves, and for DoRA both results.
+
+    DoRA's magnitude multiplies the frozen matrix's result and the adapter's, and its gradient needs them.
+    """
+    return _rank(matrix.name, setting) + (2 * matrix.rows if setting.inventory.dora else 0)
 
 
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:

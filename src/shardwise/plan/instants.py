@@ -1,8 +1,8 @@
 """What is alive at each named instant of a training step, part by part; the peak is the largest of them.
 
-An instant is a function from (work, holding) to bytes by part. Parts follow `spec.plan.PARTS`; what lies outside the
-allocator is added by the caller. The order of a step: forward, loss, backward from the last block to the first,
-optimizer. With several micro-batches the last one is the fullest, because gradients are already there.
+An instant is a function from a scene to bytes by part. Parts follow `spec.plan.PARTS`; what lies outside the allocator
+is added by the caller. The order of a step: forward, loss, backward from the last block to the first, optimizer. With
+several micro-batches a later one is the fullest, because gradients are already there.
 """
 
 from __future__ import annotations
@@ -10,12 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from shardwise.plan.activations import backward_bytes, block_input_bytes, unsaved_by_first_block
-from shardwise.plan.inventory import Unit
-from shardwise.plan.persistent import Holding
+from shardwise.plan.buffers import (
+    computed_weights,
+    flat_gradients,
+    fresh_gradient,
+    gathered,
+    head_cast,
+    head_gradient,
+    in_reduction,
+    kept_casts,
+    log_probabilities,
+    logits_forward,
+    step_temporaries,
+    weight_casts,
+    whole_head_gradient,
+)
+from shardwise.plan.parts import Part
+from shardwise.plan.scene import Scene
 from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES
-from shardwise.plan.work import Work
 
 Alive = dict[str, float]
+Instant = Callable[[Scene], Alive]
 
 _INT64_BYTES = 8
 #: Token ids, labels, positions and indices of trained positions, each an int64 per token.
@@ -23,135 +38,179 @@ _INPUT_TENSORS = 5
 #: float32 copies of the logits alive in the loss's backward: log-probabilities, the gradient of the picked ones
 #: scattered over all, and that of the logits.
 _LOGIT_COPIES_BACKWARD = 3
+#: Messages of a pipeline beside what stages keep: one that arrives ahead, a gradient that arrives, one that leaves.
+_MESSAGES = 3
 
 
-def instants(work: Work, holding: Holding) -> Iterator[tuple[str, Alive]]:
-    """Every named instant of a step with what is alive then."""
-    last = work.model.num_layers - 1
-    table: tuple[tuple[str, Callable[[Work, Holding], Alive]], ...] = (
-        ("loading", _loading),
-        (f"forward of layer {last}", _forward_of_last_block),
-        ("end of forward", _end_of_forward),
-        ("backward of the loss", _backward_of_loss),
-        ("backward of the head", _backward_of_head),
-        (f"backward of layer {last}", _backward_of_last_block),
-        ("backward of layer 0", _backward_of_first_block),
-        ("backward of the embedding", _backward_of_embedding),
-        ("optimizer step", _optimizer_step),
-    )
-    for name, alive in table:
-        yield name, alive(work, holding)
+def instants(part: Part) -> Iterator[tuple[str, Instant]]:
+    """Every named instant of a step on ranks that hold a part."""
+    first, last = part.span.start, part.span.stop - 1
+    yield "loading", _loading
+    yield f"forward of layer {last}", _forward_of_last_block
+    if part.is_last:
+        yield "end of forward", _end_of_forward
+        yield "backward of the loss", _backward_of_loss
+        yield "backward of the head", _backward_of_head
+    yield f"backward of layer {last}", _backward_of_last_block
+    yield f"backward of layer {first}", _backward_of_first_block
+    if part.is_first:
+        yield "backward of the embedding", _backward_of_embedding
+    yield "sum of gradients over replicas", _sum_over_replicas
+    yield "optimizer step", _optimizer_step
+    yield "evaluation", _evaluation
+    yield "saving", _saving
 
 
-def _loading(_work: Work, holding: Holding) -> Alive:
-    return {"weights": holding.weights, "communication": holding.padding}
+def _loading(scene: Scene) -> Alive:
+    return {"weights": scene.holding.weights, "communication": scene.holding.padding}
 
 
-def _optimizer_step(work: Work, holding: Holding) -> Alive:
-    return _between(work, holding, gradients=holding.gradients)
+def _optimizer_step(scene: Scene) -> Alive:
+    alive = _between(scene, gradients=scene.holding.gradients)
+    _add(alive, "temporary", step_temporaries(scene.work, scene.part, held=scene.holding.gradients))
+    return alive
 
 
-def _between(work: Work, holding: Holding, *, gradients: float) -> Alive:
+def _sum_over_replicas(scene: Scene) -> Alive:
+    alive = _between(scene, gradients=scene.holding.gradients)
+    _add(alive, "communication", flat_gradients(scene.work, scene.part, gradients=scene.holding.gradients))
+    return alive
+
+
+def _evaluation(scene: Scene) -> Alive:
+    """A forward that keeps nothing: the widest place of one block, or the logits."""
+    work = scene.work
+    alive = _between(scene, gradients=scene.holding.gradients if work.replicated else 0)
+    in_block = 2 * block_input_bytes(work.block, work.setting) + 3 * work.block.mlp_width * work.types.compute
+    _add(alive, "activations", scene.tokens * in_block)
+    _add(alive, "logits", logits_forward(scene) if scene.part.is_last else 0)
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=2))
+    _add(alive, "temporary", computed_weights(work))
+    return alive
+
+
+def _saving(scene: Scene) -> Alive:
+    """Trained tensors are brought together one at a time."""
+    work, inventory = scene.work, scene.part.inventory
+    alive = _between(scene, gradients=scene.holding.gradients if work.replicated else 0)
+    layout = work.execution.layout
+    largest = max(inventory.block.largest_trained, inventory.root.largest_trained) * layout.tp
+    _add(alive, "temporary", largest * work.types.trainable if work.sharded or layout.tp > 1 else 0)
+    return alive
+
+
+def _between(scene: Scene, *, gradients: float) -> Alive:
     """What is alive at every instant of a step, with so many bytes of gradients."""
+    holding = scene.holding
     return {
         "weights": holding.weights,
         "gradients": gradients,
         "optimizer": holding.optimizer,
         "communication": holding.padding,
-        "temporary": _INPUT_TENSORS * work.tokens * _INT64_BYTES,
+        "temporary": _INPUT_TENSORS * scene.tokens * _INT64_BYTES,
     }
 
 
-def _before_backward(work: Work, holding: Holding) -> Alive:
-    whole = work.replicated or work.accumulates
-    return _between(work, holding, gradients=holding.gradients if whole else 0)
+def _during(scene: Scene, *, gradients: float | None = None) -> Alive:
+    """What is alive while one micro-batch is at work: beside it, those in flight, and messages between stages."""
+    if gradients is None:
+        gradients = scene.holding.gradients if scene.whole else 0
+    alive = _between(scene, gradients=gradients)
+    others = scene.flight.pairs - 1
+    if others:
+        _add(alive, "activations", others * (_saved_by_blocks(scene, len(scene.part.span)) + _shared(scene)))
+        _add(alive, "temporary", others * kept_casts(scene, blocks=len(scene.part.span)))
+        if scene.part.is_last:
+            _add(alive, "activations", (scene.flight.heads - 1) * _saved_by_head(scene))
+            _add(alive, "logits", (scene.flight.heads - 1) * log_probabilities(scene))
+    _add(alive, "communication", _messages(scene) + _keys_of_others(scene))
+    return alive
 
 
-def _forward_of_last_block(work: Work, holding: Holding) -> Alive:
-    alive = _before_backward(work, holding)
-    _add(alive, "activations", work.tokens * ((work.model.num_layers - 1) * work.saved + work.saved_whole))
-    _add(alive, "activations", _shared(work))
-    _add(alive, "temporary", _weight_casts(work, blocks=work.model.num_layers))
+def _forward_of_last_block(scene: Scene) -> Alive:
+    alive, blocks = _during(scene), len(scene.part.span)
+    kept = _saved_by_blocks(scene, blocks - 1, skips=False) + scene.tokens * scene.work.saved_whole
+    _add(alive, "activations", kept + _shared(scene))
+    _add(alive, "temporary", weight_casts(scene, blocks=blocks) + computed_weights(scene.work))
     # The buffer the unit arrived in and the weights copied out of it are alive together.
-    _add(alive, "communication", _gathered(work, blocks_beside_kept=2))
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=2))
     return alive
 
 
-def _end_of_forward(work: Work, holding: Holding) -> Alive:
-    alive = _before_backward(work, holding)
-    _add(alive, "activations", _saved_by_all(work))
-    _add(alive, "logits", _logits_forward(work))
-    _add(alive, "temporary", _weight_casts(work, blocks=work.model.num_layers))
-    _add(alive, "communication", _gathered(work, blocks_beside_kept=0))
+def _end_of_forward(scene: Scene) -> Alive:
+    alive = _during(scene)
+    _add(alive, "activations", _saved_by_all(scene))
+    _add(alive, "logits", logits_forward(scene))
+    _add(alive, "temporary", weight_casts(scene, blocks=len(scene.part.span)) + head_cast(scene))
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=0))
     return alive
 
 
-def _backward_of_loss(work: Work, holding: Holding) -> Alive:
-    alive = _before_backward(work, holding)
-    _add(alive, "activations", _saved_by_all(work))
-    _add(alive, "logits", work.head_tokens * work.model.vocab_size * FLOAT32_BYTES * _LOGIT_COPIES_BACKWARD)
-    _add(alive, "temporary", _kept_casts(work, blocks=work.model.num_layers))
-    if work.chunked and work.tokens > work.head_tokens:
-        _add(alive, "gradients", 0 if work.replicated or work.accumulates or work.sharded else _head_gradient(work))
-        _add(alive, "communication", _whole_head_gradient(work))
-    _add(alive, "communication", _gathered(work, blocks_beside_kept=0))
+def _backward_of_loss(scene: Scene) -> Alive:
+    alive, work = _during(scene), scene.work
+    _add(alive, "activations", _saved_by_all(scene))
+    _add(alive, "logits", scene.head_tokens * work.model.vocab_size * FLOAT32_BYTES * _LOGIT_COPIES_BACKWARD)
+    _add(alive, "temporary", kept_casts(scene, blocks=len(scene.part.span)))
+    if scene.chunks:
+        _add(alive, "gradients", 0 if scene.whole or work.sharded else head_gradient(scene))
+        _add(alive, "communication", whole_head_gradient(scene))
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=0))
     return alive
 
 
-def _backward_of_head(work: Work, holding: Holding) -> Alive:
-    alive = _before_backward(work, holding)
-    _add(alive, "activations", _saved_by_all(work) + work.tokens * work.model.hidden_size * work.types.compute)
-    _add(alive, "logits", work.head_tokens * work.model.vocab_size * work.types.compute)
-    _add(alive, "temporary", _kept_casts(work, blocks=work.model.num_layers))
-    _add(alive, "communication", _gathered(work, blocks_beside_kept=0) + _whole_head_gradient(work))
-    _grow(work, alive, _head_elements(work))
+def _backward_of_head(scene: Scene) -> Alive:
+    alive, work = _during(scene), scene.work
+    _add(alive, "activations", _saved_by_all(scene) + scene.tokens * work.model.hidden_size * work.types.compute)
+    _add(alive, "logits", scene.head_tokens * work.model.vocab_size * work.types.compute)
+    _add(alive, "temporary", kept_casts(scene, blocks=len(scene.part.span)) + head_cast(scene))
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=0) + whole_head_gradient(scene))
+    _add(alive, "temporary", fresh_gradient(work, scene.part.trained_head))
     return alive
 
 
-def _backward_of_last_block(work: Work, holding: Holding) -> Alive:
-    alive = _before_backward(work, holding)
-    blocks = work.model.num_layers - 1
-    _add(alive, "activations", _saved_by_blocks(work, blocks) + _of_one_block(work))
-    _add(alive, "temporary", _kept_casts(work, blocks=blocks) + _weight_casts(work, blocks=1, head=False))
-    _add(alive, "communication", _gathered(work, blocks_beside_kept=2) + _whole_head_gradient(work))
-    _add(alive, "communication", _in_reduction(work, work.inventory.block))
-    if not (work.sharded or work.replicated or work.accumulates):
-        _add(alive, "gradients", _head_gradient(work))
-    _grow(work, alive, work.inventory.block.largest_trained())
+def _backward_of_last_block(scene: Scene) -> Alive:
+    alive, work = _during(scene), scene.work
+    blocks = len(scene.part.span) - 1
+    _add(alive, "activations", _saved_by_blocks(scene, blocks) + _shared(scene) + _of_one_block(scene))
+    _add(alive, "temporary", kept_casts(scene, blocks=blocks) + weight_casts(scene, blocks=1, head=False))
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=2) + whole_head_gradient(scene))
+    _add(alive, "communication", in_reduction(work, scene.part.inventory.block))
+    if not (work.sharded or scene.whole):
+        _add(alive, "gradients", head_gradient(scene))
+    _add(alive, "temporary", _inside_block(scene))
     return alive
 
 
-def _backward_of_first_block(work: Work, holding: Holding) -> Alive:
-    root = work.inventory.root.trained_elements * work.types.trainable
+def _backward_of_first_block(scene: Scene) -> Alive:
+    work, holding = scene.work, scene.holding
     gradients = holding.gradients
-    if not (work.replicated or work.accumulates):
-        gradients = max(0, holding.gradients - holding.block_gradients - (0 if work.sharded else root))
-        gradients += 0 if work.sharded else _head_gradient(work)
-    alive = _between(work, holding, gradients=gradients)
-    _add(alive, "activations", _of_one_block(work))
-    _add(alive, "temporary", _weight_casts(work, blocks=1, head=False))
+    if not scene.whole:
+        root = 0 if work.sharded else scene.part.inventory.root.trained_elements * work.types.trainable
+        gradients = max(0, holding.gradients - holding.block_gradients - root)
+        gradients += 0 if work.sharded else head_gradient(scene)
+    alive = _during(scene, gradients=gradients)
+    _add(alive, "activations", _of_one_block(scene))
+    _add(alive, "temporary", weight_casts(scene, blocks=1, head=False) + _inside_block(scene))
     # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
-    _add(alive, "communication", _gathered(work, blocks_beside_kept=1, keeps=False) + _whole_head_gradient(work))
-    _add(alive, "communication", _in_reduction(work, work.inventory.block))
-    _grow(work, alive, work.inventory.block.largest_trained())
+    kept_by_others = scene.flight.pairs > 1
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=1, keeps=kept_by_others))
+    _add(alive, "communication", whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block))
     return alive
 
 
-def _backward_of_embedding(work: Work, holding: Holding) -> Alive:
-    root = work.inventory.root
-    alive = _between(work, holding, gradients=holding.gradients)
-    _add(alive, "activations", work.tokens * block_input_bytes(work.model, work.setting))
+def _backward_of_embedding(scene: Scene) -> Alive:
+    work, part = scene.work, scene.part
+    alive = _during(scene, gradients=scene.holding.gradients)
+    _add(alive, "activations", scene.tokens * block_input_bytes(work.block, work.setting))
     if work.sharded:
         # Whole gradients of the root in the compute type, copied into the float32 buffer that is reduced.
-        whole = root.trained_elements
+        whole = part.inventory.root.trained_elements
         _add(alive, "communication", whole * (work.types.compute + REDUCTION_BYTES))
-    elif work.inventory.trained("embedding"):
+    elif part.trained_embedding:
         # A dense gradient of the table; a tied head's waits to be added to it.
-        copies = 2 if work.model.tied else 1
-        existing = not (work.replicated or work.accumulates)
-        width = work.types.compute if work.setting.casts and work.model.tied else work.types.trainable
-        fresh = work.model.embedding_parameters * width
-        _add(alive, "temporary", (copies - 1 if existing else copies) * fresh)
+        shared = part.inventory.tied and part.is_last
+        fresh = work.types.compute if work.setting.casts and shared else work.types.trainable
+        _add(alive, "temporary", ((2 if shared else 1) - (not scene.whole)) * part.trained_embedding * fresh)
     return alive
 
 
@@ -159,102 +218,69 @@ def _add(alive: Alive, part: str, count: float) -> None:
     alive[part] = alive.get(part, 0) + count
 
 
-def _saved_by_blocks(work: Work, blocks: int) -> float:
+def _messages(scene: Scene) -> float:
+    """Between pipeline stages: what came in and goes out, kept for each pair in flight, and what is under way."""
+    layout, part = scene.work.execution.layout, scene.part
+    if layout.pp == 1:
+        return 0
+    kept = (not part.is_first) + (not part.is_last)
+    return (
+        scene.tokens * scene.work.model.hidden_size * scene.work.types.compute * (scene.flight.pairs * kept + _MESSAGES)
+    )
+
+
+def _keys_of_others(scene: Scene) -> float:
+    """With a sequence over several ranks: keys and values that come in while one's own go out."""
+    work = scene.work
+    if work.execution.layout.cp == 1:
+        return 0
+    values = work.block.value_head_dim or work.block.head_dim
+    widths = work.block.num_key_value_heads * (work.block.head_dim + values)
+    return 2 * scene.tokens * widths * work.types.compute
+
+
+def _saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
+    """What so many blocks keep; the model's first block need not keep what only the embedding's gradient needs."""
+    work = scene.work
     saved = blocks * work.saved
-    if work.execution.gradient_checkpointing == "none":
-        saved -= unsaved_by_first_block(work.model, work.setting)
-    return work.tokens * saved + _shared(work)
+    if skips and scene.part.is_first and work.execution.gradient_checkpointing == "none":
+        saved -= unsaved_by_first_block(work.block, work.setting)
+    return scene.tokens * saved
 
 
-def _saved_by_all(work: Work) -> float:
-    """Blocks, final norm and the head's input."""
-    width, c = work.model.hidden_size, work.types.compute
-    norm = FLOAT32_BYTES + (c if work.inventory.trained("final_norm") else 0)
-    head = c if work.inventory.trained("head") or (work.model.tied and work.inventory.trained("embedding")) else 0
+def _saved_by_head(scene: Scene) -> float:
+    """Final norm, and the head's input."""
+    work = scene.work
+    inventory, c = work.inventory, work.types.compute
+    norm = FLOAT32_BYTES + (c if inventory.trained("final_norm") else 0)
+    head = c if scene.part.trained_head else 0
     copied = c if work.chunked else 0
-    return _saved_by_blocks(work, work.model.num_layers) + work.tokens * width * (norm + head + copied)
+    return scene.tokens * work.model.hidden_size * (norm / work.setting.tp + head + copied)
 
 
-def _shared(work: Work) -> float:
+def _saved_by_all(scene: Scene) -> float:
+    """Blocks, final norm and the head's input."""
+    return _saved_by_blocks(scene, len(scene.part.span)) + _shared(scene) + _saved_by_head(scene)
+
+
+def _shared(scene: Scene) -> float:
     """What all blocks share: rotary tables, and the mask where attention has one."""
-    model, length = work.model, work.job.data.max_length
-    rotary = 0 if model.position_parameters else 2 * model.head_dim * work.types.compute * length
+    work, length = scene.work, scene.work.job.data.max_length
+    rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * length
     # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type.
-    mask = work.execution.micro_batch_size * length * length * (1 + work.types.compute) if work.setting.masked else 0
+    mask = scene.tokens * length * (1 + work.types.compute) if work.setting.masked else 0
     return rotary + mask
 
 
-def _of_one_block(work: Work) -> float:
+def _of_one_block(scene: Scene) -> float:
     """A block in its backward: all it needs, saved or computed again, and the gradients inside it."""
-    block_input = 0.0
-    if work.execution.gradient_checkpointing != "none":
-        block_input = block_input_bytes(work.model, work.setting)
-    return work.tokens * (work.saved_whole + block_input + backward_bytes(work.model, work.setting)) + _shared(work)
+    work = scene.work
+    recomputed = work.execution.gradient_checkpointing != "none"
+    block_input = block_input_bytes(work.block, work.setting) if recomputed else 0.0
+    saved = work.saved_whole + block_input + backward_bytes(work.block, work.setting)
+    return scene.tokens * saved + _shared(scene)
 
 
-def _logits_forward(work: Work) -> float:
-    """Logits of all and of the trained positions, their float32 copy, and the log-probabilities, alive in the loss."""
-    c = work.types.compute
-    copies = (c if work.chunked else 2 * c) + (0 if c == FLOAT32_BYTES else FLOAT32_BYTES) + FLOAT32_BYTES
-    return work.head_tokens * work.model.vocab_size * copies
-
-
-def _head_elements(work: Work) -> int:
-    """Elements of the head's weight where it is trained (a tied head's is the embedding's)."""
-    trained = work.inventory.trained("embedding" if work.model.tied else "head")
-    return work.model.embedding_parameters if trained else 0
-
-
-def _head_gradient(work: Work) -> float:
-    return _head_elements(work) * work.types.trainable
-
-
-def _whole_head_gradient(work: Work) -> float:
-    """Under sharding, the root's gradients stay whole, in the compute type, until its own reduction at the end."""
-    return _head_elements(work) * work.types.compute if work.sharded else 0
-
-
-def _grow(work: Work, alive: Alive, elements: int) -> None:
-    """The gradient of one weight, before it is added to what has accumulated or copied into its bucket.
-
-    Where nothing has accumulated yet the fresh gradient itself is kept; autocast adds the one in the compute type.
-    """
-    if work.sharded:
-        return
-    cast = work.types.compute if work.setting.casts else 0
-    _add(alive, "temporary", elements * (work.types.trainable + cast))
-
-
-def _weight_casts(work: Work, *, blocks: int, head: bool = True) -> float:
-    """Copies of trained matrices in the compute type, which autocast makes at first use and keeps."""
-    if not work.setting.casts:
-        return 0
-    matrices = _trained_matrices(work.inventory.block)
-    if blocks > 1:
-        matrices = work.inventory.over_blocks(_trained_matrices) / work.model.num_layers
-    return (blocks * matrices + (_head_elements(work) if head else 0)) * work.types.compute
-
-
-def _trained_matrices(unit: Unit) -> float:
-    return sum(t.elements for t in unit.tensors if t.trained and t.columns > 1)
-
-
-def _kept_casts(work: Work, *, blocks: int) -> float:
-    """Those that outlive the forward, because a backward needs them: not where blocks are computed again."""
-    return _weight_casts(work, blocks=blocks if work.execution.gradient_checkpointing == "none" else 0)
-
-
-def _gathered(work: Work, *, blocks_beside_kept: int, keeps: bool = True) -> float:
-    """Whole weights under sharding: the root all the time, the unit at work and the next, or (ZeRO-2) every block."""
-    if not work.sharded:
-        return 0
-    kept = work.model.num_layers if keeps and not work.execution.layout.reshard_after_forward else 0
-    blocks = blocks_beside_kept * work.inventory.block.elements
-    if kept:
-        blocks = work.inventory.elements - work.inventory.root.elements + work.inventory.block.elements
-    return (blocks + work.inventory.root.elements) * work.types.compute
-
-
-def _in_reduction(work: Work, unit: Unit) -> float:
-    """Whole gradients of the unit at work, and the float32 buffer of the unit before it."""
-    return unit.trained_elements * (work.types.compute + REDUCTION_BYTES) if work.sharded else 0
+def _inside_block(scene: Scene) -> float:
+    """Weight-sized temporaries of a block's backward."""
+    return fresh_gradient(scene.work, scene.part.inventory.block.largest_trained) + computed_weights(scene.work)

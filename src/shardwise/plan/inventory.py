@@ -6,52 +6,28 @@ Sharding cuts each tensor along its first dim, so bytes per rank need the tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwise.errors import UnsupportedError
-from shardwise.plan.types import Types
+from shardwise.plan.adapters import adapter_tensors, adapters_outside, check_targets, refuse_unforecast
+from shardwise.plan.tensors import Cut, Place, Tensor
 from shardwise.spec.flops import is_target
-from shardwise.spec.job import Job, LoraSpec, Method
-from shardwise.spec.model import Matrix, ModelShape, Norm
+from shardwise.spec.job import Job, Method
+from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
 
-#: NF4 with double quantisation (Dettmers et al., 2023): half a byte per element, one byte of scale per block of 64, and
-#: a float32 per 256 of those.
-NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-
-_EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
-_HEAD_NAMES = frozenset({"lm_head", "embed_out"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """One parameter.
-
-    Attributes:
-        rows: its first dim, along which it is sharded.
-        columns: elements per row.
-        trained: it has a gradient.
-        quantised: it is stored in NF4.
-        count: how many alike there are.
-    """
-
-    name: str
-    rows: int
-    columns: int = 1
-    trained: bool = True
-    quantised: bool = False
-    count: int = 1
-
-    @property
-    def elements(self) -> int:
-        """Elements of all `count` tensors."""
-        return self.count * self.rows * self.columns
-
-    def stored_bytes(self, types: Types) -> float:
-        """Bytes of one element in storage."""
-        if self.quantised:
-            return NF4_BYTES
-        return types.trainable if self.trained else types.frozen
+#: Tensor parallelism slices the rows of matrices that read these, and the columns of those that read their products:
+#: so a block needs one sum over ranks after attention and one after the MLP (Shoeybi et al., 2019).
+_CUTS: dict[Reads, Cut] = {
+    "attention_input": "rows",
+    "query_latent": "rows",
+    "key_value_latent": "rows",
+    "mlp_input": "rows",
+    "expert_input": "rows",
+    "attention_output": "columns",
+    "mlp_product": "columns",
+    "expert_product": "columns",
+}
+_OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +36,24 @@ class Unit:
 
     tensors: tuple[Tensor, ...]
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Elements of the unit."""
         return sum(tensor.elements for tensor in self.tensors)
 
-    @property
+    @cached_property
     def trained_elements(self) -> int:
         """Elements that have gradients."""
         return sum(tensor.elements for tensor in self.tensors if tensor.trained)
 
+    @cached_property
     def largest_trained(self) -> int:
         """Elements of the largest tensor with a gradient, 0 where there is none."""
         return max((t.rows * t.columns for t in self.tensors if t.trained), default=0)
+
+    def sliced(self, *, degree: int, index: int) -> Unit:
+        """What one tensor-parallel rank holds of it."""
+        return Unit(tensors=tuple(tensor.sliced(degree=degree, index=index) for tensor in self.tensors))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +65,18 @@ class Inventory:
         root: embedding, positions, final norm, head, and what else lies outside the blocks.
         adapted: names of the blocks' matrices that carry an adapter.
         trained_names: names of all tensors that have gradients.
+        tied: the head's weight is the embedding's.
+        dora: adapters have magnitudes.
     """
 
     blocks: tuple[tuple[int, Unit], ...]
     root: Unit
     adapted: frozenset[str] = frozenset()
     trained_names: frozenset[str] = frozenset()
+    tied: bool = False
+    dora: bool = False
 
-    @property
+    @cached_property
     def num_blocks(self) -> int:
         """Blocks of all kinds."""
         return sum(count for count, _ in self.blocks)
@@ -110,12 +95,12 @@ class Inventory:
         """The sum of some number over all blocks."""
         return sum(count * of(unit) for count, unit in self.blocks)
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Elements of everything, adapters included."""
         return sum(count * unit.elements for count, unit in self.blocks) + self.root.elements
 
-    @property
+    @cached_property
     def trained_elements(self) -> int:
         """Elements that have gradients."""
         return sum(count * unit.trained_elements for count, unit in self.blocks) + self.root.trained_elements
@@ -123,6 +108,29 @@ class Inventory:
     def trained(self, name: str) -> bool:
         """Whether the tensor of that name (a matrix's or norm's own, without `.bias`) has a gradient."""
         return name in self.trained_names
+
+    def sliced(self, *, degree: int, index: int) -> Inventory:
+        """What one tensor-parallel rank holds."""
+        if degree == 1:
+            return self
+        blocks = tuple((count, unit.sliced(degree=degree, index=index)) for count, unit in self.blocks)
+        return replace(self, blocks=blocks, root=self.root.sliced(degree=degree, index=index))
+
+    def staged(self, *, counts: Iterable[int], places: frozenset[Place]) -> Inventory:
+        """What one pipeline rank holds.
+
+        Args:
+            counts: how many blocks of each kind.
+            places: the ends of the pipeline that lie there; a tied embedding lies at both.
+        """
+        blocks = tuple((count, unit) for count, (_, unit) in zip(counts, self.blocks, strict=True))
+
+        def is_here(tensor: Tensor) -> bool:
+            shared = self.tied and tensor.name == "embedding"
+            return tensor.place in places or (shared and "back" in places)
+
+        root = Unit(tensors=tuple(tensor for tensor in self.root.tensors if is_here(tensor)))
+        return replace(self, blocks=blocks, root=root)
 
 
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
@@ -132,135 +140,125 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
         UnsupportedError: LoRA settings that no forecast is made for, or targets that the model does not have.
     """
     lora = job.adapters
+    if lora is not None:
+        refuse_unforecast(model, lora)
     blocks = tuple((kind.num_layers, _block(kind, job)) for kind in model.kinds)
     root = list(_root(model, method=job.method))
     adapted: list[Matrix] = []
     if lora is not None:
-        _refuse_unforecast(lora)
-        _refuse_experts(model, lora)
         adapted = [m for kind in model.kinds for m in kind.matrices if is_target(m, lora.target_modules)]
         outer = [matrix for matrix in model.outer_matrices if is_target(matrix, lora.target_modules)]
-        root += [tensor for matrix in outer for tensor in _adapter(matrix, lora.r)]
-        root += _root_additions(model, lora)
-        _check_targets(model, lora, found=bool(adapted) or any(tensor.trained for tensor in root))
+        root += [replace(t, place=_outer_place(m.name)) for m in outer for t in adapter_tensors(m, lora, cut=None)]
+        root += adapters_outside(model, lora)
+        check_targets(model, lora, found=bool(adapted) or any(tensor.trained for tensor in root))
     tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
     return Inventory(
         blocks=blocks,
         root=Unit(tensors=tuple(root)),
         adapted=frozenset(matrix.name for matrix in adapted),
         trained_names=frozenset(tensor.name for tensor in tensors if tensor.trained),
+        tied=model.tied,
+        dora=lora is not None and lora.use_dora,
     )
+
+
+def cut_of(matrix: Matrix) -> Cut | None:
+    """The dim of a block's matrix that tensor parallelism slices; routers and the way into a latent stay whole."""
+    is_router = not (matrix.adaptable or matrix.stacked) or matrix.rows == 1
+    return None if is_router or "_a_proj" in matrix.name else _CUTS[matrix.reads]
 
 
 def _block(kind: ModelShape, job: Job) -> Unit:
     """The tensors of one block, adapters included."""
     lora = job.adapters
-    tensors = [*_matrices(kind.matrices, method=job.method), *_norms(kind, trained=lora is None)]
+    tensors: list[Tensor] = []
+    for matrix in kind.matrices:
+        tensors += _matrix(matrix, method=job.method, cut=cut_of(matrix))
+    tensors += _norms(kind, method=job.method)
     if lora is not None:
-        adapted = (matrix for matrix in kind.matrices if is_target(matrix, lora.target_modules))
-        tensors += [tensor for matrix in adapted for tensor in _adapter(matrix, lora.r)]
+        for matrix in kind.matrices:
+            if is_target(matrix, lora.target_modules):
+                tensors += adapter_tensors(matrix, lora, cut=cut_of(matrix))
     return Unit(tensors=tuple(tensors))
 
 
-def _matrices(matrices: Iterable[Matrix], *, method: Method) -> Iterator[Tensor]:
-    trained = method == "full"
-    for m in matrices:
-        rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
-        if m.stacked:
-            yield Tensor(name=m.name, rows=m.count, columns=rows * columns, trained=trained)
-        else:
-            # bitsandbytes puts its own linear modules in the place of others; a bare parameter stays as it is.
-            quantised = method == "qlora" and m.adaptable
-            yield Tensor(name=m.name, rows=rows, columns=columns, trained=trained, quantised=quantised, count=m.count)
-        if m.bias:
-            shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
-            yield Tensor(name=f"{m.name}.bias", rows=shape[0], columns=shape[1], trained=trained, count=shape[2])
+def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
+    """The weight of a matrix, and its bias."""
+    trained, widened = method == "full", method == "qlora"
+    rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
+    if m.stacked:
+        # The first dim counts the experts; slicing either of the others leaves each expert as many elements.
+        yield Tensor(
+            name=m.name, rows=m.count, columns=rows * columns, trained=trained, widened=widened, cut=cut and "columns"
+        )
+    else:
+        # bitsandbytes puts its own linear modules in the place of others; a bare parameter stays as it is.
+        quantised = widened and m.adaptable
+        stored = cut and (_OTHER_DIM[cut] if m.transposed else cut)
+        yield Tensor(
+            name=m.name,
+            rows=rows,
+            columns=columns,
+            trained=trained,
+            quantised=quantised,
+            widened=widened and not quantised,
+            count=m.count,
+            cut=stored,
+        )
+    if m.bias:
+        shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
+        of_bias: Cut | None = "rows" if cut == "rows" else None
+        yield Tensor(
+            name=f"{m.name}.bias",
+            rows=shape[0],
+            columns=shape[1],
+            trained=trained,
+            widened=widened,
+            count=shape[2],
+            cut=of_bias and ("columns" if m.stacked else "rows"),
+        )
 
 
-def _norms(model: ModelShape, *, trained: bool) -> Iterator[Tensor]:
+def _outer_place(name: str) -> Place:
+    """OPT's projections: into the stream at its beginning, out of it at its end."""
+    return "back" if name.endswith("_out") else "front"
+
+
+def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
     if not model.norms:
-        yield Tensor(name="norms", rows=model.norm_parameters_per_layer, trained=trained)
-    yield from _tensors_of_norms(model.norms, trained=trained)
+        yield Tensor(
+            name="norms", rows=model.norm_parameters_per_layer, trained=method == "full", widened=method == "qlora"
+        )
+    yield from _tensors_of_norms(model.norms, method=method)
 
 
-def _tensors_of_norms(norms: Iterable[Norm], *, trained: bool) -> Iterator[Tensor]:
+def _tensors_of_norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tensor]:
+    trained, widened = method == "full", method == "qlora"
     for norm in norms:
         if not norm.size:
             continue
-        yield Tensor(name=norm.name, rows=norm.size, trained=trained, count=norm.count)
+        yield Tensor(name=norm.name, rows=norm.size, trained=trained, widened=widened, count=norm.count)
         if norm.bias:
-            yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, count=norm.count)
+            yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, widened=widened, count=norm.count)
 
 
 def _root(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
-    trained = method == "full"
+    trained, widened = method == "full", method == "qlora"
     width, embedded = model.hidden_size, model.embedding_width
-    yield Tensor(name="embedding", rows=model.vocab_size, columns=embedded, trained=trained)
-    yield from _matrices(model.outer_matrices, method=method)
-    yield from _tensors_of_norms(model.outer_norms, trained=trained)
+
+    def tensor(name: str, rows: int, columns: int = 1, *, cut: Cut | None = None, place: Place = "front") -> Tensor:
+        return Tensor(name=name, rows=rows, columns=columns, trained=trained, widened=widened, cut=cut, place=place)
+
+    yield tensor("embedding", model.vocab_size, embedded, cut="rows")
+    for matrix in model.outer_matrices:
+        for part in _matrix(matrix, method=method, cut=None):
+            yield replace(part, place=_outer_place(matrix.name))
+    yield from _tensors_of_norms(model.outer_norms, method=method)
     if model.position_parameters:
-        yield Tensor(name="positions", rows=model.position_parameters // width, columns=width, trained=trained)
+        yield tensor("positions", model.position_parameters // width, width)
     for index in range(model.final_norm_parameters // width):
-        yield Tensor(name="final_norm.bias" if index else "final_norm", rows=width, trained=trained)
+        yield tensor("final_norm.bias" if index else "final_norm", width, place="back")
     if not model.tied:
-        yield Tensor(name="head", rows=model.vocab_size, columns=embedded, trained=trained)
+        yield tensor("head", model.vocab_size, embedded, cut="rows", place="back")
     if model.head_bias:
-        yield Tensor(name="head.bias", rows=model.vocab_size, trained=trained)
-
-
-def _adapter(matrix: Matrix, r: int) -> Iterable[Tensor]:
-    """A is r x columns, B is rows x r (Hu et al., 2021, section 4.1)."""
-    return (
-        Tensor(name=f"{matrix.name}.lora_A", rows=r, columns=matrix.columns, count=matrix.count),
-        Tensor(name=f"{matrix.name}.lora_B", rows=matrix.rows, columns=r, count=matrix.count),
-    )
-
-
-def _root_additions(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
-    """Adapters on the head, and whole copies that PEFT trains beside the frozen original."""
-    named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
-    vocab, width = model.vocab_size, model.embedding_width
-    if _HEAD_NAMES & set(named):
-        yield Tensor(name="head.lora_A", rows=lora.r, columns=width)
-        yield Tensor(name="head.lora_B", rows=vocab, columns=lora.r)
-    for name in lora.modules_to_save:
-        yield Tensor(name=f"saved.{'head' if name in _HEAD_NAMES else 'embedding'}", rows=vocab, columns=width)
-
-
-def _refuse_unforecast(lora: LoraSpec) -> None:
-    if lora.use_dora:
-        raise UnsupportedError("lora.use_dora is not forecast by this version; set it to false")
-    known = _EMBEDDING_NAMES | _HEAD_NAMES
-    foreign = [name for name in lora.modules_to_save if name not in known]
-    if foreign:
-        raise UnsupportedError(
-            f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))} only"
-        )
-    if not isinstance(lora.target_modules, str) and _EMBEDDING_NAMES & set(lora.target_modules):
-        raise UnsupportedError(
-            "an adapter on the embedding is not forecast by this version; leave it out of lora.target_modules"
-        )
-
-
-def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
-    """PEFT has rules of its own, by family and version, for what `all-linear` or a matrix of the MLP means there."""
-    if not model.has_experts:
-        return
-    known = {m.name.rpartition(".")[2] for kind in model.kinds for m in kind.matrices if "attn" in m.name}
-    named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
-    foreign = [name for name in named if name.rpartition(".")[2] not in known]
-    if foreign:
-        raise UnsupportedError(
-            f"lora.target_modules names {', '.join(foreign)}, and {model.family} has experts; in such models forecasts "
-            f"are made for adapters on attention only: {', '.join(sorted(known))}"
-        )
-
-
-def _check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:
-    if not found:
-        names = ", ".join(
-            dict.fromkeys(m.name.rpartition(".")[2] for k in model.kinds for m in k.matrices if m.adaptable)
-        )
-        raise UnsupportedError(
-            f"lora.target_modules is {lora.target_modules!r}, which names no matrix of this model; it has {names}"
-        )
+        yield tensor("head.bias", model.vocab_size, cut="rows", place="back")

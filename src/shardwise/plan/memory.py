@@ -4,9 +4,11 @@ outside the allocator."""
 from __future__ import annotations
 
 from shardwise.plan.instants import Alive, instants
+from shardwise.plan.parts import parts
 from shardwise.plan.persistent import Holding, holdings
+from shardwise.plan.scene import Scene, flights
 from shardwise.plan.work import Work
-from shardwise.spec.layout import AXES, Layout
+from shardwise.spec.layout import AXES
 from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
 from shardwise.units import MIB
 
@@ -39,16 +41,16 @@ def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> M
 
     Args:
         work: the job under one execution.
-        held: its `holdings`, where the caller has them already; they do not depend on the micro-batch.
+        held: its `holdings_of`, where the caller has them already; they do not depend on the micro-batch.
     """
     if held is None:
         held = holdings_of(work)
-    layout, context = work.execution.layout, _context_bytes(work)
+    context = _context_bytes(work)
     worst_instant, worst = "", RankMemory(ranks=(), peak_bytes=-1, parts={})
     ranks: list[RankMemory] = []
     for holding in held:
-        instant, alive = max(instants(work, holding), key=lambda named: sum(named[1].values()))
-        rank = _rank_memory(alive, context=context, ranks=_ranks(layout, holding.shards))
+        instant, alive = _fullest(work, holding)
+        rank = _rank_memory(alive, context=context, ranks=holding.ranks(work.execution.layout))
         ranks.append(rank)
         if rank.peak_bytes > worst.peak_bytes:
             worst_instant, worst = instant, rank
@@ -68,19 +70,37 @@ def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> M
 def holdings_of(work: Work) -> tuple[Holding, ...]:
     """Persistent bytes of every distinct rank of an execution."""
     momentum = work.job.train.momentum > 0
-    return holdings(work.inventory, work.execution, types=work.types, momentum=momentum)
+    layout = work.execution.layout
+    return tuple(
+        holding
+        for part in parts(work.model, work.inventory, layout)
+        for holding in holdings(part, work.execution, types=work.types, momentum=momentum)
+    )
+
+
+def _fullest(work: Work, holding: Holding) -> tuple[str, Alive]:
+    """The instant at which most is alive on the ranks of a holding."""
+    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+    scenes = [
+        Scene(
+            work=work,
+            holding=holding,
+            flight=flight,
+            tokens=work.tokens,
+            head_tokens=work.head_tokens,
+            chunks=work.chunked and work.tokens > work.head_tokens,
+            whole=work.replicated or flight.gradients,
+        )
+        for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros)
+    ]
+    moments = ((name, instant(scene)) for scene in scenes for name, instant in instants(holding.part))
+    return max(moments, key=lambda moment: sum(moment[1].values()))
 
 
 def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankMemory:
-    parts = {part: round(alive.get(part, 0)) for part in PARTS}
-    parts["context"] = context
-    return RankMemory(ranks=ranks, peak_bytes=sum(parts.values()), parts=parts)
-
-
-def _ranks(layout: Layout, shards: range) -> tuple[int, ...]:
-    """Ranks whose place on the dp_shard axis lies in a range."""
-    inner = layout.cp * layout.tp
-    return tuple(rank for rank in range(layout.world_size) if rank // inner % layout.dp_shard in shards)
+    counts = {part: round(alive.get(part, 0)) for part in PARTS}
+    counts["context"] = context
+    return RankMemory(ranks=ranks, peak_bytes=sum(counts.values()), parts=counts)
 
 
 def _context_bytes(work: Work) -> int:

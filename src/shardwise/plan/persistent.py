@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shardwise.plan.inventory import Inventory, Tensor, Unit
+from shardwise.plan.inventory import Unit
+from shardwise.plan.parts import Part, bounds
+from shardwise.plan.tensors import Tensor
 from shardwise.plan.types import Types, state_bytes
 from shardwise.spec.layout import Execution, Layout, rows_of_shard
 
@@ -20,12 +22,14 @@ class Holding:
     """Bytes of ranks that hold alike.
 
     Attributes:
-        shards: indices on the dp_shard axis that this is true for.
+        part: what of the model they hold before sharding.
+        shards: their indices on the dp_shard axis (with cp, on both).
         gradients: all gradients, as they are when a step's backward has ended.
         block_gradients: those of the block that has fewest.
         padding: rows of zeros that make all shards of a tensor as long as the first.
     """
 
+    part: Part
     shards: range
     weights: int
     gradients: int
@@ -33,52 +37,100 @@ class Holding:
     optimizer: int
     padding: int
 
-
-def holdings(
-    inventory: Inventory, execution: Execution, *, types: Types, momentum: bool = False
-) -> tuple[Holding, ...]:
-    """Persistent bytes of every distinct rank along the dp_shard axis."""
-    layout = execution.layout
-    weights, states = _degrees(layout)
-    bounds = _bounds(inventory, layout.dp_shard)
-
-    def holding(shards: range) -> Holding:
-        at = shards.start
-        trained, tensors = _trained(inventory, degree=states, index=at)
-        blocks = [
-            (count, _sum(unit, lambda t: t.trained * _kept(t, degree=weights, index=at)))
-            for count, unit in inventory.blocks
-        ]
-        root = _sum(inventory.root, lambda t: t.trained * _kept(t, degree=weights, index=at))
-        return Holding(
-            shards=shards,
-            weights=_weight_bytes(inventory, types, degree=weights, index=at),
-            gradients=(sum(count * kept for count, kept in blocks) + root) * types.trainable,
-            block_gradients=min(kept for _, kept in blocks) * types.trainable,
-            optimizer=state_bytes(
-                execution.optimizer, elements=trained, tensors=tensors, types=types, momentum=momentum
-            ),
-            padding=_padding_bytes(inventory, types, degree=weights, index=at),
+    def ranks(self, layout: Layout) -> tuple[int, ...]:
+        """The ranks that hold this."""
+        degree = shard_degree(layout)
+        return tuple(
+            self.part.pp * layout.world_size // layout.pp + (outer * degree + shard) * layout.tp + tp
+            for outer in range(layout.world_size // (layout.pp * degree * layout.tp))
+            for shard in self.shards
+            for tp in self.part.tp
         )
 
-    return tuple(holding(range(a, b)) for a, b in itertools.pairwise(bounds))
+
+def shard_degree(layout: Layout) -> int:
+    """Over how many ranks what is sharded is cut: those that hold slices of a sequence share its weights too."""
+    return layout.dp_shard * layout.cp if layout.dp_shard > 1 else 1
 
 
-def _degrees(layout: Layout) -> tuple[int, int]:
-    """Over how many ranks weights (with their gradients) and optimizer states are cut.
+def weight_degree(layout: Layout) -> int:
+    """Over how many ranks weights and gradients are cut between steps; ZeRO-1 cuts optimizer states alone.
 
     ZeRO-2 here is FSDP2 that keeps gathered weights until backward: between steps its weights are sharded too.
     """
-    return layout.dp_shard, layout.dp_shard
+    return 1 if layout.zero_stage == 1 else shard_degree(layout)
 
 
-def _bounds(inventory: Inventory, degree: int) -> list[int]:
-    """Where the contents of consecutive ranks change."""
-    bounds = {0, degree}
-    for tensor in (*inventory.block_tensors(), *inventory.root.tensors):
-        whole = tensor.rows // -(-tensor.rows // degree)
-        bounds |= {min(whole, degree), min(whole + 1, degree)}
-    return sorted(bounds)
+def streams_weights(execution: Execution) -> bool:
+    """Whether weights come to the GPU as they are needed, from other ranks or from the host."""
+    return weight_degree(execution.layout) > 1 or execution.offload in ("parameters", "all")
+
+
+def holdings(
+    part: Part, execution: Execution, *, types: Types, momentum: bool = False, first_only: bool = False
+) -> tuple[Holding, ...]:
+    """Persistent bytes of every distinct rank of a part along the dp_shard axis.
+
+    Args:
+        part: what is sharded.
+        first_only: leave all out but the first, which holds at least as much as any other.
+    """
+    degree = shard_degree(execution.layout)
+    tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
+    starts = bounds((tensor.rows for tensor in tensors), degree)
+    spans = (range(begin, end) for begin, end in itertools.pairwise(starts))
+    if first_only:
+        spans = (range(1),)
+    return tuple(_holding(part, shards, execution, types=types, momentum=momentum) for shards in spans)
+
+
+def _holding(part: Part, shards: range, execution: Execution, *, types: Types, momentum: bool) -> Holding:
+    weights, states, at = weight_degree(execution.layout), shard_degree(execution.layout), shards.start
+    inventory = part.inventory
+
+    def kept(tensor: Tensor) -> int:
+        return _kept(tensor, degree=weights, index=at)
+
+    def gradients(unit: Unit) -> int:
+        return round(_sum(unit, lambda t: t.trained * kept(t))) * types.trainable
+
+    def states_of(tensor: Tensor) -> int:
+        if not tensor.trained:
+            return 0
+        rows = rows_of_shard(tensor.rows, degree=states, index=at)
+        one = state_bytes(execution.optimizer, rows=rows, columns=tensor.columns, types=types, momentum=momentum)
+        return tensor.count * one
+
+    def everywhere(of: Callable[[Tensor], float]) -> float:
+        blocks = sum(count * _sum(unit, of) for count, unit in inventory.blocks)
+        return blocks + _sum(inventory.root, of)
+
+    of_blocks = [(count, gradients(unit)) for count, unit in inventory.blocks]
+    held = Holding(
+        part=part,
+        shards=shards,
+        weights=round(everywhere(lambda t: kept(t) * t.element_bytes(types) + t.scale_bytes)),
+        gradients=sum(count * size for count, size in of_blocks) + gradients(inventory.root),
+        block_gradients=min((size for count, size in of_blocks if count), default=0),
+        optimizer=round(everywhere(states_of)),
+        padding=round(everywhere(lambda t: _padded(t, weights, at) * t.element_bytes(types))),
+    )
+    return _on_host(held, execution)
+
+
+def _on_host(held: Holding, execution: Execution) -> Holding:
+    """What offload takes off the GPU: parameters take their gradients and optimizer states along."""
+    match execution.offload:
+        case "none":
+            return held
+        case "optimizer":
+            return replace(held, optimizer=0)
+        case _:
+            return replace(held, weights=0, gradients=0, block_gradients=0, optimizer=0, padding=0)
+
+
+def _padded(tensor: Tensor, degree: int, index: int) -> int:
+    return _kept(tensor, degree=degree, index=0) - _kept(tensor, degree=degree, index=index)
 
 
 def _kept(tensor: Tensor, *, degree: int, index: int) -> int:
@@ -86,37 +138,5 @@ def _kept(tensor: Tensor, *, degree: int, index: int) -> int:
     return tensor.count * tensor.columns * rows_of_shard(tensor.rows, degree=degree, index=index)
 
 
-def _sum(unit: Unit, elements: Callable[[Tensor], int]) -> int:
-    return sum(elements(tensor) for tensor in unit.tensors)
-
-
-def _trained(inventory: Inventory, *, degree: int, index: int) -> tuple[int, int]:
-    """Trained elements of a rank, and parameter tensors they lie in (an empty shard is a tensor too)."""
-    elements = tensors = 0
-    for count, unit in (*inventory.blocks, (1, inventory.root)):
-        for tensor in unit.tensors:
-            if tensor.trained:
-                elements += count * _kept(tensor, degree=degree, index=index)
-                tensors += count * tensor.count
-    return elements, tensors
-
-
-def _weight_bytes(inventory: Inventory, types: Types, *, degree: int, index: int) -> int:
-    def of(unit: Unit) -> float:
-        return sum(_kept(t, degree=degree, index=index) * t.stored_bytes(types) for t in unit.tensors)
-
-    return round(inventory.over_blocks(of) + of(inventory.root))
-
-
-def _padding_bytes(inventory: Inventory, types: Types, *, degree: int, index: int) -> int:
-    if degree == 1:
-        return 0
-
-    def of(unit: Unit) -> float:
-        padded = 0.0
-        for t in unit.tensors:
-            missing = _kept(t, degree=degree, index=0) - _kept(t, degree=degree, index=index)
-            padded += missing * t.stored_bytes(types)
-        return padded
-
-    return round(inventory.over_blocks(of) + of(inventory.root))
+def _sum(unit: Unit, of: Callable[[Tensor], float]) -> float:
+    return sum(of(tensor) for tensor in unit.tensors)

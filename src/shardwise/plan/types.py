@@ -40,23 +40,26 @@ TYPES: dict[Precision, Types] = {
     "fp32": Types(trainable=4, frozen=4, compute=4, compute_name="float32"),
 }
 
-#: Optimizer states: (elements per trained element, in bytes each or None for the trained weight's own type).
-#: AdamW keeps two moments (Loshchilov and Hutter, 2019); its 8-bit form stores them in one byte each plus a scale per
-#: block of 256 (Dettmers et al., 2022); Adafactor's row and column sums are small beside the rest and counted as none.
-_STATES: dict[OptimizerName, tuple[int, float | None]] = {
-    "adamw": (2, None),
-    "adamw_8bit": (2, 1 + 4 / 256),
-    "sgd": (0, None),
-    "adafactor": (0, None),
-}
-#: PyTorch keeps AdamW's step count as one float32 scalar per parameter tensor.
-_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_8bit"})
+#: PyTorch keeps a step count as one float32 scalar per parameter tensor; bitsandbytes as a number of Python.
+_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adafactor"})
+#: bitsandbytes leaves states of smaller tensors in 32 bits; the others are one byte per element and a float32 scale per
+#: block (Dettmers et al., 2022).
+_SMALLEST_IN_8_BIT, _BLOCK_OF_8_BIT = 4096, 256
 
 
-def state_bytes(optimizer: OptimizerName, *, elements: int, tensors: int, types: Types, momentum: bool = False) -> int:
-    """Bytes of optimizer states for trained elements in so many parameter tensors."""
-    copies, width = _STATES[optimizer]
-    if optimizer == "sgd" and momentum:
-        copies = 1
-    steps = FLOAT32_BYTES * tensors if optimizer in _STEP_COUNTS else 0
-    return round(copies * elements * (types.trainable if width is None else width)) + steps
+def state_bytes(optimizer: OptimizerName, *, rows: int, columns: int, types: Types, momentum: bool = False) -> int:
+    """Bytes of optimizer states for one parameter tensor, or for the part of one that a rank holds."""
+    elements = rows * columns
+    step = FLOAT32_BYTES if optimizer in _STEP_COUNTS else 0
+    match optimizer:
+        case "adamw":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight
+            return 2 * elements * types.trainable + step
+        case "adamw_8bit":
+            if elements < _SMALLEST_IN_8_BIT:
+                return 2 * elements * FLOAT32_BYTES
+            return 2 * (elements + FLOAT32_BYTES * -(-elements // _BLOCK_OF_8_BIT))
+        case "sgd":
+            return elements * types.trainable if momentum else 0
+        case "adafactor":  # sums over rows and over columns (Shazeer and Stern, 2018), of a vector its elements
+            factors = rows + columns if columns > 1 and rows else elements
+            return factors * types.trainable + step

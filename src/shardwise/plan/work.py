@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from shardwise.plan.activations import Setting, saved_bytes
 from shardwise.plan.inventory import Inventory
+from shardwise.plan.parts import sliced_shape
+from shardwise.plan.persistent import streams_weights
 from shardwise.plan.types import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
@@ -18,6 +20,7 @@ class Work:
     """What every rank does in one optimizer step.
 
     Attributes:
+        block: the model as one tensor-parallel rank sees its blocks.
         setting: what a block's saved bytes depend on.
         saved_whole: bytes per token that the block which keeps most keeps without recompute.
         saved: bytes per token that the mean block keeps with the execution's recompute.
@@ -29,24 +32,27 @@ class Work:
     execution: Execution
     inventory: Inventory
     types: Types
+    block: ModelShape = field(repr=False)
     setting: Setting
     saved_whole: float = field(repr=False)
     saved: float = field(repr=False)
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch, at worst: every sequence as long as it may be."""
-        return self.execution.micro_batch_size * self.job.data.max_length
+        """Tokens of a micro-batch on one rank, at worst: every sequence as long as it may be."""
+        sequence = -(-self.job.data.max_length // self.execution.layout.cp)
+        return self.execution.micro_batch_size * sequence
 
     @property
     def sharded(self) -> bool:
-        """Whether weights are gathered as they are needed."""
-        return self.execution.layout.dp_shard > 1
+        """Whether weights are gathered as they are needed, from other ranks or from the host."""
+        return streams_weights(self.execution)
 
     @property
     def replicated(self) -> bool:
-        """Whether whole gradients live in the buckets of data parallelism."""
-        return not self.sharded and self.execution.layout.dp_replicate > 1
+        """Whether whole gradients live in the buckets of data parallelism, which DDP alone keeps."""
+        layout = self.execution.layout
+        return not self.sharded and layout.data_world_size > 1 and layout.pp == layout.tp == 1
 
     @property
     def accumulates(self) -> bool:
@@ -66,16 +72,18 @@ class Work:
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:
     """Derives what memory and time need from an execution."""
-    types = TYPES[execution.precision]
+    types, layout = TYPES[execution.precision], execution.layout
     length = job.data.max_length
+    block = sliced_shape(model, degree=layout.tp)
     setting = Setting(
         inventory=inventory,
         types=types,
-        sharded=execution.layout.dp_shard > 1,
+        sharded=streams_weights(execution),
         masked=job.data.packing or (model.sliding_window or length) < length,
         attention=execution.attn_implementation,
         length=length,
         dropout=bool(job.adapters and job.adapters.lora_dropout),
+        tp=layout.tp,
         cuda=cluster.gpu.kind == "cuda",
     )
     return Work(
@@ -85,9 +93,10 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         execution=execution,
         inventory=inventory,
         types=types,
+        block=block,
         setting=setting,
-        saved_whole=max(saved_bytes(kind, setting, recompute="none") for kind in model.kinds),
-        saved=_mean_saved(model, setting, execution),
+        saved_whole=max(saved_bytes(kind, setting, recompute="none") for kind in block.kinds),
+        saved=_mean_saved(block, setting, execution),
     )
 
 

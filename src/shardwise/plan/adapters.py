@@ -1,0 +1,87 @@
+"""The tensors that LoRA adds to a model, and the settings of it that no forecast is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.errors import UnsupportedError
+from shardwise.plan.tensors import Cut, Tensor
+from shardwise.spec.job import LoraSpec
+from shardwise.spec.model import Matrix, ModelShape
+
+_EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
+_HEAD_NAMES = frozenset({"lm_head", "embed_out"})
+
+
+def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, cut: Cut | None) -> Iterator[Tensor]:
+    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024).
+
+    Of the two halves, the one that touches the sliced dim of its matrix is sliced with it.
+    """
+    r, count = lora.r, matrix.count
+    of_a: Cut | None = "columns" if cut == "columns" else None
+    of_b: Cut | None = "rows" if cut == "rows" else None
+    yield Tensor(name=f"{matrix.name}.lora_A", rows=r, columns=matrix.columns, count=count, cut=of_a)
+    yield Tensor(name=f"{matrix.name}.lora_B", rows=matrix.rows, columns=r, count=count, cut=of_b)
+    if lora.use_dora:
+        yield Tensor(name=f"{matrix.name}.magnitude", rows=matrix.rows, count=count, cut=of_b)
+
+
+def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
+    """Adapters on the head, and whole copies that PEFT trains beside the frozen original."""
+    named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
+    vocab, width = model.vocab_size, model.embedding_width
+    if _HEAD_NAMES & set(named):
+        yield Tensor(name="head.lora_A", rows=lora.r, columns=width, place="back")
+        yield Tensor(name="head.lora_B", rows=vocab, columns=lora.r, cut="rows", place="back")
+        if lora.use_dora:
+            yield Tensor(name="head.magnitude", rows=vocab, cut="rows", place="back")
+    for name in lora.modules_to_save:
+        is_head = name in _HEAD_NAMES
+        yield Tensor(
+            name=f"saved.{'head' if is_head else 'embedding'}",
+            rows=vocab,
+            columns=width,
+            cut="rows",
+            place="back" if is_head else "front",
+        )
+
+
+def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
+    """Raises UnsupportedError for settings whose tensors are not known here."""
+    known = _EMBEDDING_NAMES | _HEAD_NAMES
+    foreign = [name for name in lora.modules_to_save if name not in known]
+    if foreign:
+        raise UnsupportedError(
+            f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))} only"
+        )
+    if not isinstance(lora.target_modules, str) and _EMBEDDING_NAMES & set(lora.target_modules):
+        raise UnsupportedError(
+            "an adapter on the embedding is not forecast by this version; leave it out of lora.target_modules"
+        )
+    _refuse_experts(model, lora)
+
+
+def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
+    """PEFT has rules of its own, by family and version, for what `all-linear` or a matrix of the MLP means there."""
+    if not model.has_experts:
+        return
+    known = {m.name.rpartition(".")[2] for kind in model.kinds for m in kind.matrices if "attn" in m.name}
+    named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
+    foreign = [name for name in named if name.rpartition(".")[2] not in known]
+    if foreign:
+        raise UnsupportedError(
+            f"lora.target_modules names {', '.join(foreign)}, and {model.family} has experts; in such models forecasts "
+            f"are made for adapters on attention only: {', '.join(sorted(known))}"
+        )
+
+
+def check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:
+    """Raises UnsupportedError where the targets name nothing of the model."""
+    if found:
+        return
+    names = dict.fromkeys(m.name.rpartition(".")[2] for k in model.kinds for m in k.matrices if m.adaptable)
+    raise UnsupportedError(
+        f"lora.target_modules is {lora.target_modules!r}, which names no matrix of this model; it has "
+        f"{', '.join(names)}"
+    )

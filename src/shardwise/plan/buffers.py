@@ -1,0 +1,145 @@
+"""What comes and goes around the computation: casts, gathered weights, buffers of reductions, logits, temporaries."""
+
+from __future__ import annotations
+
+from shardwise.plan.inventory import Inventory, Unit
+from shardwise.plan.parts import Part
+from shardwise.plan.scene import Scene
+from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES, Types
+from shardwise.plan.work import Work
+from shardwise.units import MIB
+
+#: Replicated gradients that neither DDP nor FSDP sums are copied into one flat buffer of so many bytes at a time.
+_FLAT_BYTES = 25 * MIB
+
+
+def weight_casts(scene: Scene, *, blocks: float, head: bool = True) -> float:
+    """Copies of trained matrices in the compute type, which autocast makes at first use and keeps."""
+    work, part = scene.work, scene.part
+    if not work.setting.casts:
+        return 0
+    matrices = _trained_matrices(part.inventory.block)
+    if blocks > 1:
+        matrices = part.inventory.over_blocks(_trained_matrices) / part.num_blocks
+    return (blocks * matrices + (part.trained_head if head else 0)) * work.types.compute
+
+
+def kept_casts(scene: Scene, *, blocks: float) -> float:
+    """Those that outlive the forward, because a backward needs them: not where blocks are computed again."""
+    return weight_casts(scene, blocks=blocks if scene.work.execution.gradient_checkpointing == "none" else 0)
+
+
+def _trained_matrices(unit: Unit) -> float:
+    return sum(t.elements for t in unit.tensors if t.trained and t.columns > 1)
+
+
+def gathered(scene: Scene, *, blocks_beside_kept: int, keeps: bool = True) -> float:
+    """Whole weights under sharding: the root all the time, the unit at work and the next, or (ZeRO-2) every block."""
+    work, inventory = scene.work, scene.part.inventory
+    if not work.sharded:
+        return 0
+    root, block = gathered_bytes(inventory.root, work.types), gathered_bytes(inventory.block, work.types)
+    if keeps and not work.execution.layout.reshard_after_forward:
+        return root + block + _gathered_blocks(inventory, work.types)
+    return root + block * min(blocks_beside_kept, max(1, scene.part.num_blocks))
+
+
+def _gathered_blocks(inventory: Inventory, types: Types) -> float:
+    return inventory.over_blocks(lambda unit: gathered_bytes(unit, types))
+
+
+def gathered_bytes(unit: Unit, types: Types) -> float:
+    """Bytes of a unit's weights when they are brought together."""
+    return sum(tensor.elements * tensor.gathered_bytes(types) for tensor in unit.tensors)
+
+
+def in_reduction(work: Work, unit: Unit) -> float:
+    """Whole gradients of the unit at work, and the float32 buffer of the unit before it."""
+    return unit.trained_elements * (work.types.compute + REDUCTION_BYTES) if work.sharded else 0
+
+
+def head_gradient(scene: Scene) -> float:
+    """The head's gradient in storage."""
+    return scene.part.trained_head * scene.work.types.trainable
+
+
+def whole_head_gradient(scene: Scene) -> float:
+    """Under sharding, the root's gradients stay whole, in the compute type, until its own reduction at the end."""
+    return scene.part.trained_head * scene.work.types.compute if scene.work.sharded else 0
+
+
+def fresh_gradient(work: Work, elements: int) -> float:
+    """The gradient of one weight, before it is added to what has accumulated or copied into its bucket.
+
+    Where nothing has accumulated yet the fresh gradient itself is kept; autocast adds the one in the compute type.
+    """
+    if work.sharded:
+        return 0
+    return elements * (work.types.trainable + (work.types.compute if work.setting.casts else 0))
+
+
+def logits_forward(scene: Scene) -> float:
+    """Logits of all and of the trained positions, their float32 copy, and the log-probabilities, alive in the loss.
+
+    Under tensor parallelism a rank's own columns stand beside the gathered logits.
+    """
+    work, c = scene.work, scene.work.types.compute
+    copies = (c if work.chunked else 2 * c) + (0 if c == FLOAT32_BYTES else FLOAT32_BYTES) + FLOAT32_BYTES
+    own = c / work.execution.layout.tp if work.execution.layout.tp > 1 else 0
+    return scene.head_tokens * work.model.vocab_size * (copies + own)
+
+
+def log_probabilities(scene: Scene) -> float:
+    """What the loss keeps from its forward to its backward; chunks keep nothing and are computed again."""
+    return 0 if scene.chunks else scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES
+
+
+def computed_weights(work: Work) -> float:
+    """Whole matrices that exist while one of them is used: dequantised ones, and those whose norm DoRA takes.
+
+    DoRA multiplies an identity by A and B, adds the product, scaled, to the weight, and takes the rows' norms of that.
+    """
+    adapted = [m for kind in work.block.kinds for m in kind.matrices if m.name in work.inventory.adapted]
+    dequantised = 0.0
+    if work.job.method == "qlora":
+        dequantised = max(
+            (m.rows * m.columns for kind in work.block.kinds for m in kind.matrices if m.adaptable), default=0
+        )
+    normed = 0
+    if work.inventory.dora:
+        normed = max((3 * m.rows * m.columns + m.columns**2 for m in adapted), default=0)
+    return (dequantised + normed) * work.types.compute
+
+
+def head_cast(scene: Scene) -> float:
+    """The head's weight in the compute type, where it is frozen in float32: cast anew wherever it is used."""
+    work = scene.work
+    return scene.part.head_elements * work.types.compute if work.job.method == "qlora" and work.setting.casts else 0
+
+
+def flat_gradients(work: Work, part: Part, *, gradients: float) -> float:
+    """The buffer in which gradients are summed over replicas after the last backward, where nothing else does it."""
+    layout = work.execution.layout
+    if work.sharded or work.replicated or layout.data_world_size * layout.tp == 1:
+        return 0
+    largest = max(part.inventory.block.largest_trained, part.inventory.root.largest_trained)
+    return min(gradients, max(_FLAT_BYTES, largest * work.types.trainable))
+
+
+def step_temporaries(work: Work, part: Part, *, held: float) -> float:
+    """What an optimizer's step needs beside its states.
+
+    Fused AdamW and 8-bit AdamW work in place. SGD adds the weight decay to copies of the gradients, all of them at
+    once on a GPU. Adafactor makes one tensor's whole update from its factors.
+
+    Args:
+        held: bytes of this rank's gradients.
+    """
+    largest = max(part.inventory.block.largest_trained, part.inventory.root.largest_trained) * work.types.trainable
+    match work.execution.optimizer:
+        case "sgd" if work.job.train.weight_decay:
+            return held if work.setting.cuda else min(held, largest)
+        case "adafactor":
+            return min(held, largest)
+        case _:
+            return 0

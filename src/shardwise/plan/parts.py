@@ -1,0 +1,145 @@
+"""What of a model lies on one pipeline and tensor-parallel rank, before data parallelism shards or copies it.
+
+Along `pp` ranks hold different blocks, and the first and last of them the model's ends. Along `tp` ranks hold slices of
+each matrix, alike but where a dim does not divide. A part is one such place, or several that hold alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from shardwise.plan.inventory import Inventory, cut_of
+from shardwise.plan.tensors import Place
+from shardwise.spec.layout import Layout
+from shardwise.spec.model import Matrix, ModelShape, OtherBlocks
+from shardwise.spec.stages import stage_blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The model of some ranks.
+
+    Attributes:
+        pp: their coordinate on the pipeline axis.
+        tp: their coordinates on the tensor-parallel axis.
+        inventory: their tensors, before sharding.
+        span: indices of the blocks of their largest stage: what one forward goes through.
+        is_first: they hold the embedding.
+        is_last: they hold the head and make the loss.
+    """
+
+    pp: int
+    tp: range
+    inventory: Inventory
+    span: range
+    is_first: bool
+    is_last: bool
+
+    @cached_property
+    def num_blocks(self) -> int:
+        """Blocks of all their stages."""
+        return self.inventory.num_blocks
+
+    @cached_property
+    def head_elements(self) -> int:
+        """Elements of the head's weight, which may be the embedding's; 0 where the head lies elsewhere."""
+        name = "embedding" if self.inventory.tied else "head"
+        return _elements(self.inventory, name) if self.is_last else 0
+
+    @cached_property
+    def trained_head(self) -> int:
+        """Elements of the head's weight, where it is here and trained."""
+        trained = self.inventory.trained("embedding" if self.inventory.tied else "head")
+        return self.head_elements if trained else 0
+
+    @cached_property
+    def trained_embedding(self) -> int:
+        """Elements of the embedding, where tokens are looked up here and it is trained."""
+        trained = self.is_first and self.inventory.trained("embedding")
+        return _elements(self.inventory, "embedding") if trained else 0
+
+
+def parts(model: ModelShape, inventory: Inventory, layout: Layout) -> tuple[Part, ...]:
+    """The distinct parts of a layout, by pipeline rank, then by tensor-parallel rank.
+
+    Raises:
+        ValueError: there are more stages than blocks.
+    """
+    stages = stage_blocks(model, num_stages=layout.num_stages)
+    tensors = (*inventory.block_tensors(), *inventory.root.tensors)
+    cuts = bounds((getattr(t, t.cut) for t in tensors if t.cut), layout.tp)
+    return tuple(
+        _part(inventory.sliced(degree=layout.tp, index=begin), layout, stages, pp=pp, tp=range(begin, end))
+        for pp in range(layout.pp)
+        for begin, end in itertools.pairwise(cuts)
+    )
+
+
+def _part(whole: Inventory, layout: Layout, stages: tuple[range, ...], *, pp: int, tp: range) -> Part:
+    here = layout.stages_of(pp)
+    is_first, is_last = 0 in here, layout.num_stages - 1 in here
+    places: set[Place] = set()
+    if is_first:
+        places.add("front")
+    if is_last:
+        places.add("back")
+    held = whole
+    if layout.pp > 1:
+        counts = _counts([count for count, _ in whole.blocks], [stages[stage] for stage in here])
+        held = whole.staged(counts=counts, places=frozenset(places))
+    return Part(
+        pp=pp,
+        tp=tp,
+        inventory=held,
+        span=max((stages[stage] for stage in here), key=len),
+        is_first=is_first,
+        is_last=is_last,
+    )
+
+
+def _counts(kinds: list[int], spans: list[range]) -> list[int]:
+    """Blocks of each kind among the blocks of some stages; kinds are taken to be spread evenly over the depth."""
+    total = sum(kinds)
+    counts = [sum(kind * span.stop // total - kind * span.start // total for span in spans) for kind in kinds[1:]]
+    return [sum(len(span) for span in spans) - sum(counts), *counts]
+
+
+def bounds(sizes: Iterable[int], degree: int) -> list[int]:
+    """Where consecutive ranks begin to hold something else, if dims of these sizes are cut as `torch.chunk` cuts."""
+    found = {0, degree}
+    for size in set(sizes):
+        whole = size // -(-size // degree) if size else 0
+        found |= {min(whole, degree), min(whole + 1, degree)}
+    return sorted(found)
+
+
+def sliced_shape(model: ModelShape, *, degree: int) -> ModelShape:
+    """The shape whose blocks do the work of one tensor-parallel rank: fewer heads, narrower matrices."""
+    if degree == 1:
+        return model
+    others = tuple(
+        OtherBlocks(count=other.count, matrices=_sliced(other.matrices, degree), norms=other.norms)
+        for other in model.other_blocks
+    )
+    return replace(
+        model,
+        num_attention_heads=-(-model.num_attention_heads // degree),
+        num_key_value_heads=-(-model.num_key_value_heads // degree),
+        intermediate_size=-(-model.intermediate_size // degree),
+        matrices=_sliced(model.matrices, degree),
+        other_blocks=others,
+    )
+
+
+def _sliced(matrices: Iterable[Matrix], degree: int) -> tuple[Matrix, ...]:
+    cuts = ((matrix, cut_of(matrix)) for matrix in matrices)
+    return tuple(
+        matrix if cut is None else replace(matrix, **{cut: -(-getattr(matrix, cut) // degree)}) for matrix, cut in cuts
+    )
+
+
+def _elements(inventory: Inventory, name: str) -> int:
+    return sum(tensor.elements for tensor in inventory.root.tensors if tensor.name == name)
