@@ -103,7 +103,7 @@ class _Block:
         if execution.attn_implementation == "eager":
             attention += device.bytes_moved(_EAGER_SCORE_PASSES * _score_bytes(work) / layout.tp / layout.cp)
         fused = COMPILED_PASSES_SHARE if execution.compile else 1.0
-        moved = device.bytes_moved(self.tokens * work.saved_whole / layout.tp) * fused
+        moved = device.bytes_moved(self.tokens * work.saved_whole) * fused
         self.between = _FORWARD_PASSES * moved
         self.forward = products + attention + self.between
         self.backward = inputs + self.weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved

@@ -52,7 +52,7 @@ class Work:
     def replicated(self) -> bool:
         """Whether whole gradients live in the buckets of data parallelism, which DDP alone keeps."""
         layout = self.execution.layout
-        return not self.sharded and layout.data_world_size > 1 and layout.pp == layout.tp == 1
+        return not self.sharded and layout.data_world_size > 1 and layout.pp == layout.tp == layout.cp == 1
 
     @property
     def accumulates(self) -> bool:
