@@ -266,7 +266,7 @@ def _lora(row: Published, stack: Stack, model: ModelShape) -> LoraSpec:
     if isinstance(targets, list):
         # One list serves all models of a source; PEFT passes over the names that a model does not have.
         there = {matrix.name.rpartition(".")[2] for kind in model.kinds for matrix in kind.matrices}
-        targets = [name for name in targets if name in there or name == "lm_head"]
+        targets = [name for name in targets if name in there or name in ("lm_head", "embed_tokens")]
     if r is None or not targets:
         raise LeftOutError("LoRA's rank or targets are not stated")
     saved = ["embed_tokens", "lm_head"] if "+ trainable wte,lm_head" in row.text("lora_targets") else []

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack
-from shardwise.plan.instants import Alive, instants
-from shardwise.plan.memory import holdings_of
+from shardwise.plan.memory import holdings_of, moments
+from shardwise.plan.persistent import Holding
 from shardwise.plan.work import Work
 
+Alive = dict[str, float]
+
 _LOSS_INSTANTS = ("end of forward", "backward of the loss")
+_OUTSIDE_THE_STEP = ("loading", "evaluation", "saving", "sum of gradients over replicas")
 #: Of what FSDP1 holds to the end of backward, two blocks' gradients are not there yet when the first block is at work.
 _BLOCKS_WITHOUT_KEPT_GRADIENT = 2
 
@@ -59,31 +62,31 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
 def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
     """The largest instant as the row's stack has it: its name, and what the allocator has given out then."""
     named = [
-        (name, sum(changed(name, alive, work, difference).values()))
+        (name, sum(changed(name, alive, work, holding, difference).values()))
         for holding in holdings_of(work)
-        for name, alive in instants(work, holding)
+        for name, alive in moments(work, holding)
     ]
     return max(named, key=lambda found: found[1])
 
 
-def changed(name: str, alive: Alive, work: Work, difference: Difference) -> Alive:
+def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: Difference) -> Alive:
     """What is alive at an instant, with the stack's differences."""
     changed = dict(alive)
     if name == "optimizer step":
-        trained = work.inventory.trained_elements * work.types.trainable / work.execution.layout.dp_shard
-        _add(changed, "temporary", difference.optimizer_copies * trained)
+        # A copy is as large as one of AdamW's two moments.
+        _add(changed, "temporary", difference.optimizer_copies * holding.optimizer / 2)
         return changed
     if difference.logit_bytes is not None and name in _LOSS_INSTANTS and not work.chunked:
         changed["logits"] = work.head_tokens * work.model.vocab_size * difference.logit_bytes
-    if name == "loading":
+    if name in _OUTSIDE_THE_STEP:
         return changed
     stream = work.tokens * work.model.hidden_size * work.types.compute
-    _add(changed, "activations", difference.stream_copies * stream * work.model.num_layers)
+    _add(changed, "activations", difference.stream_copies * stream * len(holding.part.span))
     if difference.keeps_gradients and name.startswith("backward of layer"):
-        _add(changed, "activations", max(0, work.model.num_layers - _BLOCKS_WITHOUT_KEPT_GRADIENT) * stream)
+        _add(changed, "activations", max(0, len(holding.part.span) - _BLOCKS_WITHOUT_KEPT_GRADIENT) * stream)
     if difference.every_second_product:
-        dropped = sum(m.run * m.rows for m in work.model.matrices[1::2]) * work.types.compute
-        _add(changed, "activations", -dropped * work.tokens * work.model.num_layers)
+        dropped = sum(m.run * m.rows for m in work.block.matrices[1::2]) * work.types.compute
+        _add(changed, "activations", -dropped * work.tokens * len(holding.part.span))
     return changed
 
 

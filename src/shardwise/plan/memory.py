@@ -3,6 +3,8 @@ outside the allocator."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from shardwise.plan.instants import Alive, instants
 from shardwise.plan.parts import parts
 from shardwise.plan.persistent import Holding, holdings
@@ -80,9 +82,14 @@ def holdings_of(work: Work) -> tuple[Holding, ...]:
 
 def _fullest(work: Work, holding: Holding) -> tuple[str, Alive]:
     """The instant at which most is alive on the ranks of a holding."""
+    return max(moments(work, holding), key=lambda moment: sum(moment[1].values()))
+
+
+def moments(work: Work, holding: Holding) -> Iterator[tuple[str, Alive]]:
+    """Every named instant of a step on the ranks of a holding, with what is alive then, part by part."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
-    scenes = [
-        Scene(
+    for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros):
+        scene = Scene(
             work=work,
             holding=holding,
             flight=flight,
@@ -91,10 +98,8 @@ def _fullest(work: Work, holding: Holding) -> tuple[str, Alive]:
             chunks=work.chunked and work.tokens > work.head_tokens,
             whole=work.replicated or flight.gradients,
         )
-        for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros)
-    ]
-    moments = ((name, instant(scene)) for scene in scenes for name, instant in instants(holding.part))
-    return max(moments, key=lambda moment: sum(moment[1].values()))
+        for name, instant in instants(holding.part):
+            yield name, instant(scene)
 
 
 def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankMemory:

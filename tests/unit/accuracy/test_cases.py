@@ -108,9 +108,15 @@ def test_experts_are_modules_that_are_quantised_as_in_the_stacks_that_were_measu
     assert found.parts["weights"] < 16e9  # two shards of 47 billion parameters in 4 bits; in 16 bits it would be 47e9
 
 
-def test_a_layout_without_formulas_is_left_out_by_name():
-    with pytest.raises(LeftOutError, match="not forecast yet: cp"):
-        answer(case_of(row(cp="2")))
+def test_what_the_planner_refuses_is_left_out_in_its_words():
+    with pytest.raises(LeftOutError, match="refused: an adapter on the embedding"):
+        answer(case_of(row(**{**LORA, "lora_targets": "q_proj,embed_tokens"})))
+
+
+@pytest.mark.parametrize("cells", [{"tp": "2"}, {"pp": "2", "grad_accum": "4"}, {"shard_strategy": "ZeRO-1"}])
+def test_every_layout_of_the_tables_is_forecast(cells):
+    found = answer(case_of(row(**cells)))
+    assert found.memory["allocated"] > 0 and found.tokens_per_second > 0
 
 
 def test_kinds_of_memory_are_ordered_as_the_allocator_and_the_driver_count():

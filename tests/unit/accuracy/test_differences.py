@@ -5,6 +5,8 @@ import pytest
 from accuracy.cases import Case, case_of
 from accuracy.differences import Difference, changed, peak_of_stack
 from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory import holdings_of
+from shardwise.plan.persistent import Holding
 from shardwise.plan.work import Work, work_of
 from tests.unit.accuracy.published import LORA, row
 
@@ -14,24 +16,28 @@ def _work(case: Case) -> Work:
     return work_of(case.job, model=case.model, cluster=case.cluster, execution=case.execution, inventory=inventory)
 
 
+def _first(work: Work) -> Holding:
+    return holdings_of(work)[0]
+
+
 def test_foreach_adamw_takes_one_copy_of_this_ranks_share_of_what_is_trained():
     work = _work(case_of(row()))
-    alive = changed("optimizer step", {"weights": 1.0}, work, Difference(optimizer_copies=1))
+    alive = changed("optimizer step", {"weights": 1.0}, work, _first(work), Difference(optimizer_copies=1))
     assert alive["temporary"] == pytest.approx(work.inventory.trained_elements * 4 / 2)
 
 
 def test_a_loss_that_writes_over_its_logits_changes_the_loss_only():
     work = _work(case_of(row()))
     fused = Difference(logit_bytes=8)
-    assert changed("end of forward", {"logits": 5.0}, work, fused)["logits"] == 2 * 1024 * 128256 * 8
-    assert changed("backward of layer 3", {"logits": 5.0}, work, fused)["logits"] == 5.0
+    assert changed("end of forward", {"logits": 5.0}, work, _first(work), fused)["logits"] == 2 * 1024 * 128256 * 8
+    assert changed("backward of layer 3", {"logits": 5.0}, work, _first(work), fused)["logits"] == 5.0
 
 
 def test_first_form_fsdp_with_frozen_weights_keeps_the_gradients_of_block_inputs():
     case = case_of(row(**LORA, source_id="fms-acceleration"))
     assert case.difference.keeps_gradients
     work = _work(case)
-    alive = changed("backward of layer 15", {}, work, Difference(keeps_gradients=True))
+    alive = changed("backward of layer 15", {}, work, _first(work), Difference(keeps_gradients=True))
     assert alive["activations"] == 14 * 2 * 1024 * 2048 * 2
     assert not case_of(row(source_id="fms-acceleration")).difference.keeps_gradients
 
