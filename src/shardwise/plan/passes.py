@@ -132,8 +132,8 @@ def _talking(blocks: int, piece: Piece, message: float, seconds: float) -> float
 def _copies(work: Work) -> tuple[float, float, float]:
     """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
     device, tp = device_of(work), work.execution.layout.tp
-    elements, trained = mean(work, _elements), mean(work, _trained)
-    copy_out = device.bytes_moved(COPY_PASSES * elements * work.types.compute / tp)
+    gathered, trained = mean(work, lambda unit: gathered_bytes(work, unit)), mean(work, _trained)
+    copy_out = device.bytes_moved(COPY_PASSES * gathered / tp)
     copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
     return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
 
@@ -143,8 +143,8 @@ def sharded_messages(work: Work, *, outer: Unit) -> Messages:
     layout = work.execution.layout
     shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
 
-    def gather(elements: float) -> float:
-        held = elements * work.types.compute / layout.tp
+    def gather(whole: float) -> float:
+        held = whole / layout.tp
         fetched = held / shard.size / OFFLOAD_BYTES_PER_SECOND if _fetches(work) else 0.0
         return shard.gather(held) + fetched
 
@@ -152,12 +152,12 @@ def sharded_messages(work: Work, *, outer: Unit) -> Messages:
         held = trained * REDUCTION_BYTES / layout.tp
         return shard.gather(held) + replicate.all_reduce(held / shard.size)
 
-    elements, trained = mean(work, _elements), mean(work, _trained)
+    gathered, trained = mean(work, lambda unit: gathered_bytes(work, unit)), mean(work, _trained)
     return Messages(
-        gather=gather(elements),
-        again=gather(elements) if layout.reshard_after_forward else 0.0,
+        gather=gather(gathered),
+        again=gather(gathered) if layout.reshard_after_forward else 0.0,
         reduce=reduce(trained),
-        outer_gather=gather(outer.elements),
+        outer_gather=gather(gathered_bytes(work, outer)),
         outer_reduce=reduce(outer.trained_elements),
     )
 
@@ -176,8 +176,12 @@ def reduced_messages(work: Work, *, outer: Unit) -> Messages:
     )
 
 
-def _elements(unit: Unit) -> float:
-    return unit.elements
+def gathered_bytes(work: Work, unit: Unit) -> float:
+    """What a unit takes on the wires: the compute type, or 4 bits as they are stored."""
+    return sum(
+        tensor.elements * (tensor.stored_bytes(work.types) if tensor.quantised else work.types.compute)
+        for tensor in unit.tensors
+    )
 
 
 def _trained(unit: Unit) -> float:

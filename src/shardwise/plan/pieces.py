@@ -21,7 +21,14 @@ _OPERATORS_PER_ADAPTER = 8
 _OPERATORS_PER_LOSS = 20
 #: Passes over memory of the operators between the products: each saved byte is written and read, with temporaries.
 _FORWARD_PASSES, _BACKWARD_PASSES = 2.5, 5.0
-_ATTENTION_BACKWARD = 2.5
+#: Attention's backward has five products for two in forward, at a rate somewhat below.
+_ATTENTION_BACKWARD = 3.0
+#: Bytes that one adapter moves in forward, and about as many in backward, for each element of its input (read once more;
+#: dropped) and of its output (made, scaled, added). Copies of another type are among the saved bytes.
+_ADAPTER_INPUT_BYTES, _ADAPTER_DROPOUT_BYTES, _ADAPTER_OUTPUT_BYTES = 4, 9, 10
+#: 4-bit weights are written out in the compute type before each product, forward and backward: bytes per element, with
+#: what their kernel loses.
+_DEQUANTISED_BYTES = 5.0
 #: Attention written out: the scores go through memory this often in forward (scaled, masked, softmax in float32, cast).
 _EAGER_SCORE_PASSES = 6
 #: Whole logits in float32 go through memory this often, forward and backward.
@@ -161,10 +168,23 @@ def _product_seconds(work: Work, device: Device, matrix: Matrix, tokens: float) 
     if matrix.name in work.inventory.adapted:
         r = work.job.adapters.r if work.job.adapters else 0
         halves = device.product(tokens, r, columns) + device.product(tokens, rows, r)
-        forward += halves
+        around = device.bytes_moved(_adapter_bytes(work, tokens, rows=rows, columns=columns))
+        forward += halves + around
         weights += halves
-        inputs += halves
+        inputs += halves + around
+    if work.job.method == "qlora" and matrix.adaptable:
+        written_out = device.bytes_moved(_DEQUANTISED_BYTES * rows * columns)
+        forward += written_out
+        inputs += written_out
     return count * forward, count * weights, count * inputs
+
+
+def _adapter_bytes(work: Work, tokens: float, *, rows: float, columns: float) -> float:
+    """What one adapter moves in forward beside its two products."""
+    drops = work.job.adapters is not None and work.job.adapters.lora_dropout > 0
+    read = _ADAPTER_INPUT_BYTES + (_ADAPTER_DROPOUT_BYTES if drops else 0)
+    fused = COMPILED_PASSES_SHARE if work.execution.compile else 1.0
+    return tokens * fused * (read * columns + _ADAPTER_OUTPUT_BYTES * rows)
 
 
 def _attention_flops(work: Work) -> float:
