@@ -1,6 +1,6 @@
 """Seconds of single pieces of work on one GPU: matrix products by shape, attention, memory-bound operators by bytes.
 
-The constants of all times stand here, in `pieces.py` (passes over memory) and in `links.py`; `probe.json` replaces rates.
+The constants of all times stand here, in `pieces.py` (passes over memory) and in `links.py`; a probe replaces rates.
 Where they come from: shares of A100 and H100, for products and for attention, from the rows of llm-foundry (one source,
 all model sizes and lengths at once); bytes around adapters and of 4-bit weights from those of fms-acceleration. The
 other sources of `docs/accuracy.md` are the check, and no constant was fitted to a single row. Shares of other GPUs are
@@ -34,9 +34,9 @@ _CEILINGS = (
 )
 #: A dim of this size halves the efficiency: tiles are filled badly and the pipeline is short.
 _HALF_SIZE = {"cuda": 96, "cpu": 8}
-#: Attention's two products, in one kernel with a softmax between, reach less than plain ones: of the peak, by kind and by
-#: how the GPU's name begins. Kernels of the second generation were written for Ampere and leave half of Hopper unused.
-#: Written out, they are batches of small products, and the softmax walks over memory.
+#: Attention's two products, in one kernel with a softmax between, reach less than plain ones: of the peak, by kind and
+#: by how the GPU's name begins. Kernels of the second generation were written for Ampere and leave half of Hopper
+#: unused. Written out, they are batches of small products, and the softmax walks over memory.
 _ATTENTION_SHARES = {
     "flash_attention_3": (("H", 0.50), ("GH", 0.50), ("", 0.40)),
     "eager": (("", 0.35),),

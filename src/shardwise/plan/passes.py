@@ -178,10 +178,7 @@ def reduced_messages(work: Work, *, outer: Unit) -> Messages:
 
 def gathered_bytes(work: Work, unit: Unit) -> float:
     """What a unit takes on the wires: the compute type, or 4 bits as they are stored."""
-    return sum(
-        tensor.elements * (tensor.stored_bytes(work.types) if tensor.quantised else work.types.compute)
-        for tensor in unit.tensors
-    )
+    return sum(tensor.elements * tensor.gathered_bytes(work.types) for tensor in unit.tensors)
 
 
 def _trained(unit: Unit) -> float:

@@ -23,8 +23,8 @@ _OPERATORS_PER_LOSS = 20
 _FORWARD_PASSES, _BACKWARD_PASSES = 2.5, 5.0
 #: Attention's backward has five products for two in forward, at a rate somewhat below.
 _ATTENTION_BACKWARD = 3.0
-#: Bytes that one adapter moves in forward, and about as many in backward, for each element of its input (read once more;
-#: dropped) and of its output (made, scaled, added). Copies of another type are among the saved bytes.
+#: Bytes that one adapter moves in forward, and about as many in backward, for each element of its input (read once
+#: more; dropped) and of its output (made, scaled, added). Copies of another type are among the saved bytes.
 _ADAPTER_INPUT_BYTES, _ADAPTER_DROPOUT_BYTES, _ADAPTER_OUTPUT_BYTES = 4, 9, 10
 #: 4-bit weights are written out in the compute type before each product, forward and backward: bytes per element, with
 #: what their kernel loses.

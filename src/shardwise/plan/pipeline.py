@@ -2,7 +2,7 @@
 and what it needs has arrived.
 
 Large numbers of micro-batches are not walked through: once a pipeline is full it repeats itself, so a short run and
-one round more give the pace of all rounds.
+one twice as long give its pace.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def rank_ends(
         once = sum(stage.forward + stage.backward for stage in stages) + 2 * send * (len(stages) - 1)
         ends = walk(schedule, stages=stages, num_micro_batches=1, send=send)
         return tuple(end + (num_micro_batches - 1) * once for end in ends)
-    short = _ROUNDS[schedule] * ranks + num_micro_batches % ranks
-    if num_micro_batches <= short + ranks:
+    rounds = _ROUNDS[schedule]
+    short, longer = (number * ranks + num_micro_batches % ranks for number in (rounds, 2 * rounds))
+    if num_micro_batches <= longer:
         return walk(schedule, stages=stages, num_micro_batches=num_micro_batches, send=send)
     before = walk(schedule, stages=stages, num_micro_batches=short, send=send)
-    after = walk(schedule, stages=stages, num_micro_batches=short + ranks, send=send)
-    rounds = (num_micro_batches - short) / ranks
-    pace = max(after) - max(before)
-    return tuple(end + rounds * pace for end in before)
+    after = walk(schedule, stages=stages, num_micro_batches=longer, send=send)
+    pace = (max(after) - max(before)) / (longer - short)
+    return tuple(end + (num_micro_batches - longer) * pace for end in after)
 
 
 def walk(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.inventory import Tensor, Unit
+from shardwise.plan.inventory import Unit
 from shardwise.plan.kernels import (
     CPU_OPTIMIZER_BYTES_PER_SECOND,
     HOST_SECONDS_PER_OPERATOR,
@@ -53,18 +53,6 @@ class Ending(NamedTuple):
         return sum(piece.seconds for _, piece in self.pieces)
 
 
-def gathers(work: Work) -> bool:
-    """Whether weights are gathered as they are needed: ZeRO-2 and ZeRO-3, through FSDP2."""
-    layout = work.execution.layout
-    return layout.dp_shard > 1 and layout.zero_stage != 1
-
-
-def overlaps_reduction(work: Work) -> bool:
-    """Whether whole gradients are reduced beside the last micro-batch's backward, as DDP does."""
-    layout = work.execution.layout
-    return layout.data_world_size > 1 and not gathers(work) and layout.pp == layout.tp == layout.cp == 1
-
-
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
     """Every stage of the pipeline, which is one where there is none."""
     spans = _blocks(work)
@@ -75,7 +63,7 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
             _messages(work, _outer(work, index), reduces=last_micro_batch),
             blocks=blocks,
             last=index == len(spans) - 1,
-            inside_hooks=gathers(work),
+            inside_hooks=work.sharded,
         )
         for index, blocks in enumerate(spans)
     )
@@ -95,21 +83,18 @@ def _outer(work: Work, stage: int) -> Unit:
         return root
     if 0 < stage < last:
         return _NOTHING
-    first = [tensor for tensor in root.tensors if _is_first(tensor)]
+    first = tuple(tensor for tensor in root.tensors if tensor.place == "front")
     if stage == 0:
-        return Unit(tensors=tuple(first))
-    tied = [tensor for tensor in first if work.model.tied and tensor.name == "embedding"]
-    return Unit(tensors=(*(tensor for tensor in root.tensors if not _is_first(tensor)), *tied))
-
-
-def _is_first(tensor: Tensor) -> bool:
-    return tensor.name in ("embedding", "positions", "saved.embedding")
+        return Unit(tensors=first)
+    # A tied head is a copy of the embedding there.
+    tied = (tensor for tensor in first if work.model.tied and tensor.name == "embedding")
+    return Unit(tensors=(*(tensor for tensor in root.tensors if tensor.place == "back"), *tied))
 
 
 def _messages(work: Work, outer: Unit, *, reduces: bool) -> Messages:
-    if gathers(work):
+    if work.sharded:
         return sharded_messages(work, outer=outer)
-    return reduced_messages(work, outer=outer) if reduces and overlaps_reduction(work) else Messages()
+    return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
 
 
 def step_of(work: Work) -> Step:
@@ -124,9 +109,7 @@ def step_of(work: Work) -> Step:
             layout.schedule, stages=stage_seconds(stages), num_micro_batches=micros, send=send_seconds(work)
         )
     else:
-        final = (
-            stages_of(work, pieces, last_micro_batch=True)[0].backward_pass() if overlaps_reduction(work) else back[0]
-        )
+        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass() if work.replicated else back[0]
         ends = (micros * ahead[0].seconds + (micros - 1) * back[0].seconds + final.seconds,)
         back[0] = _averaged(back[0], final, micros)
     seconds = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True)) + _host_seconds(work)
@@ -188,9 +171,9 @@ def _late_reduction(work: Work, trained: float) -> Piece:
     """Gradients that nothing reduced during backward: replicated ones where DDP does not work, and those of rings."""
     layout = work.execution.layout
     held = trained * work.types.trainable
-    if gathers(work):
+    if work.sharded:
         seconds = group_of(work.cluster, layout, "cp").all_reduce(held / layout.dp_shard)
-    elif overlaps_reduction(work):
+    elif work.replicated:
         seconds = 0.0
     else:
         seconds = group_of(work.cluster, layout, "dp_replicate", "dp_shard", "cp").all_reduce(held)
@@ -200,7 +183,7 @@ def _late_reduction(work: Work, trained: float) -> Piece:
 def _late_gather(work: Work, trained: float) -> Piece:
     """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
     layout = work.execution.layout
-    if layout.dp_shard == 1 or gathers(work):
+    if layout.dp_shard == 1 or work.sharded:
         return Piece(0.0, 0.0)
     seconds = group_of(work.cluster, layout, "dp_shard").gather(trained * work.types.trainable)
     return Piece(seconds, 0.0, seconds)
