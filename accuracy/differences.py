@@ -6,18 +6,22 @@ which source, is said beside it; the other sources are then the check.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack
+from shardwise.plan.inventory import Unit
 from shardwise.plan.memory import holdings_of, moments
 from shardwise.plan.persistent import Holding
-from shardwise.plan.work import Work
+from shardwise.plan.work import Work, work_of
 
 Alive = dict[str, float]
 
 _LOSS_INSTANTS = ("end of forward", "backward of the loss")
-_OUTSIDE_THE_STEP = ("loading", "evaluation", "saving", "sum of gradients over replicas")
+_HEAD_INSTANTS = ("end of forward", "backward of the head")
+#: Published peaks are those of training steps: nothing was evaluated or saved between them.
+_NOT_MEASURED = ("evaluation", "saving")
+_UNCHANGED = ("loading", "sum of gradients over replicas")
 #: Of what FSDP1 holds to the end of backward, two blocks' gradients are not there yet when the first block is at work.
 _BLOCKS_WITHOUT_KEPT_GRADIENT = 2
 
@@ -35,6 +39,8 @@ class Difference:
             turns norms into float32, and with them the residual stream, which is one.
         keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all of them, which keeps
             inputs and gradients to the end of backward. Found as the slope over tokens of fms-acceleration's LoRA rows.
+        loads_narrow: what is not quantised stays in the type it was loaded in; PEFT's preparation for 4-bit training,
+            which our trainer calls, leaves it in float32.
         every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block.
     """
 
@@ -42,6 +48,7 @@ class Difference:
     logit_bytes: int | None = None
     stream_copies: int = 0
     keeps_gradients: bool = False
+    loads_narrow: bool = False
     every_second_product: bool = False
 
 
@@ -54,17 +61,38 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
         logit_bytes=8 if kernels.startswith("foak") and "liger" not in kernels else None,
         stream_copies=1 if "baseline-peft-bnb" in framework and not sharded else 0,
         keeps_gradients=stack.fsdp1 and sharded and method != "full",
+        loads_narrow=method == "qlora" and not stack.widens,
         every_second_product=stack.every_second_product
         and row.text("activation_checkpointing").startswith("selective"),
     )
 
 
+def as_loaded(work: Work) -> Work:
+    """The same work with nothing widened to float32."""
+
+    def narrow(unit: Unit) -> Unit:
+        return Unit(tensors=tuple(replace(tensor, widened=False) for tensor in unit.tensors))
+
+    inventory = work.inventory
+    blocks = tuple((count, narrow(unit)) for count, unit in inventory.blocks)
+    return work_of(
+        work.job,
+        model=work.model,
+        cluster=work.cluster,
+        execution=work.execution,
+        inventory=replace(inventory, blocks=blocks, root=narrow(inventory.root)),
+    )
+
+
 def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
     """The largest instant as the row's stack has it: its name, and what the allocator has given out then."""
+    if difference.loads_narrow:
+        work = as_loaded(work)
     named = [
         (name, sum(changed(name, alive, work, holding, difference).values()))
         for holding in holdings_of(work)
         for name, alive in moments(work, holding)
+        if name not in _NOT_MEASURED
     ]
     return max(named, key=lambda found: found[1])
 
@@ -78,8 +106,11 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         return changed
     if difference.logit_bytes is not None and name in _LOSS_INSTANTS and not work.chunked:
         changed["logits"] = work.head_tokens * work.model.vocab_size * difference.logit_bytes
-    if name in _OUTSIDE_THE_STEP:
+    if name in _UNCHANGED:
         return changed
+    if difference.loads_narrow and name in _HEAD_INSTANTS and work.setting.casts:
+        # A head in the compute type is not cast as it is used.
+        _add(changed, "temporary", -holding.part.head_elements * work.types.compute)
     stream = work.tokens * work.model.hidden_size * work.types.compute
     _add(changed, "activations", difference.stream_copies * stream * len(holding.part.span))
     if difference.keeps_gradients and name.startswith("backward of layer"):

@@ -36,6 +36,7 @@ whole number of tensors of known size (`accuracy/differences.py`), from what its
 | fused cross entropy that writes over its input | 8 bytes per logit instead of 12 | the kernel's code |
 | 4-bit preparation that turns norms to float32 | one more copy of each block's input | fms-acceleration, one GPU |
 | FSDP1's hooks on frozen blocks | gradients of block inputs stay | fms-acceleration, LoRA, slope over tokens |
+| 4-bit training without PEFT's preparation | what is not quantised in 16 bits, not 32 | the repositories' code |
 | torchtitan's selective recompute | keeps every second matrix product | torchtitan's code |
 | experts as modules of their own | each can be quantised | transformers 4's code |
 

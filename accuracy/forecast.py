@@ -49,14 +49,15 @@ def answer(case: Case) -> Answer:
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
     context = worst.parts["context"]
     instant, allocated = peak_of_stack(work, case.difference)
-    moved = allocated - (memory.peak_bytes - context)
-    reserved = memory.peak_reserved_bytes - context + moved
+    plain, plain_reserved = memory.peak_bytes - context, memory.peak_reserved_bytes - context
+    # What the allocator holds above what it has given out grows with that.
+    reserved = allocated * plain_reserved / plain
     return Answer(
         memory=_by_kind(allocated=allocated, reserved=reserved, context=context),
-        plain_memory=_by_kind(allocated=allocated - moved, reserved=reserved - moved, context=context),
+        plain_memory=_by_kind(allocated=plain, reserved=plain_reserved, context=context),
         parts=worst.parts,
         instant=instant,
-        fits=memory.peak_high_bytes + moved <= memory.capacity_bytes,
+        fits=memory.peak_high_bytes + reserved - plain_reserved <= memory.capacity_bytes,
         tokens_per_second=seconds.tokens_per_second,
     )
 

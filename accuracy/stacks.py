@@ -27,6 +27,7 @@ class Stack:
         sharding: where the row does not say, on more than one GPU.
         loss: `chunked` where the head and the loss are fused or run in chunks.
         fsdp1: sharding is FSDP's first form, whose hooks hold more where weights are frozen.
+        widens: PEFT's preparation for 4-bit training is called, which leaves in float32 what is not quantised.
         every_second_product: selective recompute keeps every second matrix product only.
         refused: why no row of this source is compared.
     """
@@ -41,6 +42,7 @@ class Stack:
     sharding: str = ""
     loss: LossKind = "full"
     fsdp1: bool = False
+    widens: bool = False
     every_second_product: bool = False
     refused: str = ""
 
@@ -53,7 +55,7 @@ _TORCHTITAN = Stack(full="mixed", every_second_product=True)
 STACKS: dict[str, Stack] = {
     "fms-acceleration": Stack(full="bf16", attention="flash_attention_2", fsdp1=True),
     # DeepSpeed keeps float32 masters beside 16-bit weights: 16 bytes a parameter, as `mixed` has.
-    "qwen-readme": Stack(full="mixed", lora_dropout=0.05, attention="flash_attention_2"),
+    "qwen-readme": Stack(full="mixed", lora_dropout=0.05, attention="flash_attention_2", widens=True),
     "fsdp_qlora": Stack(adapters="bf16", lora_dropout=0.1, fsdp1=True),
     "torchtitan-202412": _TORCHTITAN,
     "torchtitan-7a04053a": _TORCHTITAN,

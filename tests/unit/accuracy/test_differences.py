@@ -3,7 +3,7 @@
 import pytest
 
 from accuracy.cases import Case, case_of
-from accuracy.differences import Difference, changed, peak_of_stack
+from accuracy.differences import Difference, as_loaded, changed, peak_of_stack
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.persistent import Holding
@@ -48,3 +48,19 @@ def test_no_difference_is_the_planners_own_peak():
     more = peak_of_stack(work, Difference(stream_copies=1))[1]
     assert name
     assert more - peak == pytest.approx(2 * 1024 * 2048 * 2 * 16, rel=0.2)
+
+
+def test_what_is_not_quantised_stays_in_sixteen_bits_where_nothing_prepares_it():
+    qlora = row(**{**LORA, "method": "qlora", "n_gpus": "1", "shard_strategy": "none"})
+    work = _work(case_of(qlora))
+    narrowed = as_loaded(work)
+    saved = _first(work).weights - _first(narrowed).weights
+    norms = 16 * 2 * 2048 + 2048
+    assert saved == (128256 * 2048 + norms) * 2  # Llama-3.2-1B's embedding is its head too
+    assert case_of(qlora).difference.loads_narrow
+    assert not case_of(row(**LORA)).difference.loads_narrow
+
+
+def test_evaluation_is_no_instant_of_published_peaks():
+    work = _work(case_of(row()))
+    assert peak_of_stack(work, Difference())[0] != "evaluation"
