@@ -24,11 +24,13 @@ from shardwise.train.signals import StopFlag
 from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell, relative, train_rank
 from tests.dist.worlds import run_world
 
+ZERO1 = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
 LAYOUTS = {
     "single": execution(),
     "ddp": execution(Layout(dp_replicate=2), micro_batch_size=4),
     "fsdp": execution(Layout(dp_shard=2), micro_batch_size=4),
     "fsdp4": execution(Layout(dp_shard=4), micro_batch_size=2),
+    "zero1": execution(ZERO1, micro_batch_size=2, gradient_accumulation_steps=2),
     "hsdp": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
 }
 
@@ -82,7 +84,16 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("fsdp4", "single"), ("single", "fsdp"), ("ddp", "hsdp"), ("fsdp", "ddp")]
+    ("before", "after"),
+    [
+        ("fsdp4", "single"),
+        ("single", "fsdp"),
+        ("ddp", "hsdp"),
+        ("fsdp", "ddp"),
+        ("zero1", "ddp"),
+        ("zero1", "fsdp4"),
+        ("fsdp", "zero1"),
+    ],
 )
 def test_a_checkpoint_loads_under_another_layout(
     before: str, after: str, make_job: Callable[..., Job], tmp_path: Path

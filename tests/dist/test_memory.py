@@ -49,7 +49,7 @@ def _forecast(job: Job, layout: str, processes: int) -> Candidate:
     return plan.best
 
 
-CASES = [("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("zero2", 2)]
+CASES = [("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("zero2", 2), ("zero1", 2), ("zero1", 3)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "mixed", "bf16"])

@@ -26,6 +26,12 @@ CELLS: dict[str, Execution] = {
     "fsdp(2), accumulation 2": execution(Layout(dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2),
     "fsdp(4)": execution(Layout(dp_shard=4), micro_batch_size=2),
     "zero2(2)": execution(Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False), micro_batch_size=4),
+    "zero1(2), accumulation 2": execution(
+        Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False), micro_batch_size=2, gradient_accumulation_steps=2
+    ),
+    "zero1(3), uneven": execution(
+        Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False), micro_batch_size=2, gradient_accumulation_steps=2
+    ),
     "hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
     "fsdp(2), recompute, chunked": execution(
         Layout(dp_shard=2), micro_batch_size=4, gradient_checkpointing="full", loss="chunked"
@@ -76,7 +82,7 @@ def test_a_layout_trains_as_one_process_does(
             assert torch.equal(weight, found.weights[name]), f"ranks hold different {name}"
 
 
-@pytest.mark.parametrize("cell", ["ddp(2), accumulation 4", "fsdp(4)", "hsdp(2 x 2)"])
+@pytest.mark.parametrize("cell", ["ddp(2), accumulation 4", "zero1(3), uneven", "fsdp(4)", "hsdp(2 x 2)"])
 @pytest.mark.parametrize("model", ["untied", "tied"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_sgd_ends_in_the_same_weights(

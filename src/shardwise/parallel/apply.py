@@ -76,14 +76,14 @@ def parallelize(
             block.compile()
 
     # Shard on the meta device, so that no rank ever holds more than its own slices ...
-    if layout.dp_shard > 1:
+    if layout.weight_shards > 1:
         apply_sharding(root, blocks=blocks, mesh=world.mesh, layout=layout, compute_dtype=compute_dtype)
 
     # ... which are read here.
     materialise()
 
-    # Replicate last: buckets are made of real gradients.
-    if layout.dp_shard == 1 and layout.dp_replicate > 1:
+    # Replicate last: buckets are made of real gradients. (ZeRO-1 is this, with an optimizer that steps windows.)
+    if layout.weight_shards == 1 and layout.data_world_size > 1:
         root = apply_replication(root, group=world.data_group, device=world.device)
 
     return Spread(module=root, gradient_divisor=layout.data_world_size)

@@ -16,10 +16,27 @@ def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.dev
     """
     constants = [name for name, _ in root.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
-    return DistributedDataParallel(
+    replicated = DistributedDataParallel(
         root,
         device_ids=[device] if device.type == "cuda" else None,
         process_group=group,
         gradient_as_bucket_view=True,
         init_sync=False,
     )
+    _settle_buckets(replicated)
+    return replicated
+
+
+def _settle_buckets(replicated: DistributedDataParallel) -> None:
+    """Gives the buckets their final order now, by a backward pass over every parameter, the last one first.
+
+    DDP lays its buckets anew in the first step of a process, by the order in which gradients came. With three ranks or
+    more a sum's rounding depends on where in a bucket it stands, so that the first step after a resume would differ
+    from the same step of a run that was never interrupted.
+    """
+    trained = [p for p in replicated.module.parameters() if p.requires_grad]
+    replicated.reducer.prepare_for_backward([])
+    torch.stack([p.view(-1)[0].float() for p in trained]).sum().mul(0).backward()
+    replicated.reducer._rebuild_buckets()
+    for parameter in trained:
+        parameter.grad = None

@@ -28,7 +28,7 @@ from shardwise.units import MIB
 
 #: From the simplest to the most intricate: what is preferred where times are alike. FSDP stands before ZeRO-2 because
 #: it holds less.
-STRATEGY_ORDER = ("single", "ddp", "fsdp", "zero2", "hsdp")
+STRATEGY_ORDER = ("single", "ddp", "zero1", "fsdp", "zero2", "hsdp")
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
 
 #: Whole logits are kept where one copy of a micro-batch's is at most this large: then chunks would save little, and

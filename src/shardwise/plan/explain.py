@@ -26,6 +26,7 @@ _NAMES = {
 _VIRTUES = {
     "single": "everything fits on one GPU",
     "ddp": "a whole copy fits on every GPU, so only gradients travel",
+    "zero1": "weights and gradients stay whole and only gradients and new weights travel; optimizer states are sharded",
     "zero2": "optimizer states and gradients are sharded; weights are gathered once per step",
     "fsdp": "weights, gradients and optimizer states are sharded, and gathered layer by layer behind the computation",
     "hsdp": "sharded inside each node, where links are fast, and replicated between nodes",

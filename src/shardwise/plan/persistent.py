@@ -86,10 +86,11 @@ def holdings(
 
 def _holding(part: Part, shards: range, execution: Execution, *, types: Types, momentum: bool) -> Holding:
     weights, states, at = weight_degree(execution.layout), shard_degree(execution.layout), shards.start
+    whose = at if weights > 1 else 0  # whole weights are every rank's
     inventory = part.inventory
 
     def kept(tensor: Tensor) -> int:
-        return _kept(tensor, degree=weights, index=at)
+        return _kept(tensor, degree=weights, index=whose)
 
     def gradients(unit: Unit) -> int:
         return round(_sum(unit, lambda t: t.trained * kept(t))) * types.trainable
@@ -113,7 +114,7 @@ def _holding(part: Part, shards: range, execution: Execution, *, types: Types, m
         gradients=sum(count * size for count, size in of_blocks) + gradients(inventory.root),
         block_gradients=min((size for count, size in of_blocks if count), default=0),
         optimizer=round(everywhere(states_of)),
-        padding=round(everywhere(lambda t: _padded(t, weights, at) * t.element_bytes(types))),
+        padding=round(everywhere(lambda t: _padded(t, weights, whose) * t.element_bytes(types))),
     )
     return _on_host(held, execution)
 

@@ -113,6 +113,16 @@ class Layout:
         """The stages at one coordinate of the pipeline axis: dealt round, so that neighbours pass on to neighbours."""
         return tuple(range(pp, self.num_stages, self.pp))
 
+    @property
+    def shards_states_only(self) -> bool:
+        """Whether ranks of dp_shard hold whole weights and gradients, and their rows of optimizer states (ZeRO-1)."""
+        return self.dp_shard > 1 and self.zero_stage == 1
+
+    @property
+    def weight_shards(self) -> int:
+        """Over how many ranks one copy of the weights is cut between steps."""
+        return 1 if self.shards_states_only else self.dp_shard
+
     def coordinates(self, rank: int) -> Coordinates:
         """The place of a rank; the last axis varies fastest.
 

@@ -15,6 +15,7 @@ from shardwise.spec.model import ModelShape
 TRAINABLE: dict[str, tuple[str, ...]] = {
     "single": ("full", "lora"),
     "ddp": ("full", "lora"),
+    "zero1": ("full", "lora"),
     "zero2": ("full", "lora"),
     "fsdp": ("full", "lora"),
     "hsdp": ("full", "lora"),

@@ -21,6 +21,7 @@ from shardwise.models.load import build_on_meta, find_model_folder, materialise,
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, parallelize
 from shardwise.parallel.mesh import World
+from shardwise.parallel.zero import stepped
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import HOW_IT_RUNS, Job
 from shardwise.spec.layout import Execution
@@ -28,6 +29,7 @@ from shardwise.spec.run import RunDirectory, read_json
 from shardwise.spec.support import execution_refusals
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.export import Result
+from shardwise.train.guards import read_back_states
 from shardwise.train.journal import Journal
 from shardwise.train.loss import LossModule
 from shardwise.train.memory import MemoryMeter
@@ -56,9 +58,14 @@ class TrainedModel:
         return self.result.parameters
 
     @property
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        """What training changes, by name."""
+        return [(name, parameter) for name, parameter in self.parameters if parameter.requires_grad]
+
+    @property
     def trainable(self) -> list[nn.Parameter]:
-        """What the optimizer changes."""
-        return [parameter for _, parameter in self.parameters if parameter.requires_grad]
+        """What training changes."""
+        return [parameter for _, parameter in self.trained]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +172,10 @@ def build(
     model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
     data = _training_data(run, prepared)
     batches = _batches(job, execution, data=data, world=world, padding_id=prepared["padding_id"])
-    optimizer = build_optimizer(model.trainable, train=job.train, name=execution.optimizer)
+    steps = stepped(model.trained, world=world)
+    optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
+    steps.follow(optimizer)
+    read_back_states(optimizer, world, steps.named)
     meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
     return Build(
         job=job,
@@ -182,6 +192,7 @@ def build(
             world=world,
             journal=journal,
             parameters=model.parameters,
+            stepped=steps.named,
             optimizer=optimizer,
             fingerprint=_fingerprint(job, prepared),
             keep=job.train.save_total_limit,

@@ -42,6 +42,7 @@ class Checkpoints:
     """Saves and restores the state of one run.
 
     Attributes:
+        stepped: what the optimizer steps, by the names of the trained parameters.
         fingerprint: of the job and data; a checkpoint of another one is not loaded.
         keep: how many committed checkpoints stay, or None for all.
     """
@@ -50,6 +51,7 @@ class Checkpoints:
     world: World
     journal: Journal
     parameters: list[tuple[str, nn.Parameter]]
+    stepped: list[tuple[str, nn.Parameter]]
     optimizer: torch.optim.Optimizer
     fingerprint: str
     keep: int | None
@@ -91,7 +93,7 @@ class Checkpoints:
         at = self.world.layout.coordinates(self.world.rank)
         if at.dp_replicate:
             return []
-        pieces = weight_pieces(self.parameters) + optimizer_pieces(self.parameters, self.optimizer)
+        pieces = weight_pieces(self.parameters) + optimizer_pieces(self.stepped, self.optimizer)
         # What is not sharded (AdamW's step counts) is written by the first shard alone.
         return [p for p in pieces if p.local.numel() and not (at.dp_shard and tuple(p.local.shape) == p.shape)]
 
@@ -182,7 +184,7 @@ class Checkpoints:
     def _fill(self, folder: Path, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
         reader = _Reader(folder, manifest)
-        for target in weight_pieces(self.parameters) + optimizer_pieces(self.parameters, self.optimizer):
+        for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped, self.optimizer):
             reader.fill(target)
         if manifest["world_size"] == self.world.size:
             reader.restore_random_state(f"rank-{self.world.rank:05d}.safetensors", self.world.device)

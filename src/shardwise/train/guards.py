@@ -74,7 +74,7 @@ def check_replicas(world: World, parameters: list[tuple[str, nn.Parameter]], *, 
     Raises:
         GuardError: two replicas differ.
     """
-    if world.layout.dp_replicate == 1:
+    if world.layout.data_world_size == world.layout.weight_shards:
         return
     mine = checksums(parameters)
     for rank, theirs in enumerate(gather(world, mine)):
@@ -87,7 +87,7 @@ def check_replicas(world: World, parameters: list[tuple[str, nn.Parameter]], *, 
 
 def _shard_of(world: World, rank: int) -> tuple[int, ...]:
     at = world.layout.coordinates(rank)
-    return (at.pp, at.dp_shard, at.cp, at.tp)
+    return (at.pp, 0 if world.layout.shards_states_only else at.dp_shard, at.cp, at.tp)
 
 
 def check_layout(world: World, parameters: list[tuple[str, nn.Parameter]]) -> None:
@@ -96,16 +96,40 @@ def check_layout(world: World, parameters: list[tuple[str, nn.Parameter]]) -> No
     Raises:
         GuardError: names the first weight of which this rank holds something else.
     """
-    layout = world.layout
-    shard = layout.coordinates(world.rank).dp_shard
     for name, parameter in parameters:
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        rows = rows_of_shard(parameter.shape[0], degree=layout.dp_shard, index=shard)
-        if local.numel() != rows * math.prod(parameter.shape[1:]):
-            raise GuardError(
-                f"rank {world.rank} holds {local.numel()} of the {parameter.numel()} elements of {name}; the layout "
-                f"{layout.strategy} gives it {rows} of {parameter.shape[0]} rows. What was asked is not what runs"
-            )
+        _check_rows(world, name, parameter, degree=world.layout.weight_shards)
+
+
+def _check_rows(world: World, name: str, tensor: torch.Tensor, *, degree: int) -> None:
+    """The rows of a tensor that this rank holds must be those of its place among `degree` shards."""
+    layout = world.layout
+    index = layout.coordinates(world.rank).dp_shard if degree > 1 else 0
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    rows = rows_of_shard(tensor.shape[0], degree=degree, index=index)
+    if local.numel() != rows * math.prod(tensor.shape[1:]):
+        raise GuardError(
+            f"rank {world.rank} holds {local.numel()} of the {tensor.numel()} elements of {name}; the layout "
+            f"{layout.strategy} gives it {rows} of {tensor.shape[0]} rows. What was asked is not what runs"
+        )
+
+
+def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: list[tuple[str, nn.Parameter]]) -> None:
+    """After the first step, once: every optimizer state must cover this rank's rows, no more and no fewer.
+
+    States exist only then; a state that is whole where it should be sharded would cost memory and nothing else.
+
+    Raises:
+        GuardError: in that step, before anything is saved; names the first state that covers something else.
+    """
+
+    def check(*_: Any) -> None:
+        handle.remove()
+        for name, parameter in stepped:
+            for key, state in optimizer.state.get(parameter, {}).items():
+                if isinstance(state, torch.Tensor) and state.ndim:  # a count of steps has no rows
+                    _check_rows(world, f"the optimizer's {key} of {name}", state, degree=world.layout.dp_shard)
+
+    handle = optimizer.register_step_post_hook(check)
 
 
 def check_batches(world: World, batch: GlobalBatch) -> None:

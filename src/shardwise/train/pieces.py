@@ -45,10 +45,14 @@ def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Piece]
     return [piece(name, parameter) for name, parameter in parameters if parameter.requires_grad]
 
 
-def optimizer_pieces(parameters: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer) -> list[Piece]:
-    """Optimizer states as `optimizer.STATE.PARAMETER`."""
+def optimizer_pieces(stepped: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer) -> list[Piece]:
+    """Optimizer states as `optimizer.STATE.PARAMETER`.
+
+    Args:
+        stepped: what the optimizer steps, by the names of the trained parameters.
+    """
     found: list[Piece] = []
-    for name, parameter in parameters:
+    for name, parameter in stepped:
         state: dict[str, Any] = optimizer.state.get(parameter, {})
         found += [piece(f"optimizer.{key}.{name}", v) for key, v in state.items() if isinstance(v, torch.Tensor)]
     return found

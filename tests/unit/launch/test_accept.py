@@ -101,7 +101,7 @@ def test_every_reason_is_given_at_once() -> None:
     assert len(caught.value.problems) == 3
 
 
-@pytest.mark.parametrize("layout", ["auto", "ddp", "fsdp", "zero2", {"dp_shard": 2}])
+@pytest.mark.parametrize("layout", ["auto", "ddp", "zero1", "fsdp", "zero2", {"dp_shard": 2}])
 def test_what_is_trained_is_accepted(layout: Any) -> None:
     check_trainable(request(layout=layout), processes=2)
 

@@ -1,0 +1,106 @@
+"""ZeRO-1's windows: views of whole weights, gradients that are freed, states for this rank's rows, rows exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from shardwise.parallel import zero
+from shardwise.parallel.mesh import join_world
+from shardwise.parallel.zero import exchange_rows, stepped
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train.guards import GuardError, check_replicas
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world
+
+THREE = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
+CHOSEN = execution(THREE, micro_batch_size=3)
+
+#: Rows that divide, that do not, that leave the last rank nothing, fewer than ranks; one dim and three; two types.
+SHAPES = [(6, 5), (7, 3), (4, 2), (1, 4), (2,), (11,), (5, 2, 3)]
+
+
+def _tensors() -> list[torch.Tensor]:
+    shapes = [(torch.float32, shape) for shape in SHAPES] + [(torch.bfloat16, (7, 3)), (torch.bfloat16, (2,))]
+    return [torch.arange(torch.Size(shape).numel(), dtype=dtype).view(shape) + 1 for dtype, shape in shapes]
+
+
+def _exchanged(bucket_bytes: int) -> list[bool]:
+    """Every rank keeps its own rows and forgets the others'; after the exchange all must be there again."""
+    zero.BUCKET_BYTES = bucket_bytes
+    world = join_world(THREE)
+    wholes = [torch.zeros_like(tensor) for tensor in _tensors()]
+    windows = stepped([(str(i), nn.Parameter(whole)) for i, whole in enumerate(wholes)], world=world)
+    with torch.no_grad():
+        for window, whole, truth in zip(windows.parameters, windows.wholes, _tensors(), strict=True):
+            assert isinstance(window, DTensor)
+            assert window.shape == whole.shape
+            rows = zero._rows(truth, world.mesh["dp_shard"]).to_local()
+            window.to_local().copy_(rows)
+            assert int(whole.count_nonzero()) == rows.numel(), "a window is a view of the whole weight"
+    exchange_rows(windows.wholes, mesh=world.mesh["dp_shard"])
+    return [torch.equal(whole, truth) for whole, truth in zip(windows.wholes, _tensors(), strict=True)]
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 24, 100, 2**20])
+def test_rows_of_any_shape_come_together_in_buckets_of_any_size(bucket_bytes: int) -> None:
+    for rank in run_world(3, _exchanged, bucket_bytes):
+        assert all(rank), rank
+
+
+def _one_step(run: RunDirectory) -> tuple[bool, bool, int, int]:
+    built = composed(run, CHOSEN)
+    built.step(next(iter(built.batches.from_(0))))
+    had = all(parameter.grad is not None for parameter in built.model.trainable)
+    built.optimizer.step()
+    built.optimizer.zero_grad()
+    freed = all(parameter.grad is None for parameter in built.model.trainable)
+    check_replicas(built.world, built.model.parameters, when="after step 1")
+    states = [v for s in built.optimizer.state.values() for v in s.values() if isinstance(v, DTensor)]
+    mine = sum(state.to_local().numel() for state in states)
+    return had, freed, mine, sum(parameter.numel() for parameter in built.model.trainable)
+
+
+def test_gradients_are_whole_until_the_step_and_states_together_are_one_copy(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    ranks = run_world(3, _one_step, prepare_cell(make_job(), tmp_path))
+    assert all(had and freed for had, freed, _, _ in ranks)
+    assert sum(mine for _, _, mine, _ in ranks) == 2 * ranks[0][3]
+
+
+def _replica_that_differs(run: RunDirectory) -> str:
+    built = composed(run, CHOSEN)
+    if built.world.rank == 2:
+        with torch.no_grad():
+            built.model.trainable[0].view(-1)[0] += 1e-7
+    with pytest.raises(GuardError) as caught:
+        check_replicas(built.world, built.model.parameters, when="at the start")
+    return str(caught.value)
+
+
+def test_whole_weights_that_differ_between_ranks_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    assert "each would train its own model" in run_world(3, _replica_that_differs, prepare_cell(make_job(), tmp_path))[0]
+
+
+def _sharded_states(run: RunDirectory) -> str:
+    """Sharded states where the layout, by the time they are read back, says that every rank has all of them."""
+    built = composed(run, CHOSEN)
+    object.__setattr__(built.world, "layout", Layout(dp_replicate=3))
+    built.step(next(iter(built.batches.from_(0))))
+    with pytest.raises(GuardError) as caught:
+        built.optimizer.step()
+    return str(caught.value)
+
+
+def test_states_that_are_not_what_the_layout_says_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    said = run_world(3, _sharded_states, prepare_cell(make_job(), tmp_path))[0]
+    assert "of the optimizer's exp_avg of " in said
+    assert "What was asked is not what runs" in said
