@@ -35,9 +35,8 @@ RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
 #: cost a second product with the head.
 FULL_LOGITS_BYTES = 64 * MIB
 
-#: Axes, and ZeRO stages of dp_shard, that forecasts of memory and time know. What is not among them has no forecast.
+#: Axes that forecasts of memory and time know. What is not among them has no forecast.
 _FORECAST_AXES = frozenset({"dp_replicate", "dp_shard"})
-_FORECAST_STAGES = (2, 3)
 
 _LARGEST_POWER = 1024
 _LARGEST_DIVISOR = 64
@@ -125,8 +124,6 @@ def not_forecast(layout: Layout) -> str | None:
     foreign = [axis for axis in (*AXES, "ep") if getattr(layout, axis) > 1 and axis not in _FORECAST_AXES]
     if foreign:
         return f"{layout.strategy} is not forecast by this version, which knows nothing of {', '.join(foreign)}"
-    if layout.dp_shard > 1 and layout.zero_stage not in _FORECAST_STAGES:
-        return f"{layout.strategy} is not forecast by this version"
     return None
 
 
