@@ -78,6 +78,7 @@ class _Dealer:
     data_world_size: int
     padding_id: int
     fixed_length: int | None
+    length_multiple: int
 
     def deal(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
         lengths = self.data.lengths[ids]
@@ -117,11 +118,18 @@ class _Dealer:
         )
 
     def _length(self, samples: Ids) -> int:
-        """The longest sample of the micro-step on any rank, rounded up; fillers alone need little."""
+        """The longest sample of the micro-step on any rank, rounded up; fillers alone need little.
+
+        Padding comes last and counts nowhere: rounding up for the ranks that share a sequence changes no figure.
+        """
         if self.fixed_length is not None:
-            return self.fixed_length
+            return _up(self.fixed_length, self.length_multiple)
         longest = int(self.data.lengths[samples].max(initial=1))
-        return max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, self.data.max_length))
+        return _up(max(longest, min(_up(longest, PAD_MULTIPLE), self.data.max_length)), self.length_multiple)
+
+
+def _up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
 
 
 class Batches:
@@ -146,6 +154,7 @@ class Batches:
         max_steps: int | None,
         padding_id: int,
         fixed_length: int | None = None,
+        length_multiple: int = 1,
     ) -> None:
         self._dealer = _Dealer(
             data=data,
@@ -154,6 +163,7 @@ class Batches:
             data_world_size=data_world_size,
             padding_id=padding_id,
             fixed_length=fixed_length,
+            length_multiple=length_multiple,
         )
         self._global_batch_size = global_batch_size
         self._seed = seed
@@ -200,6 +210,7 @@ class EvalBatches:
         data_world_size: int,
         padding_id: int,
         fixed_length: int | None = None,
+        length_multiple: int = 1,
     ) -> None:
         self._dealer = _Dealer(
             data=data,
@@ -208,6 +219,7 @@ class EvalBatches:
             data_world_size=data_world_size,
             padding_id=padding_id,
             fixed_length=fixed_length,
+            length_multiple=length_multiple,
         )
         self._samples_per_batch = micro_batch_size * data_world_size
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, Problem, UnsupportedError
 from shardwise.models.weights import Weights, check_names
+from shardwise.spec.layout import rows_of_shard
 
 #: Adapter wrappers put these parts into the names of weights that exist in the base model.
 _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
@@ -190,13 +192,20 @@ def _stored_name(place: _Place, weights: Weights, model: nn.Module) -> str:
 
 
 def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(offsets, lengths) of the part of a parameter that this rank keeps; the whole where it is not sharded."""
-    shape = tuple(parameter.shape)
-    if not isinstance(parameter, DTensor):
-        return (0,) * len(shape), shape
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    """(offsets, lengths) of the part of a parameter that this rank keeps; the whole where it is not sharded.
 
-    lengths, offsets = compute_local_shape_and_global_offset(shape, parameter.device_mesh, parameter.placements)
+    FSDP2 shards the slices of tensor parallelism, though its axis stands before theirs in the mesh; its placement says
+    so by its kind. (torch's own function deals single rows out there, where slices are uneven.)
+    """
+    offsets, lengths = [0] * parameter.ndim, list(parameter.shape)
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        placed = enumerate(parameter.placements)
+        shards = [(axis, placement) for axis, placement in placed if isinstance(placement, Shard | _StridedShard)]
+        for axis, placement in sorted(shards, key=lambda shard: isinstance(shard[1], _StridedShard)):
+            dim, index, degree = placement.dim % parameter.ndim, mesh.get_local_rank(axis), mesh.size(axis)
+            offsets[dim] += min(index * rows_of_shard(lengths[dim], degree=degree, index=0), lengths[dim])
+            lengths[dim] = rows_of_shard(lengths[dim], degree=degree, index=index)
     return tuple(offsets), tuple(lengths)
 
 

@@ -123,6 +123,11 @@ class Layout:
         """Over how many ranks one copy of the weights is cut between steps."""
         return 1 if self.shards_states_only else self.dp_shard
 
+    @property
+    def sequence_multiple(self) -> int:
+        """What each sequence's length is a multiple of: between matrices, tensor-parallel ranks share it evenly."""
+        return self.tp * self.cp
+
     def coordinates(self, rank: int) -> Coordinates:
         """The place of a rank; the last axis varies fastest.
 

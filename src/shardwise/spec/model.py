@@ -21,6 +21,14 @@ Reads = Literal[
     "query_latent",
     "key_value_latent",
 ]
+#: What tensor parallelism cuts a matrix by, in the families it knows: what reads the residual stream gives a slice of
+#: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole.
+SLICED_BY: dict[str, Literal["rows", "columns"]] = {
+    "attention_input": "rows",
+    "attention_output": "columns",
+    "mlp_input": "rows",
+    "mlp_product": "columns",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,11 @@ class Matrix:
     def num_parameters(self) -> int:
         """Weight and bias elements of all `count` matrices."""
         return self.count * (self.rows * self.columns + (self.rows if self.bias else 0))
+
+    @property
+    def sliced_by(self) -> Literal["rows", "columns"] | None:
+        """What tensor parallelism cuts it by; None for what it keeps whole."""
+        return SLICED_BY.get(self.reads)
 
     @property
     def routed(self) -> int:

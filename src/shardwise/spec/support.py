@@ -25,6 +25,25 @@ PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd")
 OFFLOADS: tuple[Offload, ...] = ("none",)
 
+#: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
+TENSOR_FAMILIES = (
+    "cohere2",
+    "exaone4",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "internlm3",
+    "llama",
+    "mistral",
+    "olmo",
+    "qwen2",
+    "qwen3",
+    "seed_oss",
+    "smollm3",
+    "starcoder2",
+)
+
 #: What stands in for a method that is not trained at all, where the question is which layouts there are.
 NEAREST_METHOD: Method = "lora"
 
@@ -79,6 +98,8 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     reasons = [refusal(method=job.method, layout=execution.layout)]
     if model is not None and model.has_experts:
         reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
+    if model is not None and execution.layout.tp > 1:
+        reasons += _unsliced(model, tp=execution.layout.tp)
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:
@@ -86,3 +107,19 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     if execution.offload not in OFFLOADS:
         reasons.append(f"offload {execution.offload} is not trained by this version; use none")
     return [reason for reason in reasons if reason]
+
+
+def _unsliced(model: ModelShape, *, tp: int) -> list[str]:
+    """Why tensor parallelism does not slice a model: it is of another family, or has not as many heads to share out."""
+    if model.family not in TENSOR_FAMILIES:
+        return [f"{model.family} is not trained under tensor parallel by this version; write tp: 1, or use fsdp"]
+    shared_out = {
+        "attention heads": model.num_attention_heads,
+        "key-value heads": model.num_key_value_heads,
+        "elements of the MLP's width": model.intermediate_size,
+    }
+    return [
+        f"tp = {tp} does not divide the model's {count} {what}; choose a tp that does, or use fsdp"
+        for what, count in shared_out.items()
+        if count % tp
+    ]

@@ -223,6 +223,7 @@ def _batches(job: Job, execution: Execution, *, data: PreparedData, world: World
         num_epochs=job.train.num_train_epochs,
         max_steps=job.train.max_steps,
         padding_id=padding_id,
+        length_multiple=world.layout.sequence_multiple,
     )
 
 
@@ -243,6 +244,7 @@ def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World)
         data_rank=world.data_rank,
         data_world_size=world.layout.data_world_size,
         padding_id=prepared["padding_id"],
+        length_multiple=world.layout.sequence_multiple,
     )
 
 

@@ -29,6 +29,7 @@ def batches(
     num_epochs: float = 1.0,
     max_steps: int | None = None,
     fixed_length: int | None = None,
+    length_multiple: int = 1,
 ) -> Batches:
     return Batches(
         data,
@@ -42,6 +43,7 @@ def batches(
         max_steps=max_steps,
         padding_id=PADDING,
         fixed_length=fixed_length,
+        length_multiple=length_multiple,
     )
 
 
@@ -307,3 +309,17 @@ def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
     loose = total_loss(store(tmp_path / "loose", lengths))
     packed = total_loss(store(tmp_path / "packed", lengths, packed=True, max_length=40))
     assert packed == pytest.approx(loose, rel=1e-5)
+
+
+@pytest.mark.parametrize("multiple", [2, 3, 16])
+def test_ranks_that_share_a_sequence_get_even_parts_of_the_same_samples(data: PreparedData, multiple: int) -> None:
+    plain, padded = list(batches(data).from_(0)), list(batches(data, length_multiple=multiple).from_(0))
+    for one, other in zip(plain, padded, strict=True):
+        assert (other.tokens, other.trained_tokens, seen(other)) == (one.tokens, one.trained_tokens, seen(one))
+        for short, long in zip(one.micro_batches, other.micro_batches, strict=True):
+            length = short.input_ids.shape[1]
+            assert length <= long.input_ids.shape[1] < length + multiple
+            assert long.input_ids.shape[1] % multiple == 0
+            assert torch.equal(long.input_ids[:, :length], short.input_ids)
+            assert torch.equal(long.labels[:, :length], short.labels)
+            assert bool((long.labels[:, length:] == IGNORED).all())

@@ -1,0 +1,22 @@
+"""transformers' own plans of how a model is spread: what it says, in the words of this program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.errors import UnsupportedError
+
+
+def tensor_plan(config: Any) -> dict[str, str]:
+    """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style.
+
+    Raises:
+        UnsupportedError: there is no plan, or it names modules outside the blocks.
+    """
+    plan: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+    blocks = {name.partition(".*.")[0] for name in plan}
+    if len(blocks) != 1:
+        raise UnsupportedError(
+            f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"
+        )
+    return {name.partition(".*.")[2]: style for name, style in plan.items()}

@@ -1,0 +1,204 @@
+"""Tensor parallel: ranks hold slices of each matrix and see the same samples; between matrices they share the sequence.
+
+Which matrix is sliced how is transformers' own plan of the model. Activations move between ranks at these places only:
+
+    embedding     each rank looks up the ids among its rows; the results are summed
+    first block   each rank goes on with its part of the sequence, on which residuals and norms work
+    attention and MLP   the sequence is gathered before; what the slices give is summed after, and shared out again
+    final norm    the sequence is gathered after
+    head          each rank computes the logits of its rows; they are gathered
+
+A parameter that is not sliced works, on each rank, for a part of the sequence or of the heads only. So the gradients of
+all of them are summands, which FSDP2 sums at each backward, and `settle_gradients` once per step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from shardwise.errors import UnsupportedError
+from shardwise.parallel.moves import Moves
+from shardwise.parallel.slices import Slicer
+from shardwise.spec.layout import rows_of_shard
+
+_WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
+
+#: transformers' style of a module inside a block -> slices of a linear layer, and of an adapter's A and B beside it.
+SLICES: dict[str, dict[str, Placement]] = {
+    "colwise": {"weight": _ROWS, "bias": _ROWS, "A.weight": _WHOLE, "B.weight": _ROWS, "B.bias": _ROWS},
+    "rowwise": {"weight": _COLUMNS, "bias": _WHOLE, "A.weight": _COLUMNS, "B.weight": _WHOLE, "B.bias": _WHOLE},
+}
+#: Its style of a norm of queries or keys: as every other parameter that is not sliced.
+WHOLE = "replicated_with_grad_allreduce"
+
+#: Where the parts of a linear layer lie inside PEFT's wrappers: itself, an adapter's A and B.
+_PARTS = {
+    "": re.compile(r"|base_layer|original_module|modules_to_save\.\w+"),
+    "A.": re.compile(r"lora_A\.\w+"),
+    "B.": re.compile(r"lora_B\.\w+"),
+}
+
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+
+
+def apply_tensor(
+    *,
+    plan: Mapping[str, str],
+    embedding: nn.Module | None,
+    blocks: Sequence[nn.Module],
+    norm: nn.Module | None,
+    head: nn.Module | None,
+    mesh: DeviceMesh,
+) -> None:
+    """Slices the parts of a model in place; their parameters are on the meta device.
+
+    Args:
+        plan: name of a module inside a block -> transformers' style.
+        embedding: the token embedding, or None where another pipeline stage has it.
+        blocks: the decoder blocks that are here, in order.
+        norm: the norm before the head, or None where another stage has it.
+        head: the head, or None where another stage has it.
+        mesh: the axis `tp`.
+
+    Raises:
+        UnsupportedError: the plan, or an adapter, asks for a slicing that is not known here.
+    """
+    check_plan(plan)
+    moves, slicer = Moves(mesh=mesh), Slicer(mesh)
+    if embedding is not None:
+        _slice_embedding(embedding, slicer=slicer, moves=moves)
+    for block in blocks:
+        _slice_block(block, plan=plan, slicer=slicer, moves=moves)
+    if norm is not None:
+        _keep_whole(norm, slicer=slicer)
+    if head is not None:
+        _slice_head(head, slicer=slicer, moves=moves)
+    if blocks:
+        _share_sequence(first=blocks[0], last=norm or blocks[-1], before_head=head is not None, moves=moves)
+
+
+def check_plan(plan: Mapping[str, str]) -> None:
+    """Refuses a plan with a style that is not known here.
+
+    Raises:
+        UnsupportedError: names the first such module.
+    """
+    if not plan:
+        raise UnsupportedError("transformers has no tensor parallel plan for this model; use tp: 1")
+    for name, style in plan.items():
+        if style not in SLICES and style != WHOLE:
+            raise UnsupportedError(
+                f"transformers slices {name} in the style {style}, which tensor parallel does not know in this "
+                "version; use tp: 1"
+            )
+
+
+def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
+    """By rows: each rank looks up the ids among its own, and zeros stand for the others."""
+    if not isinstance(embedding, nn.Embedding):
+        raise UnsupportedError(
+            f"the embedding is wrapped into {type(embedding).__name__}, which tensor parallel does not slice in this "
+            "version; leave it out of lora.target_modules and lora.modules_to_save, or use tp: 1"
+        )
+    slicer.slice(embedding, {"weight": _ROWS})
+    total, rank, degree = embedding.num_embeddings, slicer.mesh.get_local_rank(), slicer.mesh.size()
+    first = rank * rows_of_shard(total, degree=degree, index=0)
+    count = rows_of_shard(total, degree=degree, index=rank)
+    if embedding.padding_idx is not None:
+        # The row that gets no gradient counts from the first row here.
+        here = embedding.padding_idx - first
+        embedding.padding_idx = here if 0 <= here < count else None
+    module: nn.Module = embedding
+    module.forward = partial(_look_up, module.forward, first, count, moves)
+
+
+def _look_up(
+    forward: Callable[[torch.Tensor], torch.Tensor], first: int, count: int, moves: Moves, ids: torch.Tensor
+) -> torch.Tensor:
+    here = ids - first
+    elsewhere = (here < 0) | (here >= count)
+    found = forward(here.masked_fill(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
+    return moves.sum_to_all(found)
+
+
+def _slice_head(head: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
+    """By rows: each rank computes its logits of every token, and all are gathered."""
+    _slice_linear(head, "colwise", slicer=slicer)
+    size = head.get_parameter("weight").shape[0]
+    _after(head, partial(moves.gather_features, size=size))
+
+
+def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, moves: Moves) -> None:
+    sliced = {name: block.get_submodule(name) for name, style in plan.items() if style in SLICES}
+    for name, module in sliced.items():
+        _slice_linear(module, plan[name], slicer=slicer)
+        if plan[name] == "rowwise":
+            _after(module, moves.sum_to_sequence)
+    gather = partial(moves.gather_sequence, sliced_after=True)
+    # What reads one gathered input stands in one module, so that it is gathered once and its gradient summed once.
+    for group in {name.rpartition(".")[0] for name in sliced if plan[name] == "colwise"}:
+        _before(block.get_submodule(group), gather)
+    _keep_whole(block, slicer=slicer)
+
+
+def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
+    for name, module in wrapped.named_modules():
+        parameters = [key for key, parameter in module._parameters.items() if parameter is not None]
+        if not parameters:
+            continue
+        part = next((part for part, pattern in _PARTS.items() if pattern.fullmatch(name)), None)
+        if part is None or not isinstance(module, nn.Linear):
+            raise UnsupportedError(
+                f"{name or type(module).__name__} of {type(wrapped).__name__} is not sliced by tensor parallel in this "
+                "version; train plain LoRA adapters of linear layers, or use tp: 1"
+            )
+        placements = {key: SLICES[style][part + key] for key in parameters}
+        slicer.slice(module, placements, once=["bias"] if style == "rowwise" else [])
+
+
+def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
+    """What is not sliced, each rank holds whole: norms, which work on its part of the sequence or of the heads."""
+    for module in owner.modules():
+        here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
+        if here:
+            slicer.slice(module, dict.fromkeys(here, _WHOLE))
+
+
+def _share_sequence(*, first: nn.Module, last: nn.Module, before_head: bool, moves: Moves) -> None:
+    """Between the first block and the last norm each rank has its part of the sequence.
+
+    Outside, all have the whole: masks and positions are made of what the embedding returns, and losses of whole rows.
+    """
+    _before(first, moves.scatter_sequence)
+    _after(last, partial(moves.gather_sequence, sliced_after=before_head))
+
+
+def _before(module: nn.Module, move: Move) -> None:
+    """Moves the hidden states before a module runs, which come first or by name."""
+
+    def hook(
+        _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (move(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": move(kwargs["hidden_states"])}
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _after(module: nn.Module, move: Move) -> None:
+    """Moves what a module returns."""
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+        return move(output)
+
+    module.register_forward_hook(hook)

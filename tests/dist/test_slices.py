@@ -1,0 +1,198 @@
+"""Slices of a model compute what the whole model does: loss and every gradient, family by family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig
+
+from shardwise.errors import UnsupportedError
+from shardwise.models.anatomy import find_anatomy
+from shardwise.models.load import local_window
+from shardwise.models.plans import tensor_plan
+from shardwise.parallel.slices import settle_gradients
+from shardwise.parallel.tensor import apply_tensor, check_plan
+from shardwise.spec.support import TENSOR_FAMILIES
+from tests.dist.worlds import run_world
+
+#: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "sliding_window": 8,
+    "pad_token_id": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "attention_dropout": 0.0,
+    "residual_dropout": 0.0,
+}
+
+
+def toy(family: str, **changes: Any) -> nn.Module:
+    """A random model whose norms and biases are not what they start as."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **{**SMALL, **changes})
+    model: nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def slice_toy(model: nn.Module, mesh: DeviceMesh) -> None:
+    parts = find_anatomy(model)
+    apply_tensor(
+        plan=tensor_plan(model.config),
+        embedding=parts.embedding,
+        blocks=list(parts.blocks),
+        norm=parts.backbone.norm,  # pyright: ignore[reportArgumentType]  # a module, in all these families
+        head=parts.head,
+        mesh=mesh,
+    )
+
+
+def train_once(model: nn.Module) -> float:
+    """Two micro-batches of unlike lengths, added up."""
+    draw = torch.Generator().manual_seed(1)
+    total = 0.0
+    for length in (24, 16):
+        ids = torch.randint(0, 97, (3, length), generator=draw)
+        labels = torch.randint(0, 97, (3 * length,), generator=draw)
+        positions = torch.arange(length).repeat(3, 1)
+        logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), labels)
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def worst_gradient(whole: nn.Module, sliced: nn.Module) -> tuple[float, str]:
+    """The largest difference of a gradient, relative to itself and a hundredth of all of them, and whose it is."""
+    expected = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    found = {name: p.grad for name, p in sliced.named_parameters() if p.grad is not None}
+    assert found.keys() == expected.keys()
+    total = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+    errors: list[tuple[float, str]] = []
+    for name, gradient in expected.items():
+        other = found[name]
+        assert isinstance(other, DTensor)
+        assert other.placements == sliced.get_parameter(name).placements, f"{name} is not settled"
+        error = (other.full_tensor() - gradient).norm() / (gradient.norm() + 0.01 * total)
+        errors.append((error.item(), name))
+    return max(errors)
+
+
+def compare_families(tp: int, families: tuple[str, ...], changes: dict[str, Any]) -> dict[str, Any]:
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (tp,), mesh_dim_names=("tp",))
+    found: dict[str, Any] = {}
+    for family in families:
+        whole, sliced = toy(family, **changes), toy(family, **changes)
+        slice_toy(sliced, mesh)
+        losses = train_once(whole), train_once(sliced)
+        settle_gradients(sliced.parameters())
+        found[family] = losses, worst_gradient(whole, sliced)
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_family() -> dict[str, Any]:
+    return run_world(2, compare_families, 2, TENSOR_FAMILIES, {})[0]
+
+
+@pytest.mark.parametrize("family", TENSOR_FAMILIES)
+def test_a_family_computes_the_same_in_slices(family: str, by_family: dict[str, Any]) -> None:
+    (expected, found), (error, name) = by_family[family]
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert error <= 1e-5, name
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_four_slices_with_biases_and_tied_weights(tied: bool) -> None:
+    changes = {"num_key_value_heads": 4, "tie_word_embeddings": tied, "attention_bias": True, "mlp_bias": True}
+    for rank in run_world(4, compare_families, 4, ("llama",), changes):
+        (expected, found), (error, name) = rank["llama"]
+        assert found == pytest.approx(expected, rel=1e-6)
+        assert error <= 1e-5, name
+
+
+def look_at_slices(dp_shard: int, tp: int) -> list[str]:
+    """Parameters of which a rank holds something else than the window it is said to."""
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dp_shard, tp), mesh_dim_names=("dp_shard", "tp"))
+    whole, sliced = toy("qwen2"), toy("qwen2")
+    slice_toy(sliced, mesh["tp"])
+    for block in find_anatomy(sliced).blocks:
+        fully_shard(block, mesh=mesh["dp_shard"])
+    fully_shard(sliced, mesh=mesh["dp_shard"])
+    wrong: list[str] = []
+    for name, parameter in sliced.named_parameters():
+        offsets, lengths = local_window(parameter)
+        here = tuple(slice(begin, begin + length) for begin, length in zip(offsets, lengths, strict=True))
+        assert isinstance(parameter, DTensor)
+        if not torch.equal(parameter.to_local(), whole.get_parameter(name)[here]):
+            wrong.append(name)
+        if not torch.equal(parameter.full_tensor(), whole.get_parameter(name)):
+            wrong.append(f"the whole of {name}")
+    return wrong
+
+
+def test_a_rank_holds_the_window_it_is_said_to_hold_where_slices_are_sharded_unevenly() -> None:
+    assert run_world(8, look_at_slices, 4, 2) == [[]] * 8
+
+
+def share_odd_sequence() -> str:
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    model = toy("llama")
+    slice_toy(model, mesh)
+    with pytest.raises(ValueError, match="cannot be shared out") as error:
+        model(input_ids=torch.zeros(1, 9, dtype=torch.long), use_cache=False)
+    return str(error.value)
+
+
+def test_a_sequence_that_cannot_be_shared_out_is_a_sentence() -> None:
+    sentence = "a sequence of 9 tokens cannot be shared out over 2 tensor-parallel ranks"
+    assert run_world(2, share_odd_sequence) == [sentence] * 2
+
+
+def refuse_to_slice() -> list[str]:
+    from peft import LoraConfig, get_peft_model
+
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
+    said: list[str] = []
+    for options in ({"use_dora": True}, {"target_modules": ["embed_tokens"]}):
+        model = toy("llama")
+        get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"], "task_type": "CAUSAL_LM", **options}))
+        with pytest.raises(UnsupportedError) as error:
+            slice_toy(model, mesh)
+        said.append(str(error.value))
+    return said
+
+
+def test_adapters_that_cannot_be_sliced_are_refused() -> None:
+    (magnitudes, embedding), *_ = run_world(1, refuse_to_slice)
+    assert magnitudes.startswith("lora_magnitude_vector.default of Linear is not sliced by tensor parallel")
+    assert embedding.startswith("the embedding is wrapped into Embedding, which tensor parallel does not slice")
+
+
+def test_a_style_that_is_not_known_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"slices self_attn\.qkv_proj in the style colwise_gather_output"):
+        check_plan(tensor_plan(AutoConfig.for_model("phi3")))

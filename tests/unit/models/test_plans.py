@@ -1,0 +1,41 @@
+"""transformers' plans of how a model is sliced, held against what the catalogue says of its matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, GPT2Config
+
+from shardwise.catalog.config import shape_from_data
+from shardwise.errors import UnsupportedError
+from shardwise.models.plans import tensor_plan
+from shardwise.spec.support import TENSOR_FAMILIES
+
+WORDS = {"rows": "colwise", "columns": "rowwise"}
+
+
+def config_of(family: str) -> Any:
+    return AutoConfig.for_model(family)
+
+
+@pytest.mark.parametrize("family", TENSOR_FAMILIES)
+def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None:
+    plan = tensor_plan(config_of(family))
+    shape = shape_from_data({"model_type": family}, file="config.json")
+    matrices = {name: style for name, style in plan.items() if style != "replicated_with_grad_allreduce"}
+    assert matrices == {matrix.name: WORDS[matrix.sliced_by or ""] for matrix in shape.matrices}
+
+
+@pytest.mark.parametrize("family", TENSOR_FAMILIES)
+def test_what_transformers_keeps_whole_is_a_norm_of_each_head(family: str) -> None:
+    plan = tensor_plan(config_of(family))
+    shape = shape_from_data({"model_type": family}, file="config.json")
+    whole = {name for name, style in plan.items() if style == "replicated_with_grad_allreduce"}
+    assert whole == {norm.name for norm in shape.norms if norm.name.startswith("self_attn.")}
+    assert all(norm.size == shape.head_dim for norm in shape.norms if norm.name in whole)
+
+
+def test_a_model_without_a_plan_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="gpt2 has no tensor parallel plan of its blocks in transformers"):
+        tensor_plan(GPT2Config())

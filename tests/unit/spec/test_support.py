@@ -1,0 +1,51 @@
+"""What tensor parallelism cannot slice is a sentence, for the planner and the trainer alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.catalog.config import shape_from_data
+from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.model import ModelShape
+from shardwise.spec.support import TENSOR_FAMILIES, not_trained
+
+
+@pytest.fixture
+def job() -> Job:
+    return job_from_data({"model": "tinyllama-1.1b", "data": {"path": "rows.jsonl"}, "method": "full"})
+
+
+@pytest.fixture
+def model() -> ModelShape:
+    """32 heads, 8 of keys and values, an MLP 14336 wide."""
+    return replace(shape_from_data({"model_type": "mistral"}, file="config.json"), family="llama")
+
+
+def sliced(tp: int) -> Execution:
+    return Execution(layout=Layout(tp=tp), micro_batch_size=1, gradient_accumulation_steps=1, precision="fp32")
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_a_tp_that_divides_all_is_not_refused_for_the_model(tp: int, job: Job, model: ModelShape) -> None:
+    assert not any("does not divide" in reason for reason in not_trained(job, sliced(tp), model=model))
+
+
+@pytest.mark.parametrize(
+    ("tp", "says"),
+    [(16, "8 key-value heads"), (64, "32 attention heads"), (3, "14336 elements of the MLP's width")],
+)
+def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str, job: Job, model: ModelShape) -> None:
+    reasons = not_trained(job, sliced(tp), model=model)
+    assert any(f"tp = {tp} does not divide the model's {says}" in reason for reason in reasons)
+
+
+def test_a_family_that_is_not_proven_is_not_trained(job: Job, model: ModelShape) -> None:
+    assert "phi3" not in TENSOR_FAMILIES
+    other = replace(model, family="phi3")
+    assert any(
+        "phi3 is not trained under tensor parallel" in reason for reason in not_trained(job, sliced(2), model=other)
+    )
+    assert not any("tensor parallel" in reason for reason in not_trained(job, sliced(1), model=other))
