@@ -117,8 +117,8 @@ def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> N
         # The row that gets no gradient counts from the first row here.
         here = embedding.padding_idx - first
         embedding.padding_idx = here if 0 <= here < count else None
-    module: nn.Module = embedding
-    module.forward = partial(_look_up, module.forward, first, count, moves)
+    # As an item, because the type of an embedding's forward names its argument.
+    vars(embedding)["forward"] = partial(_look_up, embedding.forward, first, count, moves)
 
 
 def _look_up(
