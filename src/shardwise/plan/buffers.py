@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardwise.plan.inventory import Inventory, Unit
+from shardwise.plan.inventory import Unit
 from shardwise.plan.parts import Part
 from shardwise.plan.scene import Scene
-from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES, Types
+from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.work import Work
 from shardwise.units import MIB
 
@@ -18,9 +18,7 @@ def weight_casts(scene: Scene, *, blocks: float, head: bool = True) -> float:
     work, part = scene.work, scene.part
     if not work.setting.casts:
         return 0
-    matrices = _trained_matrices(part.inventory.block)
-    if blocks > 1:
-        matrices = part.inventory.over_blocks(_trained_matrices) / part.num_blocks
+    matrices = part.inventory.block.trained_matrix_elements if blocks == 1 else part.mean_trained_matrices
     return (blocks * matrices + (part.trained_head if head else 0)) * work.types.compute
 
 
@@ -29,28 +27,15 @@ def kept_casts(scene: Scene, *, blocks: float) -> float:
     return weight_casts(scene, blocks=blocks if scene.work.execution.gradient_checkpointing == "none" else 0)
 
 
-def _trained_matrices(unit: Unit) -> float:
-    return sum(t.elements for t in unit.tensors if t.trained and t.columns > 1)
-
-
 def gathered(scene: Scene, *, blocks_beside_kept: int, keeps: bool = True) -> float:
     """Whole weights under sharding: the root all the time, the unit at work and the next, or (ZeRO-2) every block."""
     work, inventory = scene.work, scene.part.inventory
     if not work.sharded:
         return 0
-    root, block = gathered_bytes(inventory.root, work.types), gathered_bytes(inventory.block, work.types)
+    root, block = inventory.root.gathered_bytes(work.types), inventory.block.gathered_bytes(work.types)
     if keeps and not work.execution.layout.reshard_after_forward:
-        return root + block + _gathered_blocks(inventory, work.types)
+        return root + block + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
     return root + block * min(blocks_beside_kept, max(1, scene.part.num_blocks))
-
-
-def _gathered_blocks(inventory: Inventory, types: Types) -> float:
-    return inventory.over_blocks(lambda unit: gathered_bytes(unit, types))
-
-
-def gathered_bytes(unit: Unit, types: Types) -> float:
-    """Bytes of a unit's weights when they are brought together."""
-    return sum(tensor.elements * tensor.gathered_bytes(types) for tensor in unit.tensors)
 
 
 def in_reduction(work: Work, unit: Unit) -> float:
@@ -94,23 +79,6 @@ def log_probabilities(scene: Scene) -> float:
     return 0 if scene.chunks else scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES
 
 
-def computed_weights(work: Work) -> float:
-    """Whole matrices that exist while one of them is used: dequantised ones, and those whose norm DoRA takes.
-
-    DoRA multiplies an identity by A and B, adds the product, scaled, to the weight, and takes the rows' norms of that.
-    """
-    adapted = [m for kind in work.block.kinds for m in kind.matrices if m.name in work.inventory.adapted]
-    dequantised = 0.0
-    if work.job.method == "qlora":
-        dequantised = max(
-            (m.rows * m.columns for kind in work.block.kinds for m in kind.matrices if m.adaptable), default=0
-        )
-    normed = 0
-    if work.inventory.dora:
-        normed = max((3 * m.rows * m.columns + m.columns**2 for m in adapted), default=0)
-    return (dequantised + normed) * work.types.compute
-
-
 def head_cast(scene: Scene) -> float:
     """The head's weight in the compute type, where it is frozen in float32: cast anew wherever it is used."""
     work = scene.work
@@ -122,8 +90,7 @@ def flat_gradients(work: Work, part: Part, *, gradients: float) -> float:
     layout = work.execution.layout
     if work.sharded or work.replicated or layout.data_world_size * layout.tp == 1:
         return 0
-    largest = max(part.inventory.block.largest_trained, part.inventory.root.largest_trained)
-    return min(gradients, max(_FLAT_BYTES, largest * work.types.trainable))
+    return min(gradients, max(_FLAT_BYTES, part.largest_trained * work.types.trainable))
 
 
 def step_temporaries(work: Work, part: Part, *, held: float) -> float:
@@ -135,7 +102,7 @@ def step_temporaries(work: Work, part: Part, *, held: float) -> float:
     Args:
         held: bytes of this rank's gradients.
     """
-    largest = max(part.inventory.block.largest_trained, part.inventory.root.largest_trained) * work.types.trainable
+    largest = part.largest_trained * work.types.trainable
     match work.execution.optimizer:
         case "sgd" if work.job.train.weight_decay:
             return held if work.setting.cuda else min(held, largest)

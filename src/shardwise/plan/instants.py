@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from shardwise.plan.activations import backward_bytes, block_input_bytes, unsaved_by_first_block
 from shardwise.plan.buffers import (
-    computed_weights,
     flat_gradients,
     fresh_gradient,
     gathered,
@@ -44,8 +42,14 @@ _MESSAGES = 3
 
 def instants(part: Part) -> Iterator[tuple[str, Instant]]:
     """Every named instant of a step on ranks that hold a part."""
-    first, last = part.span.start, part.span.stop - 1
     yield "loading", _loading
+    yield from instants_of_micro_batch(part)
+    yield from INSTANTS_BETWEEN
+
+
+def instants_of_micro_batch(part: Part) -> Iterator[tuple[str, Instant]]:
+    """Those within the forward and backward of a micro-batch, beside which others may be in flight."""
+    first, last = part.span.start, part.span.stop - 1
     yield f"forward of layer {last}", _forward_of_last_block
     if part.is_last:
         yield "end of forward", _end_of_forward
@@ -55,10 +59,6 @@ def instants(part: Part) -> Iterator[tuple[str, Instant]]:
     yield f"backward of layer {first}", _backward_of_first_block
     if part.is_first:
         yield "backward of the embedding", _backward_of_embedding
-    yield "sum of gradients over replicas", _sum_over_replicas
-    yield "optimizer step", _optimizer_step
-    yield "evaluation", _evaluation
-    yield "saving", _saving
 
 
 def _loading(scene: Scene) -> Alive:
@@ -81,20 +81,20 @@ def _evaluation(scene: Scene) -> Alive:
     """A forward that keeps nothing: the widest place of one block, or the logits."""
     work = scene.work
     alive = _between(scene, gradients=scene.holding.gradients if work.replicated else 0)
-    in_block = 2 * block_input_bytes(work.block, work.setting) + 3 * work.block.mlp_width * work.types.compute
+    in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
     _add(alive, "activations", scene.tokens * in_block)
     _add(alive, "logits", logits_forward(scene) if scene.part.is_last else 0)
     _add(alive, "communication", gathered(scene, blocks_beside_kept=2))
-    _add(alive, "temporary", computed_weights(work))
+    _add(alive, "temporary", work.computed_weights)
     return alive
 
 
 def _saving(scene: Scene) -> Alive:
     """Trained tensors are brought together one at a time."""
-    work, inventory = scene.work, scene.part.inventory
+    work = scene.work
     alive = _between(scene, gradients=scene.holding.gradients if work.replicated else 0)
     layout = work.execution.layout
-    largest = max(inventory.block.largest_trained, inventory.root.largest_trained) * layout.tp
+    largest = scene.part.largest_trained * layout.tp
     _add(alive, "temporary", largest * work.types.trainable if work.sharded or layout.tp > 1 else 0)
     return alive
 
@@ -116,22 +116,36 @@ def _during(scene: Scene, *, gradients: float | None = None) -> Alive:
     if gradients is None:
         gradients = scene.holding.gradients if scene.whole else 0
     alive = _between(scene, gradients=gradients)
-    others = scene.flight.pairs - 1
-    if others:
-        _add(alive, "activations", others * (_saved_by_blocks(scene, len(scene.part.span)) + _shared(scene)))
-        _add(alive, "temporary", others * kept_casts(scene, blocks=len(scene.part.span)))
-        if scene.part.is_last:
-            _add(alive, "activations", (scene.flight.heads - 1) * _saved_by_head(scene))
-            _add(alive, "logits", (scene.flight.heads - 1) * log_probabilities(scene))
+    for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
+        if count:
+            for part, kept in of_one(scene).items():
+                _add(alive, part, count * kept)
     _add(alive, "communication", _messages(scene) + _keys_of_others(scene))
     return alive
+
+
+def of_a_pair(scene: Scene) -> Alive:
+    """What a stage keeps of one more micro-batch in flight, without what its head keeps."""
+    blocks = len(scene.part.span)
+    return {
+        "activations": _saved_by_blocks(scene, blocks) + _shared(scene),
+        "temporary": kept_casts(scene, blocks=blocks),
+        "communication": _kept_messages(scene),
+    }
+
+
+def of_a_head(scene: Scene) -> Alive:
+    """What the last stage's head and loss keep of one more micro-batch in flight."""
+    if not scene.part.is_last:
+        return {}
+    return {"activations": _saved_by_head(scene), "logits": log_probabilities(scene)}
 
 
 def _forward_of_last_block(scene: Scene) -> Alive:
     alive, blocks = _during(scene), len(scene.part.span)
     kept = _saved_by_blocks(scene, blocks - 1, skips=False) + scene.tokens * scene.work.saved_whole
     _add(alive, "activations", kept + _shared(scene))
-    _add(alive, "temporary", weight_casts(scene, blocks=blocks) + computed_weights(scene.work))
+    _add(alive, "temporary", weight_casts(scene, blocks=blocks) + scene.work.computed_weights)
     # The buffer the unit arrived in and the weights copied out of it are alive together.
     _add(alive, "communication", gathered(scene, blocks_beside_kept=2))
     return alive
@@ -192,8 +206,7 @@ def _backward_of_first_block(scene: Scene) -> Alive:
     _add(alive, "activations", _of_one_block(scene))
     _add(alive, "temporary", weight_casts(scene, blocks=1, head=False) + _inside_block(scene))
     # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
-    kept_by_others = scene.flight.pairs > 1
-    _add(alive, "communication", gathered(scene, blocks_beside_kept=1, keeps=kept_by_others))
+    _add(alive, "communication", gathered(scene, blocks_beside_kept=1, keeps=scene.fills))
     _add(alive, "communication", whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block))
     return alive
 
@@ -201,7 +214,7 @@ def _backward_of_first_block(scene: Scene) -> Alive:
 def _backward_of_embedding(scene: Scene) -> Alive:
     work, part = scene.work, scene.part
     alive = _during(scene, gradients=scene.holding.gradients)
-    _add(alive, "activations", scene.tokens * block_input_bytes(work.block, work.setting))
+    _add(alive, "activations", scene.tokens * work.block_input)
     if work.sharded:
         # Whole gradients of the root in the compute type, copied into the float32 buffer that is reduced.
         whole = part.inventory.root.trained_elements
@@ -219,14 +232,17 @@ def _add(alive: Alive, part: str, count: float) -> None:
 
 
 def _messages(scene: Scene) -> float:
-    """Between pipeline stages: what came in and goes out, kept for each pair in flight, and what is under way."""
-    layout, part = scene.work.execution.layout, scene.part
-    if layout.pp == 1:
+    """Between pipeline stages: what came in and goes out of the pair at work, and what is under way."""
+    if scene.work.execution.layout.pp == 1:
         return 0
+    return _kept_messages(scene) + _MESSAGES * scene.tokens * scene.work.model.hidden_size * scene.work.types.compute
+
+
+def _kept_messages(scene: Scene) -> float:
+    """What a stage received for a micro-batch, and what it made of it, both kept until the gradients have passed."""
+    work, part = scene.work, scene.part
     kept = (not part.is_first) + (not part.is_last)
-    return (
-        scene.tokens * scene.work.model.hidden_size * scene.work.types.compute * (scene.flight.pairs * kept + _MESSAGES)
-    )
+    return kept * scene.tokens * work.model.hidden_size * work.types.compute
 
 
 def _keys_of_others(scene: Scene) -> float:
@@ -243,8 +259,8 @@ def _saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     """What so many blocks keep; the model's first block need not keep what only the embedding's gradient needs."""
     work = scene.work
     saved = blocks * work.saved
-    if skips and scene.part.is_first and work.execution.gradient_checkpointing == "none":
-        saved -= unsaved_by_first_block(work.block, work.setting)
+    if skips and scene.part.is_first:
+        saved -= work.unsaved
     return scene.tokens * saved
 
 
@@ -276,11 +292,20 @@ def _of_one_block(scene: Scene) -> float:
     """A block in its backward: all it needs, saved or computed again, and the gradients inside it."""
     work = scene.work
     recomputed = work.execution.gradient_checkpointing != "none"
-    block_input = block_input_bytes(work.block, work.setting) if recomputed else 0.0
-    saved = work.saved_whole + block_input + backward_bytes(work.block, work.setting)
+    block_input = work.block_input if recomputed else 0.0
+    saved = work.saved_whole + block_input + work.block_backward
     return scene.tokens * saved + _shared(scene)
 
 
 def _inside_block(scene: Scene) -> float:
     """Weight-sized temporaries of a block's backward."""
-    return fresh_gradient(scene.work, scene.part.inventory.block.largest_trained) + computed_weights(scene.work)
+    return fresh_gradient(scene.work, scene.part.inventory.block.largest_trained) + scene.work.computed_weights
+
+
+#: Instants after the last backward of a step, when nothing is in flight.
+INSTANTS_BETWEEN: tuple[tuple[str, Instant], ...] = (
+    ("sum of gradients over replicas", _sum_over_replicas),
+    ("optimizer step", _optimizer_step),
+    ("evaluation", _evaluation),
+    ("saving", _saving),
+)

@@ -44,6 +44,16 @@ class Part:
         return self.inventory.num_blocks
 
     @cached_property
+    def mean_trained_matrices(self) -> float:
+        """Elements of trained matrices in the mean block."""
+        return self.inventory.over_blocks(lambda unit: unit.trained_matrix_elements) / max(1, self.num_blocks)
+
+    @cached_property
+    def largest_trained(self) -> int:
+        """Elements of the largest tensor with a gradient."""
+        return max(self.inventory.block.largest_trained, self.inventory.root.largest_trained)
+
+    @cached_property
     def head_elements(self) -> int:
         """Elements of the head's weight, which may be the embedding's; 0 where the head lies elsewhere."""
         name = "embedding" if self.inventory.tied else "head"

@@ -40,6 +40,7 @@ class Scene:
         head_tokens: positions whose logits are alive together.
         chunks: the head runs over several chunks of the positions.
         whole: all gradients exist already.
+        fills: others are in flight, so that kept gathered weights outlive the backward of one.
     """
 
     work: Work
@@ -49,6 +50,7 @@ class Scene:
     head_tokens: float
     chunks: bool
     whole: bool
+    fills: bool = False
 
     @property
     def part(self) -> Part:

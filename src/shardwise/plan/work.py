@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from shardwise.plan.activations import Setting, saved_bytes
+from shardwise.plan.activations import (
+    Setting,
+    backward_bytes,
+    block_input_bytes,
+    saved_bytes,
+    unsaved_by_first_block,
+)
 from shardwise.plan.inventory import Inventory
 from shardwise.plan.parts import sliced_shape
 from shardwise.plan.persistent import streams_weights
@@ -43,12 +50,12 @@ class Work:
         sequence = -(-self.job.data.max_length // self.execution.layout.cp)
         return self.execution.micro_batch_size * sequence
 
-    @property
+    @cached_property
     def sharded(self) -> bool:
         """Whether weights are gathered as they are needed, from other ranks or from the host."""
         return streams_weights(self.execution)
 
-    @property
+    @cached_property
     def replicated(self) -> bool:
         """Whether whole gradients live in the buckets of data parallelism, which DDP alone keeps."""
         layout = self.execution.layout
@@ -58,6 +65,37 @@ class Work:
     def accumulates(self) -> bool:
         """Whether gradients of an earlier micro-batch are alive in the last one's forward."""
         return self.execution.gradient_accumulation_steps > 1
+
+    @cached_property
+    def block_input(self) -> float:
+        """Bytes per token of the residual stream."""
+        return block_input_bytes(self.block, self.setting)
+
+    @cached_property
+    def block_backward(self) -> float:
+        """Bytes per token of gradients inside a block, above what it saved."""
+        return backward_bytes(self.block, self.setting)
+
+    @cached_property
+    def unsaved(self) -> float:
+        """Bytes per token that the model's first block need not keep."""
+        keeps_all = self.execution.gradient_checkpointing == "none"
+        return unsaved_by_first_block(self.block, self.setting) if keeps_all else 0.0
+
+    @cached_property
+    def computed_weights(self) -> float:
+        """Bytes of whole matrices that exist while one is used: dequantised ones, and those whose norm DoRA takes.
+
+        DoRA multiplies an identity by A and B, adds the product, scaled, to the weight, and takes norms of its rows.
+        """
+        matrices = [m for kind in self.block.kinds for m in kind.matrices if m.adaptable]
+        dequantised = normed = 0
+        if self.job.method == "qlora":
+            dequantised = max((m.rows * m.columns for m in matrices), default=0)
+        if self.inventory.dora:
+            adapted = (m for m in matrices if m.name in self.inventory.adapted)
+            normed = max((3 * m.rows * m.columns + m.columns**2 for m in adapted), default=0)
+        return (dequantised + normed) * self.types.compute
 
     @property
     def chunked(self) -> bool:
