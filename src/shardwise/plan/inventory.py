@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwise.plan.adapters import adapter_tensors, adapters_outside, check_targets, refuse_unforecast
-from shardwise.plan.tensors import NF4_BYTES, Cut, Place, Tensor
+from shardwise.plan.tensors import Cut, Place, Tensor
 from shardwise.plan.types import Types
 from shardwise.spec.flops import is_target
 from shardwise.spec.job import Job, Method
@@ -48,19 +48,13 @@ class Unit:
         return sum(tensor.elements for tensor in self.tensors if tensor.trained)
 
     @cached_property
-    def quantised_elements(self) -> int:
-        """Elements stored in NF4."""
-        return sum(tensor.elements for tensor in self.tensors if tensor.quantised)
-
-    @cached_property
     def trained_matrix_elements(self) -> int:
         """Elements of trained matrices."""
         return sum(t.elements for t in self.tensors if t.trained and t.columns > 1)
 
     def gathered_bytes(self, types: Types) -> float:
-        """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
-        quantised = self.quantised_elements
-        return (self.elements - quantised) * types.compute + quantised * NF4_BYTES
+        """Bytes of the whole weights when their shards are brought together."""
+        return sum(tensor.elements * tensor.gathered_bytes(types) for tensor in self.tensors)
 
     @cached_property
     def largest_trained(self) -> int:

@@ -70,7 +70,8 @@ class Peaks:
         for holding in self._fullest(e):
             part = holding.part
             # Chunks are a matter of the head.
-            place = (key, part.num_blocks, len(part.span), part.is_first, part.is_last and (1 + chunks))
+            stage = (part.num_blocks, len(part.span), part.is_first, part.is_last and 1 + chunks)
+            place = (key, stage, part.tp.start, holding.shards.start)
             if place not in self._between:
                 self._between[place] = self._lines_between(execution, holding, key=key)
             if place not in seen:
@@ -112,22 +113,26 @@ class Peaks:
         return tuple(highest(_line(scene, add(function, more)) for function in within))
 
     def _fullest(self, execution: Execution) -> tuple[Holding, ...]:
-        """The first rank of every part, which holds at least as much as the others of it."""
-        key = (execution.layout, execution.precision, execution.optimizer, execution.offload)
+        """The first rank of every part, which holds at least as much as the others of it.
+
+        Where states of small tensors are larger than those of large ones, any rank may be the fullest.
+        """
+        layout, first_only = execution.layout, execution.optimizer != "adamw_8bit"
+        key = (layout, execution.precision, execution.optimizer, execution.offload)
         if key not in self._holdings:
             types, momentum = TYPES[execution.precision], self._job.train.momentum > 0
             self._holdings[key] = tuple(
                 holding
-                for part in self._first_parts(execution.layout)
-                for holding in holdings(part, execution, types=types, momentum=momentum, first_only=True)
+                for part in self._parts_of(layout)
+                if part.tp.start == 0 or not first_only
+                for holding in holdings(part, execution, types=types, momentum=momentum, first_only=first_only)
             )
         return self._holdings[key]
 
-    def _first_parts(self, layout: Layout) -> tuple[Part, ...]:
+    def _parts_of(self, layout: Layout) -> tuple[Part, ...]:
         key = (layout.tp, layout.pp, layout.schedule)
         if key not in self._parts:
-            found = parts(self._model, self._inventory, layout)
-            self._parts[key] = tuple(part for part in found if part.tp.start == 0)
+            self._parts[key] = parts(self._model, self._inventory, layout)
         return self._parts[key]
 
 

@@ -60,6 +60,10 @@ class Tensor:
             return FLOAT32_BYTES
         return types.trainable if self.trained else types.frozen
 
+    def gathered_bytes(self, types: Types) -> float:
+        """Bytes of one element when all shards of it are brought together: in NF4 still, or in the compute type."""
+        return NF4_BYTES if self.quantised else types.compute
+
     @property
     def scale_bytes(self) -> int:
         """Bytes of scales and code books of all `count` tensors; sharding leaves them whole on every rank."""
