@@ -5,7 +5,7 @@ Nothing here imports torch. `train` starts the workers that do.
 
 from shardwise.api.comparing import compare
 from shardwise.api.looking import doctor, report
-from shardwise.api.planning import plan, write_plan
+from shardwise.api.planning import plan, timeline, write_plan, write_plan_page
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
@@ -38,7 +38,9 @@ __all__ = [
     "doctor",
     "plan",
     "report",
+    "timeline",
     "train",
     "verify",
     "write_plan",
+    "write_plan_page",
 ]

@@ -9,12 +9,15 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import InputError
+from shardwise.plan.drawing import timeline_of_plan
 from shardwise.plan.search import make_plan
+from shardwise.report.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
 from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
-from shardwise.spec.run import write_json
+from shardwise.spec.run import write_json, write_text
+from shardwise.spec.timeline import Timeline
 
 
 def plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Plan:
@@ -41,6 +44,30 @@ def write_plan(made: Plan, path: str | Path) -> None:
     """
     try:
         write_json(Path(path), made.to_json())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
+
+
+def timeline(made: Plan) -> Timeline | None:
+    """Who computes, who talks and who waits in a step of the chosen candidate; None where nothing fits.
+
+    Raises:
+        InputError: the plan was not made by this program.
+    """
+    try:
+        return timeline_of_plan(made)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"no timeline can be drawn of a plan written elsewhere: {error}") from None
+
+
+def write_plan_page(made: Plan, path: str | Path) -> None:
+    """Writes the plan as one self-contained page: memory, time and cost of every candidate, reasons, the timeline.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        write_text(Path(path), plan_html(made, timeline(made)))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
 

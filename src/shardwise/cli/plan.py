@@ -10,7 +10,7 @@ import typer
 from shardwise.cli.options import AsJson, Sets
 
 
-def plan(
+def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     job: Annotated[Path | None, typer.Argument(metavar="[JOB]", help="Job file (YAML); or state --model.")] = None,
     model: Annotated[str | None, typer.Option(help="Hub id, folder, config.json or catalogue name.")] = None,
     method: Annotated[str | None, typer.Option(help="full, lora or qlora.")] = None,
@@ -19,6 +19,8 @@ def plan(
     global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step over all GPUs.")] = None,
     sets: Sets = None,
     as_json: AsJson = False,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the plan as one self-contained page.")] = None,
     output: Annotated[Path | None, typer.Option(help="Write plan.json, for `shardwise train`.")] = None,
 ) -> None:
     """Say whether a job fits, on what layout, and how long a step takes. Exits 0: fits, 1: does not, 2: bad input."""
@@ -41,11 +43,19 @@ def plan(
     made = api.plan(job, overrides=[*given, *(sets or [])])
     if output is not None:
         api.write_plan(made, output)
+    if html is not None:
+        api.write_plan_page(made, html)
     if as_json:
         print_json(made.to_json())
     else:
         from shardwise.cli.plan_table import print_plan
 
-        print_plan(made, make_console())
+        console = make_console()
+        print_plan(made, console)
+        drawn = api.timeline(made) if timeline else None
+        if drawn is not None:
+            from shardwise.cli.timeline_text import print_timeline
+
+            print_timeline(drawn, console)
     if made.best is None:
         raise typer.Exit(1)

@@ -101,7 +101,7 @@ def ahead(stage: Stage) -> Piece:
     waited = message.outer_gather + min(gather, piece.seconds) if gather else message.outer_gather
     seconds = waited + n * max(gather, piece.seconds) if gather else waited + n * piece.seconds
     computing = n * piece.computing
-    return Piece(seconds, computing, _talking(n, piece, gather, seconds) - computing)
+    return Piece(seconds, computing, _busy(n, piece, gather, seconds) - computing)
 
 
 def back(stage: Stage) -> Piece:
@@ -120,10 +120,11 @@ def back(stage: Stage) -> Piece:
         period = max(b, again + reduce)
         seconds = loss + max(b, again) + (n - 2) * period + max(b, reduce) + tail
     computing = stage.loss.computing + n * piece.computing
-    return Piece(seconds, computing, _talking(n, piece, again + reduce, seconds - loss) + stage.loss.busy - computing)
+    busy = max(stage.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
+    return Piece(seconds, computing, busy - computing)
 
 
-def _talking(blocks: int, piece: Piece, message: float, seconds: float) -> float:
+def _busy(blocks: int, piece: Piece, message: float, seconds: float) -> float:
     """Seconds of a pass in which any kernel runs: a block's own, or those of the messages beside it."""
     idle = blocks * max(0.0, piece.seconds - max(piece.busy, message))
     return max(blocks * piece.busy, seconds - idle)

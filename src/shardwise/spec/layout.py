@@ -154,6 +154,11 @@ class Layout:
         return at.dp_replicate * self.dp_shard + at.dp_shard
 
     @property
+    def written(self) -> str:
+        """The axes that do something: `dp_shard=4 tp=2`."""
+        return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "one process"
+
+    @property
     def strategy(self) -> str:
         """The product's name for this layout: `single`, `ddp`, `fsdp`, ..., or a product such as `fsdp x tp`."""
         names = [name for name in (self._data_strategy(), self._pipeline_strategy()) if name]

@@ -1,0 +1,105 @@
+"""The timeline of one step for the terminal: a line for each GPU, a letter for what it does in each stretch of time."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from shardwise.spec.timeline import Lane, Span, Stream, Timeline
+from shardwise.units import format_seconds
+
+#: kind -> (letter, colour, word)
+LETTERS = {
+    "forward": ("F", "blue", "forward"),
+    "loss": ("L", "cyan", "head and loss"),
+    "backward": ("B", "magenta", "backward"),
+    "optimizer": ("O", "yellow", "optimizer"),
+    "exchange": ("x", "red", "exchanges slices"),
+    "gather": ("g", "green", "gathers weights"),
+    "reduce": ("r", "red", "reduces gradients"),
+    "send": ("s", "cyan", "sends"),
+}
+WAITS = "."
+MOST_LANES = 16
+
+
+def print_timeline(timeline: Timeline, console: Console) -> None:
+    """The whole timeline."""
+    console.print()
+    console.print(heading(timeline), style="bold")
+    for line in timeline_lines(timeline, width=console.width):
+        console.print(line, no_wrap=True, overflow="crop")
+    console.print(legend(timeline), style="dim")
+
+
+def heading(timeline: Timeline) -> str:
+    """What is seen, and how much of the step."""
+    whole = timeline.drawn_micro_batches == timeline.micro_batches
+    micros = "" if whole else f", {timeline.drawn_micro_batches} of its {timeline.micro_batches} micro-batches"
+    return f"one step of {timeline.strategy}{micros}: {format_seconds(timeline.seconds)} from left to right"
+
+
+def timeline_lines(timeline: Timeline, *, width: int) -> list[Text]:
+    """A line for each lane; a second one below it where messages run beside its computation."""
+    lanes = timeline.lanes[:MOST_LANES]
+    names = [f"GPU {_ranks(lane)}" for lane in lanes]
+    left = max(len("beside"), *map(len, names)) + 1
+    columns = max(20, width - left - 6)
+    lines: list[Text] = []
+    for lane, name in zip(lanes, names, strict=True):
+        share = f" {100 * timeline.computing_share(lane):3.0f} %"
+        lines.append(Text.assemble(name.ljust(left), _row(timeline, lane, columns=columns), share))
+        if _overlaps(timeline, lane):
+            lines.append(Text.assemble("beside".rjust(left - 1), " ", _drawn(timeline, lane, "links", columns)))
+    if len(timeline.lanes) > MOST_LANES:
+        lines.append(Text(f"... and {len(timeline.lanes) - MOST_LANES} more"))
+    return lines
+
+
+def _ranks(lane: Lane) -> str:
+    first, last = lane.ranks[0], lane.ranks[-1]
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def _overlaps(timeline: Timeline, lane: Lane) -> bool:
+    """Whether messages other than those from stage to stage run beside computation."""
+    return any(span.kind in ("gather", "reduce") for span in timeline.of(lane, "links"))
+
+
+def _row(timeline: Timeline, lane: Lane, *, columns: int) -> Text:
+    """What the GPU computes; where it does not, what it waits for."""
+    computing = kinds_by_column(timeline.of(lane, "compute"), seconds=timeline.seconds, columns=columns)
+    talking = kinds_by_column(timeline.of(lane, "links"), seconds=timeline.seconds, columns=columns)
+    return _letters([ahead or behind for ahead, behind in zip(computing, talking, strict=True)])
+
+
+def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text:
+    return _letters(kinds_by_column(timeline.of(lane, stream), seconds=timeline.seconds, columns=columns))
+
+
+def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[str | None]:
+    """The kind that fills most of each column; None where nothing fills a third of it."""
+    filled: list[dict[str, float]] = [{} for _ in range(columns)]
+    for span in spans:
+        first, last = (min(columns - 1, int(at / seconds * columns)) for at in (span.start, span.end))
+        for column in range(first, last + 1):
+            begin, end = column * seconds / columns, (column + 1) * seconds / columns
+            inside = min(end, span.end) - max(begin, span.start)
+            filled[column][span.kind] = filled[column].get(span.kind, 0.0) + max(0.0, inside)
+    least = seconds / columns / 3
+    return [max(one, key=lambda k: one[k]) if sum(one.values()) > least else None for one in filled]
+
+
+def _letters(kinds: list[str | None]) -> Text:
+    text = Text()
+    for kind in kinds:
+        letter, colour = LETTERS[kind][:2] if kind else (WAITS, "bright_black")
+        text.append(letter, style=colour)
+    return text
+
+
+def legend(timeline: Timeline) -> str:
+    """The letters that occur."""
+    kinds = {span.kind for span in timeline.spans}
+    words = [f"{letter} {word}" for kind, (letter, _, word) in LETTERS.items() if kind in kinds]
+    return "  ".join([*words, f"{WAITS} waits", "%: share of the time in which it computes"])

@@ -1,0 +1,71 @@
+"""Timeline: who computes, who talks and who waits during one optimizer step, as the planner lays it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["forward", "loss", "backward", "optimizer", "exchange", "gather", "reduce", "send"]
+Stream = Literal["compute", "links"]
+
+#: What runs on the GPU's own units; all else travels.
+COMPUTING: frozenset[Kind] = frozenset({"forward", "loss", "backward", "optimizer"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """One stretch of a rank's time, in seconds from the beginning of the step.
+
+    Attributes:
+        rank: the lowest of the ranks that do the same at the same time.
+        stream: `links` runs beside `compute`; `exchange` alone is waited for on the spot.
+        name: such as `backward of layer 3`.
+    """
+
+    rank: int
+    stream: Stream
+    kind: Kind
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Ranks that do the same at the same time."""
+
+    ranks: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """The one that spans name."""
+        return self.ranks[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One optimizer step.
+
+    Attributes:
+        strategy: as in the plan: `fsdp`, `mp`.
+        seconds: length of what is laid out.
+        micro_batches: of the step.
+        drawn_micro_batches: how many of them are laid out: enough to see how they follow each other.
+    """
+
+    strategy: str
+    seconds: float
+    micro_batches: int
+    drawn_micro_batches: int
+    lanes: tuple[Lane, ...]
+    spans: tuple[Span, ...]
+
+    def of(self, lane: Lane, stream: Stream) -> tuple[Span, ...]:
+        """The spans of one lane on one stream, in order of time."""
+        mine = (span for span in self.spans if span.rank == lane.rank and span.stream == stream)
+        return tuple(sorted(mine, key=lambda span: span.start))
+
+    def computing_share(self, lane: Lane) -> float:
+        """Share of the time in which a lane computes."""
+        mine = (span for span in self.of(lane, "compute") if span.kind in COMPUTING)
+        return sum(span.end - span.start for span in mine) / self.seconds

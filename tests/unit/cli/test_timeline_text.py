@@ -1,0 +1,68 @@
+"""The timeline on a terminal: a line for each GPU, letters where the time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shardwise.cli.timeline_text import heading, kinds_by_column, legend, timeline_lines
+from shardwise.spec.timeline import Kind, Lane, Span, Stream, Timeline
+from tests.unit.cli.conftest import Shardwise
+
+
+def span(rank: int, kind: Kind, start: float, end: float, stream: Stream = "compute") -> Span:
+    return Span(rank=rank, stream=stream, kind=kind, name=kind, start=start, end=end)
+
+
+def staircase() -> Timeline:
+    spans = (
+        span(0, "forward", 0, 10),
+        span(1, "forward", 10, 20),
+        span(1, "backward", 20, 30),
+        span(0, "backward", 30, 40),
+    )
+    lanes = (Lane(ranks=(0,)), Lane(ranks=(1, 2)))
+    return Timeline(strategy="mp", seconds=40, micro_batches=3, drawn_micro_batches=1, lanes=lanes, spans=spans)
+
+
+def test_a_column_has_the_letter_of_what_fills_most_of_it_and_a_dot_where_nothing_does() -> None:
+    spans = (span(0, "forward", 0, 12), span(0, "backward", 12, 20), span(0, "optimizer", 30, 40))
+    assert kinds_by_column(spans, seconds=40, columns=4) == ["forward", "backward", None, "optimizer"]
+
+
+def test_model_parallel_is_seen_as_a_staircase() -> None:
+    lines = [line.plain for line in timeline_lines(staircase(), width=53)]
+    assert lines == [
+        "GPU 0   " + "F" * 10 + "." * 19 + "B" * 10 + "  50 %",
+        "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 9 + "." * 10 + "  50 %",
+    ]
+    assert heading(staircase()) == "one step of mp, 1 of its 3 micro-batches: 40 s from left to right"
+    assert legend(staircase()).startswith("F forward  B backward  . waits")
+
+
+def test_gathers_stand_on_a_line_of_their_own_and_in_the_gaps_that_they_cause() -> None:
+    spans = (span(0, "gather", 0, 10, "links"), span(0, "forward", 10, 40), span(0, "gather", 10, 20, "links"))
+    timeline = Timeline(
+        strategy="fsdp", seconds=40, micro_batches=1, drawn_micro_batches=1, lanes=(Lane(ranks=(0,)),), spans=spans
+    )
+    above, below = (line.plain for line in timeline_lines(timeline, width=53))
+    assert above.split()[2].startswith("g" * 10 + "F")
+    assert below.split()[1].startswith("g" * 20 + ".")
+
+
+def test_plan_shows_the_timeline_where_it_is_asked_for(shardwise: Shardwise) -> None:
+    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
+    assert "one step of" not in shardwise(*asked).out
+    said = shardwise(*asked, "--timeline")
+    assert said.code == 0
+    assert "one step of ddp" in said.out
+    assert "GPU 0-3 FFF" in said.out
+
+
+def test_plan_writes_a_page_and_says_where_it_cannot(shardwise: Shardwise, tmp_path: Path) -> None:
+    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
+    assert shardwise(*asked, "--html", tmp_path / "plan.html").code == 0
+    assert "<h1>ddp fits on 4x RTX-6000-Ada</h1>" in (tmp_path / "plan.html").read_text()
+    (tmp_path / "file").touch()
+    said = shardwise(*asked, "--html", tmp_path / "file" / "plan.html")
+    assert said.code == 2
+    assert "cannot be written" in said.err

@@ -1,0 +1,85 @@
+"""The plan's page: safe, self-contained, and with the figures of the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwise.report.plan_charts import memory_bars, merged, timeline_chart
+from shardwise.report.plan_page import plan_html
+from shardwise.spec.timeline import Lane, Span, Timeline
+from tests.unit.cli.plans import candidate, nothing_fits, plan
+from tests.unit.report.test_html import ALLOWED, HOSTILE, Page, assert_safe
+
+LANES = (Lane(ranks=(0, 1)), Lane(ranks=(2, 3)))
+
+
+def span(rank: int, start: float, end: float, *, name: str = "forward of layer 0") -> Span:
+    return Span(rank=rank, stream="compute", kind="forward", name=name, start=start, end=end)
+
+
+def timeline(*spans: Span) -> Timeline:
+    return Timeline(strategy="pp", seconds=4.0, micro_batches=8, drawn_micro_batches=4, lanes=LANES, spans=spans)
+
+
+def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
+    source = plan_html(plan(), timeline(span(0, 0, 2), span(2, 2, 4)))
+    page = Page(source)
+    assert_safe(page, source)
+    for words in ("fsdp fits on 4x RTX-6000-Ada", "capacity 48.0 GiB", "chosen", "does not fit", "93 %", "$12.50"):
+        assert words in page.words
+    assert "it is the fastest of 2 that fit" in page.words
+    assert page.words.count("tp is not trained by this version") == 1
+    assert "4 of the step's 8 micro-batches are drawn" in page.words
+
+
+def test_a_plan_where_nothing_fits_has_a_page_too() -> None:
+    source = plan_html(replace(nothing_fits(), advice=("on 8x H100-SXM it fits",)), None)
+    page = Page(source)
+    assert_safe(page, source)
+    assert "Nothing fits on 4x RTX-6000-Ada" in page.words
+    assert "on 8x H100-SXM it fits" in page.words
+    assert "One step" not in page.words
+
+
+def test_names_of_strangers_become_text() -> None:
+    made = plan()
+    source = plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None)
+    assert_safe(Page(source), source)
+
+
+def test_what_is_planned_and_not_trained_says_so_at_the_top() -> None:
+    made = plan()
+    best = replace(made.candidates[0], not_trained=("method qlora is not trained by this version",))
+    words = Page(plan_html(replace(made, candidates=(best,)), None)).words
+    assert "planned, not trained by this version" in words
+
+
+def test_a_memory_bar_has_every_part_and_ends_inside_the_picture_however_much_is_needed() -> None:
+    made = plan().candidates[0]
+    huge = candidate(made.execution.layout, scale=1000.0)
+    drawn = Page(memory_bars([("small", made), ("huge", huge)], ident="m", width=900))
+    assert set(drawn.tags) <= ALLOWED
+    ends = [float(x) + float(w) for x, w in zip(_numbers(drawn, "x"), _numbers(drawn, "width"), strict=False)]
+    assert max(ends) <= 900
+    assert sum(value == "part weights" for _, value in drawn.attributes) == 2
+
+
+def _numbers(page: Page, name: str) -> list[str]:
+    return [value or "0" for key, value in page.attributes if key == name]
+
+
+def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:
+    words = Page(timeline_chart(timeline(span(0, 0, 2), span(2, 2, 3)), ident="t", width=900)).words
+    assert "GPU 0-1" in words
+    assert "50 %" in words
+    assert "GPU 2-3 computes 25 % of the time" in words
+
+
+def test_stretches_too_small_to_be_seen_are_drawn_as_one() -> None:
+    many = [span(0, i / 1000, (i + 1) / 1000, name=f"forward of layer {i}") for i in range(1000)]
+    found = merged(many, within=0.001)
+    assert len(found) < 400
+    assert found[0][1].startswith("forward of layer 0 to forward of layer")
+    assert (found[0][2], found[-1][3]) == (0.0, 1.0)
+    apart = [span(0, 0.0, 0.4), span(0, 0.5, 1.0)]
+    assert len(merged(apart, within=0.001)) == 2
