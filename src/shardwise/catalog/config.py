@@ -94,14 +94,14 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
 
 
 def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
-    """The language model's configuration, with what the whole says for it."""
+    """The language model's configuration, with what the whole says for it; its own model_type, where it names one."""
     part: Any = data.get("text_config")
     if not isinstance(part, dict):
         raise ModelError(
             Problem(where=file, message=f"text_config is {part!r}; expected the keys of the language model")
         )
     shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in data}
-    return {**shared, **cast(dict[str, Any], part), "model_type": kind}
+    return {"model_type": kind, **shared, **cast(dict[str, Any], part)}
 
 
 def _family(data: dict[str, Any], *, file: str) -> Family:

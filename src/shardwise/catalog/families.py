@@ -12,5 +12,5 @@ from shardwise.catalog.family import Family
 #: model_type -> its rules.
 FAMILIES: dict[str, Family] = {**LLAMA_KIN, **GPT, **LAYER_NORM, **EXPERTS, **SHARED}
 
-#: model_type of a model of text and images -> that of the language model in its `text_config`.
+#: model_type of a model of text and images -> that of the language model in its `text_config`, where that names none.
 TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}

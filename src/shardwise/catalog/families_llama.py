@@ -26,6 +26,7 @@ from shardwise.catalog.blocks import (
     never,
     no_norms,
     phi3_mlp,
+    plain_mlp,
     where,
     with_head_norms,
     with_whole_norms,
@@ -125,6 +126,19 @@ LLAMA_KIN: dict[str, Family] = {
         mlp=gated_mlp,
         norms=with_head_norms(LLAMA_NORMS),
         optional_window=True,
+    ),
+    "arcee": Family(
+        defaults={
+            **LLAMA_BIASES,
+            "hidden_size": 2560,
+            "intermediate_size": 18432,
+            "max_position_embeddings": 4096,
+            "hidden_act": "relu2",
+        },
+        attention=LLAMA_ATTENTION,
+        mlp=plain_mlp("mlp.up_proj", "mlp.down_proj", bias=flag("mlp_bias")),
+        norms=LLAMA_NORMS,
+        mlp_kind="plain",
     ),
     "seed_oss": Family(
         defaults={

@@ -44,6 +44,7 @@ ALSO = {
 VARIANTS = {
     "llama": [{"attention_bias": True, "mlp_bias": True}, {"num_key_value_heads": None, "head_dim": None}],
     "granite": [{"attention_bias": True, "mlp_bias": True}],
+    "arcee": [{"attention_bias": True, "mlp_bias": True}],
     "internlm3": [{"attention_bias": True, "mlp_bias": True}, {"qkv_bias": True, "bias": True}],
     "qwen2": [{"use_sliding_window": True, "max_window_layers": 2}],
     "qwen3": [{"attention_bias": True}],
@@ -229,6 +230,12 @@ def test_the_language_model_of_a_model_of_text_and_images_is_read(kind):
     whole = {"model_type": kind, "text_config": part, "torch_dtype": "bfloat16", "vision_config": {}}
     assert shape_from_data(whole, file="-").num_parameters == shape_from_data(part, file="-").num_parameters
     assert shape_from_data(whole, file="-").storage_dtype == "bfloat16"
+
+
+def test_a_language_model_of_another_family_than_usual_is_read_as_what_it_says_it_is():
+    part = small_config("llama")
+    whole = {"model_type": "gemma3", "text_config": part}
+    assert shape_from_data(whole, file="-").family == "llama"
 
 
 @pytest.mark.parametrize("config", CASES, ids=name_of)
