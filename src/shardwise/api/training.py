@@ -204,12 +204,12 @@ def _prepare(
     """Leaves in the run directory all that the workers read."""
     tell: Callable[[Update], None] = on_update or _tell_nobody
     tell(Planned(plan=chosen, run=run))
-    write_start(run, text=request.text, job=request.job, plan=chosen)
+    write_start(run, request, plan=chosen)
     known_before = known_data(run)
     tell(Phase(name="preparing data", total_steps=None, detail={}))
     prepare_data(run, module=programs.preparation)
     if known_data(run) != known_before:
         # Only now is it known how many steps there are and how long the sequences are, which rarely reach max_length.
         chosen = plan_for(request, cluster=cluster, known=known_data(run))
-        write_start(run, text=request.text, job=request.job, plan=chosen)
+        write_start(run, request, plan=chosen)
         tell(Planned(plan=chosen, run=run))

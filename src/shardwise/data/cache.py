@@ -26,6 +26,7 @@ from shardwise.data.fingerprint import FileState, file_state, sha256_of
 from shardwise.data.sources import Source
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job import Job
+from shardwise.spec.places import Places
 from shardwise.spec.run import sync_folder
 
 #: Raised whenever the meaning or the layout of prepared data changes.
@@ -41,7 +42,7 @@ def cache_root() -> Path:
     return Path(stated) if stated else Path.home() / ".cache" / "shardwise"
 
 
-def source_states(sources: Sequence[Source], *, root: Path) -> list[list[FileState]]:
+def source_states(sources: Sequence[Source], *, root: Path, places: Places) -> list[list[FileState]]:
     """The content of every file of every source.
 
     Raises:
@@ -53,7 +54,8 @@ def source_states(sources: Sequence[Source], *, root: Path) -> list[list[FileSta
         states.append([])
         for file in source.files:
             try:
-                states[-1].append(file_state(file.path, label=file.label, memory=root / "hashes"))
+                with places.blaming(*source.key):
+                    states[-1].append(file_state(file.path, label=file.label, memory=root / "hashes"))
             except DataError as error:
                 problems += error.problems
     if problems:

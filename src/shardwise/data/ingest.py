@@ -35,6 +35,7 @@ from shardwise.data.store import PreparedData
 from shardwise.data.tokens import Rules
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
 from shardwise.spec.job import Job
+from shardwise.spec.places import Places
 from shardwise.spec.run import write_json
 
 CHUNK_BYTES = (64 * 1024, 4 * 1024 * 1024)
@@ -53,6 +54,7 @@ class Preparation:
         states: of all files, train's first.
         tokenizer: the folder the model's tokenizer lies in.
         template: content of `data.chat_template`.
+        places: of the job's keys.
         num_workers: processes that read and tokenise; None is one per core, within reason.
     """
 
@@ -62,6 +64,7 @@ class Preparation:
     states: tuple[FileState, ...]
     tokenizer: Path
     template: str | None
+    places: Places
     limits: Limits
     num_workers: int | None = None
 
@@ -114,9 +117,12 @@ def ingest(asked: Preparation, *, into: Path) -> None:
         "rules": asdict(asked.rules),
         "limits": asdict(asked.limits),
     }
-    with Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits) as pool:
+    with asked.places.blaming("model"):
+        pool = Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits)
+    with pool:
         replies = _work(pool, asked, files, chunks, into=into)
-        check_untouched(asked.states, labels=[file.label for file in asked.files])
+        with asked.places.blaming("data", "path"):
+            check_untouched(asked.states, labels=[file.label for file in asked.files])
         _report_problems(asked, files, chunks, replies)
         shards = [Shard(stem=_stem(into, index), file=chunk.file) for index, chunk in enumerate(chunks)]
         parts = _parts(asked, shards, into=into)
@@ -232,15 +238,16 @@ def _write_part(
 
 
 def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
-    limit = f"every row was dropped as longer than max_length ({asked.job.data.max_length}); raise it"
     names = {"train": asked.train, "eval": asked.evaluation or asked.train}
     for part, count in counts.items():
         if count:
             continue
-        reason = limit
+        limit = asked.job.data.max_length
+        key, reason = "max_length", f"every row was dropped as longer than max_length ({limit}); raise it"
         if part == "train" and counts.get("eval") and not asked.evaluation:
-            reason = "eval_fraction leaves no row to train on; lower it or add rows"
-        raise DataError(Problem(where=", ".join(source.label for source in names[part]), message=reason))
+            key, reason = "eval_fraction", "eval_fraction leaves no row to train on; lower it or add rows"
+        with asked.places.blaming("data", key):
+            raise DataError(Problem(where=", ".join(source.label for source in names[part]), message=reason))
 
 
 def _template_in_force(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from shardwise.data.sources import Source, find_sources
 from shardwise.data.store import read_manifest
 from shardwise.errors import DataError, Problem, ShardwiseError
 from shardwise.spec.job import Job, SourceSpec, read_job
+from shardwise.spec.places import Places, read_places
 from shardwise.spec.run import RunDirectory, read_json, write_json
 
 VERSION = 1
@@ -52,10 +53,13 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
     """
     job = read_job(run.resolved)
     root = cache_root()
-    template = _template(job)
-    train, evaluation = _sources(job, root=root)
-    states = source_states(train + evaluation, root=root)
-    tokenizer = tokenizer_folder(job.model)
+    places = read_places(run)
+    with places.blaming("data", "chat_template"):
+        template = _template(job)
+    train, evaluation = _sources(job, root=root, places=places)
+    states = source_states(train + evaluation, root=root, places=places)
+    with places.blaming("model"):
+        tokenizer = tokenizer_folder(job.model)
     both = list(zip(train + evaluation, states, strict=True))
     key = cache_key(
         job,
@@ -74,6 +78,7 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
             states=tuple(state for group in states for state in group),
             tokenizer=tokenizer,
             template=template,
+            places=places,
             limits=limits or Limits(),
             num_workers=num_workers,
         )
@@ -104,31 +109,32 @@ def _template(job: Job) -> str | None:
         ) from None
 
 
-def _sources(job: Job, *, root: Path) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
+def _sources(job: Job, *, root: Path, places: Places) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
     """(train, evaluation); the problems of both at once."""
     if not job.data.path:
-        raise DataError("data.path is missing; name the rows to train on, for example path: chats.jsonl")
-    problems = [
-        Problem(where=spec.path, message="weight: means nothing under eval_path, where each row counts once; remove it")
-        for spec in job.data.eval_path
-        if spec.weight != 1
-    ]
-    problems += [
-        Problem(
-            where=spec.path, message=f"weight: {spec.weight:g} is too much; a row is seen {MAX_WEIGHT} times at most"
-        )
-        for spec in job.data.path
-        if spec.weight > MAX_WEIGHT
-    ]
+        message = "data.path is missing; name the rows to train on, for example path: chats.jsonl"
+        raise DataError(Problem(where=places.where("data", "path"), message=message))
+    problems = list(_wrong_weights(job, places))
     found: list[tuple[Source, ...]] = []
-    for specs in (job.data.path, job.data.eval_path):
+    for key, specs in (("path", job.data.path), ("eval_path", job.data.eval_path)):
         try:
-            found.append(find_sources(specs, fetch=lambda spec: _fetch(spec, root)))
+            found.append(find_sources(specs, fetch=lambda spec: _fetch(spec, root), key=key, places=places))
         except DataError as error:
             problems += error.problems
     if problems:
         raise DataError(problems)
     return found[0], found[1]
+
+
+def _wrong_weights(job: Job, places: Places) -> Iterator[Problem]:
+    for index, spec in enumerate(job.data.eval_path):
+        if spec.weight != 1:
+            message = f"data.eval_path: {spec.path}: weight: means nothing here, where each row counts once; remove it"
+            yield Problem(where=places.where("data", "eval_path", index, "weight"), message=message)
+    for index, spec in enumerate(job.data.path):
+        if spec.weight > MAX_WEIGHT:
+            message = f"{spec.path}: weight: {spec.weight:g} is too much; a row is seen {MAX_WEIGHT} times at most"
+            yield Problem(where=places.where("data", "path", index, "weight"), message=f"data.path: {message}")
 
 
 def _fetch(spec: SourceSpec, root: Path) -> tuple[Path, str]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job import RowFormat, SourceSpec
+from shardwise.spec.places import Key, Places
 
 Kind = Literal["jsonl", "json", "csv", "tsv", "parquet"]
 
@@ -41,11 +42,13 @@ class Source:
 
     Attributes:
         label: the path as the user wrote it.
+        key: where it stands in the job: `("data", "path", 0)`.
         num_ignored: files of a folder that hold no rows, by their suffix.
         note: what the user should know about where the rows come from, or "".
     """
 
     label: str
+    key: Key
     weight: float
     format: RowFormat
     files: tuple[SourceFile, ...]
@@ -57,17 +60,18 @@ class Source:
 Fetch = Callable[[SourceSpec], tuple[Path, str]]
 
 
-def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch) -> tuple[Source, ...]:
-    """The files behind each entry; hub ids go through `fetch`.
+def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places: Places) -> tuple[Source, ...]:
+    """The files behind each entry of `data.KEY`; hub ids go through `fetch`.
 
     Raises:
-        DataError: one problem per path that is missing, of an unknown kind or an empty folder.
+        DataError: one problem per path that is missing, of an unknown kind or an empty folder, at its place in the job.
     """
     sources: list[Source] = []
     problems: list[Problem] = []
-    for spec in specs:
+    for index, spec in enumerate(specs):
         try:
-            sources.append(_find(spec, fetch))
+            with places.blaming("data", key, index):
+                sources.append(_find(spec, fetch, key=("data", key, index)))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -75,7 +79,7 @@ def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch) -> tuple[Source, 
     return tuple(sources)
 
 
-def _find(spec: SourceSpec, fetch: Fetch) -> Source:
+def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
     path = Path(spec.path).expanduser()
     note, ignored = "", 0
     if path.is_dir():
@@ -90,7 +94,15 @@ def _find(spec: SourceSpec, fetch: Fetch) -> Source:
     if spec.name is not None and path.exists():
         message = f"name: {spec.name} chooses a configuration of a hub data set, but this is a local path; remove it"
         raise DataError(Problem(where=spec.path, message=message))
-    return Source(label=spec.path, weight=spec.weight, format=spec.format, files=files, num_ignored=ignored, note=note)
+    return Source(
+        label=spec.path,
+        key=key,
+        weight=spec.weight,
+        format=spec.format,
+        files=files,
+        num_ignored=ignored,
+        note=note,
+    )
 
 
 def _single_file(path: Path, *, label: str) -> SourceFile:

@@ -114,11 +114,12 @@ def check_present(request: Request) -> None:
 
 def _missing_files(request: Request) -> Iterator[Problem]:
     data = request.job.data
-    named = [("path", source.path) for source in data.path] + [("eval_path", source.path) for source in data.eval_path]
-    for key, path in named:
+    both = {"path": data.path, "eval_path": data.eval_path}
+    named = [(key, index, source.path) for key, sources in both.items() for index, source in enumerate(sources)]
+    for key, index, path in named:
         is_file = path.startswith(("/", ".", "~")) or path.lower().endswith(_FILE_ENDINGS)
         if is_file and not Path(path).expanduser().exists():
-            yield Problem(where=request.where("data", key), message=f"data.{key} names {path}, which does not exist")
+            yield Problem(where=request.where("data", key, index), message=f"data.{key} names {path}, which does not exist")
     if data.chat_template is not None and not Path(data.chat_template).is_file():
         message = f"data.chat_template names {data.chat_template}, which is no file; expected a Jinja template"
         yield Problem(where=request.where("data", "chat_template"), message=message)

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
 from shardwise.spec.job import HOW_IT_RUNS, Job, read_job
+from shardwise.spec.places import write_places
 from shardwise.spec.plan import Lengths, Plan
+from shardwise.spec.request import Request
 from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
 
 #: What may lie in a folder before its first run got far enough to be one.
@@ -85,10 +87,11 @@ def is_finished(run: RunDirectory) -> bool:
     return outcome.get("outcome") == "finished" and run.final.is_dir() and any(run.final.iterdir())
 
 
-def write_start(run: RunDirectory, *, text: str, job: Job, plan: Plan) -> None:
+def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
     """Writes what the workers start from; each file appears whole."""
-    write_text(run.job, text)
-    write_json(run.resolved, job.to_json())
+    write_text(run.job, request.text)
+    write_json(run.resolved, request.job.to_json())
+    write_places(run, request.places)
     write_json(run.plan, plan.to_json())
 
 

@@ -13,6 +13,7 @@ from shardwise.errors import HardwareError, InputError, JobError, ModelError, Pr
 from shardwise.spec.job import Job, parse_job, read_job
 from shardwise.spec.layout import Execution
 from shardwise.spec.located import Located, parse_yaml
+from shardwise.spec.places import dotted
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import read_json
 
@@ -59,12 +60,18 @@ class Request:
     located: Located
     overrides: tuple[Override, ...] = ()
 
-    def where(self, *path: str) -> str:
+    def where(self, *path: str | int) -> str:
         """`file:line`, or the flag, that a key's value came from."""
         for override in reversed(self.overrides):
             if override.path[: len(path)] == path or path[: len(override.path)] == override.path:
                 return override.where
         return self.located.where(path)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """`where` of every key that stands somewhere, by its dotted name."""
+        keys = {*self.located.lines, *(override.path for override in self.overrides)}
+        return {dotted(key): self.where(*key) for key in keys}
 
     @contextmanager
     def blaming(self, *path: str) -> Generator[None]:

@@ -54,6 +54,11 @@ class RunDirectory:
         return self.root / "resolved.yaml"
 
     @property
+    def places(self) -> Path:
+        """Where each key of the job stands in what the user wrote, for messages."""
+        return self.logs / "places.json"
+
+    @property
     def plan(self) -> Path:
         """Forecasts; the chosen candidate is what runs."""
         return self.root / "plan.json"

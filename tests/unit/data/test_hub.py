@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from shardwise.data.hub import tokenizer_folder
-from shardwise.data.sources import find_sources
+from shardwise.data.sources import Source, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job import SourceSpec
+from shardwise.spec.places import Places
 from tests.unit.data.helpers import write_jsonl
 
 pytest.importorskip("datasets", reason="the optional extra `hub` is not installed")
@@ -25,6 +26,7 @@ from pathlib import Path
 from shardwise.data.hub import fetch_hub_rows
 from shardwise.errors import DataError
 from shardwise.spec.job import SourceSpec
+from shardwise.spec.places import Places
 try:
     path, note = fetch_hub_rows(SourceSpec(**json.loads(sys.argv[1])), into=Path(sys.argv[2]))
 except DataError as error:
@@ -65,12 +67,15 @@ def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_n
         asked.append(spec.path)
         return tmp_path / "rows.parquet", "from the hub"
 
-    (source,) = find_sources([SourceSpec(path="openai/gsm8k", name="main")], fetch=fetch_nothing)
+    def find(spec: SourceSpec) -> tuple[Source, ...]:
+        return find_sources([spec], fetch=fetch_nothing, key="path", places=Places(by_key={}, file="job.yaml"))
+
+    (source,) = find(SourceSpec(path="openai/gsm8k", name="main"))
     assert asked == ["openai/gsm8k"]
     assert (source.files[0].kind, source.files[0].label, source.note) == ("parquet", "openai/gsm8k", "from the hub")
     for path in ("chats.jsonl", "no/such/folder", "../gone", "/gone"):
-        with pytest.raises(DataError, match=f"{path}: there is no such file or folder"):
-            find_sources([SourceSpec(path=path)], fetch=fetch_nothing)
+        with pytest.raises(DataError, match=f"job.yaml:1: data.path: {path}: there is no such file or folder"):
+            find(SourceSpec(path=path))
 
 
 def test_a_model_in_the_hub_cache_is_found_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Forty malformed files: each is named with its line, all at once, with exit code 2 and without a traceback."""
+"""Sixty malformed files, folders and settings: each is named with its line, all at once, with exit code 2 and without a traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.data import fingerprint
+from shardwise.data.prepare import prepare
 from shardwise.errors import DataError
+from shardwise.spec.places import write_places
+from shardwise.spec.run import RunDirectory
 from tests.unit.data.helpers import prepared, run_directory, write_jsonl
 
 GOOD = b'{"question": "q", "answer": "a"}\n'
@@ -115,3 +119,93 @@ def test_a_damaged_parquet_page_is_a_sentence(tmp_path: Path, plain_model: Path)
     path.write_bytes(bytes(content))
     with pytest.raises(DataError, match=rf"{path}:1\b.*"):
         prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+
+
+def _whole_files(folder: Path) -> dict[str, str]:
+    """Paths that are no file of rows at all -> what is said."""
+    (folder / "empty").mkdir()
+    (folder / "photos").mkdir()
+    (folder / "photos" / "a.png").write_bytes(b"x")
+    for name in ("rows.txt", "sheet.xlsx", "rows", "rows.jsonl.gz"):
+        (folder / name).write_bytes(GOOD)
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "linked").mkdir()
+    (folder / "linked" / "rows.jsonl").symlink_to(folder / "rows.txt")
+    (folder / "loop.jsonl").symlink_to(folder / "loop.jsonl")
+    return {
+        "absent.jsonl": "there is no such file or folder",
+        "empty": "is a folder without rows; expected files that end in .jsonl",
+        "photos": "is a folder without rows",
+        "rows.txt": "is of an unknown kind; expected a name that ends in .jsonl",
+        "sheet.xlsx": "is of an unknown kind",
+        "rows": "is of an unknown kind",
+        "rows.jsonl.gz": "is of an unknown kind",
+        "pipe.jsonl": "is not a regular file",
+        "linked": "is a link that leaves",
+        "loop.jsonl": "there is no such file or folder",
+    }
+
+
+def test_what_is_no_file_of_rows_is_named_with_the_line_of_the_job(tmp_path: Path, plain_model: Path) -> None:
+    said = _whole_files(tmp_path)
+    run = run_directory(tmp_path / "run", model=plain_model, data={"path": [str(tmp_path / name) for name in said]})
+    write_places(run, {f"data.path.{index}": f"job.yaml:{index + 5}" for index in range(len(said))})
+    with pytest.raises(DataError) as caught:
+        prepare(run)
+    for index, (problem, name) in enumerate(zip(caught.value.problems, said, strict=True)):
+        assert problem.where == f"job.yaml:{index + 5}"
+        assert problem.message.startswith(f"data.path: {tmp_path / name}")
+        assert said[name] in problem.message
+
+
+def test_a_file_that_may_not_be_read_is_named_with_the_line_of_the_job(
+    tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
+    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    write_places(run, {"data.path": "job.yaml:4"})
+
+    def refuse(path: str) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(fingerprint, "sha256_of", refuse)  # root may read whatever its mode says
+    with pytest.raises(DataError, match=rf"^job\.yaml:4: data\.path: {path}: cannot be read: Permission denied$"):
+        prepare(run)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("{path: ROWS, chat_template: FOLDER/rows.txt}", "data.chat_template: FOLDER/rows.txt: is not UTF-8 text"),
+        ("{path: ROWS, max_length: 2, over_long: drop}", "data.max_length: ROWS: every row was dropped"),
+        ("{path: ROWS, eval_fraction: 0.5}", "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
+        ("{path: {path: ROWS, weight: 1.0e+6}}", "data.path: ROWS: weight: 1e+06 is too much"),
+        ("{path: {path: ROWS, name: main}}", "data.path: ROWS: name: main chooses a configuration"),
+        ("{path: ROWS, eval_path: {path: ROWS, weight: 2.0}}", "data.eval_path: ROWS: weight: means nothing here"),
+    ],
+)
+def test_what_the_job_makes_of_good_rows_is_named_with_the_line_of_the_job(
+    tmp_path: Path, plain_model: Path, data: str, says: str
+) -> None:
+    (tmp_path / "rows.txt").write_bytes(b"\xff")
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a long one"}])
+    text = f"model: {plain_model}\n\ndata: {data.replace('ROWS', str(rows)).replace('FOLDER', str(tmp_path))}\n"
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    run.resolved.write_text(text)
+    with pytest.raises(DataError) as caught:
+        prepare(run)
+    expected = says.replace("ROWS", str(rows)).replace("FOLDER", str(tmp_path))
+    assert str(caught.value).startswith(f"{run.resolved}:3: {expected}")
+
+
+@pytest.mark.parametrize("damage", [None, "{"])
+def test_a_tokenizer_that_cannot_be_loaded_is_named_with_the_line_of_the_job(tmp_path: Path, damage: str | None) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
+    (tmp_path / "model").mkdir()
+    if damage is not None:
+        (tmp_path / "model" / "tokenizer.json").write_text(damage)
+    run = run_directory(tmp_path / "run", model=tmp_path / "model", data={"path": str(rows)})
+    write_places(run, {"model": "job.yaml:1"})
+    with pytest.raises(DataError, match=r"^job\.yaml:1: model: .*has no tokenizer that can be loaded"):
+        prepare(run)

@@ -319,12 +319,13 @@ def test_problems_of_paths_are_reported_together(tmp_path: Path, plain_model: Pa
         "pipe.jsonl: is not a regular file",
         "is a link that leaves",
         "good.jsonl: name: main chooses a configuration of a hub data set",
-        "good.jsonl: weight: means nothing under eval_path",
+        "good.jsonl: weight: means nothing here",
         "good.jsonl: weight: 1e+09 is too much; a row is seen 1000 times at most",
         "gone.jsonl: there is no such file or folder",
     ):
         assert expected in message
     assert caught.value.total == 9
+    assert all(problem.where == f"{tmp_path}/run/resolved.yaml:1" for problem in caught.value.problems)
 
 
 def test_a_job_without_data_is_refused(tmp_path: Path, plain_model: Path) -> None:
@@ -346,7 +347,8 @@ def test_the_command_ends_with_2_and_sentences_on_stderr(tmp_path: Path, plain_m
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "gone.jsonl")})
     done = run_command(run.root)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: {tmp_path}/gone.jsonl: there is no such file or folder\n"
+    where = f"{run.resolved}:1: data.path"
+    assert done.stderr == f"error: {where}: {tmp_path}/gone.jsonl: there is no such file or folder\n"
     with pytest.raises(JobError):
         prepare(run_directory(tmp_path / "bad", model=plain_model, data={"pth": "x"}))
 

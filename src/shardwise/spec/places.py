@@ -1,0 +1,68 @@
+"""Where each key of a run's job stands: kept in the run directory, so that a process that knows only that folder can
+still name the line that the user has to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from shardwise.errors import InputError, JobError, Problem
+from shardwise.spec.located import parse_yaml
+from shardwise.spec.run import RunDirectory, read_json, write_json
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Places by dotted keys: `data.path.0` -> `job.yaml:4`, or the `--set` that gave it."""
+
+    by_key: Mapping[str, str]
+    file: str
+
+    def where(self, *key: str | int) -> str:
+        """The place of a key, or of its nearest ancestor that stands somewhere."""
+        for end in range(len(key), -1, -1):
+            if (place := self.by_key.get(dotted(key[:end]))) is not None:
+                return place
+        return f"{self.file}:1"
+
+    @contextmanager
+    def blaming(self, *key: str | int) -> Generator[None]:
+        """Errors about what a key names, raised inside, begin with its place: `job.yaml:4: data.path: rows.txt: ...`."""
+        try:
+            yield
+        except InputError as error:
+            name = ".".join(part for part in key if isinstance(part, str))
+            problems = [Problem(where=self.where(*key), message=f"{name}: {problem}") for problem in error.problems]
+            raise type(error)(problems, total=error.total) from None
+
+
+def dotted(key: Key) -> str:
+    """A key as it is written down."""
+    return ".".join(map(str, key))
+
+
+def write_places(run: RunDirectory, by_key: Mapping[str, str]) -> None:
+    """Keeps the places of the job's keys."""
+    write_json(run.places, dict(by_key))
+
+
+def read_places(run: RunDirectory) -> Places:
+    """The places of the job's keys; in a folder without them, the lines of resolved.yaml."""
+    kept = read_json(run.places)
+    if kept is None:
+        return Places(by_key=_lines_of(run.resolved), file=str(run.resolved))
+    return Places(by_key={key: cast(str, place) for key, place in kept.items() if isinstance(place, str)}, file="job")
+
+
+def _lines_of(path: Path) -> dict[str, str]:
+    try:
+        located = parse_yaml(path.read_text(encoding="utf-8"), file=str(path))
+    except (OSError, JobError):
+        return {}
+    return {dotted(key): located.where(key) for key in located.lines}
