@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -131,4 +132,5 @@ def _remember(note: Path, state: FileState) -> None:
         temporary.write_text(json.dumps(asdict(state)), encoding="utf-8")
         temporary.replace(note)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()

@@ -119,7 +119,9 @@ def _missing_files(request: Request) -> Iterator[Problem]:
     for key, index, path in named:
         is_file = path.startswith(("/", ".", "~")) or path.lower().endswith(_FILE_ENDINGS)
         if is_file and not Path(path).expanduser().exists():
-            yield Problem(where=request.where("data", key, index), message=f"data.{key} names {path}, which does not exist")
+            yield Problem(
+                where=request.where("data", key, index), message=f"data.{key} names {path}, which does not exist"
+            )
     if data.chat_template is not None and not Path(data.chat_template).is_file():
         message = f"data.chat_template names {data.chat_template}, which is no file; expected a Jinja template"
         yield Problem(where=request.where("data", "chat_template"), message=message)

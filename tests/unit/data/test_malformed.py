@@ -1,4 +1,6 @@
-"""Sixty malformed files, folders and settings: each is named with its line, all at once, with exit code 2 and without a traceback."""
+"""Sixty malformed files, folders and settings: each is named with its line, all at once, with exit code 2 and without
+a traceback.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +202,9 @@ def test_what_the_job_makes_of_good_rows_is_named_with_the_line_of_the_job(
 
 
 @pytest.mark.parametrize("damage", [None, "{"])
-def test_a_tokenizer_that_cannot_be_loaded_is_named_with_the_line_of_the_job(tmp_path: Path, damage: str | None) -> None:
+def test_a_tokenizer_that_cannot_be_loaded_is_named_with_the_line_of_the_job(
+    tmp_path: Path, damage: str | None
+) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
     (tmp_path / "model").mkdir()
     if damage is not None:
