@@ -14,7 +14,7 @@ from shardwise.launch.accept import check_present, check_trainable, training_clu
 from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.first import run_first
-from shardwise.launch.folder import check_same_job, is_finished, known_data, run_of, write_start
+from shardwise.launch.folder import check_same_job, held_to, is_finished, known_data, run_of, write_start
 from shardwise.launch.follow import Phase, Step
 from shardwise.launch.joined import (
     Place,
@@ -80,7 +80,8 @@ def train(
 ) -> TrainResult:
     """Trains a job, or goes on where an earlier start of the same job in the same folder stopped.
 
-    Started by torchrun, Slurm or Kubernetes, the calling process becomes a worker and this does not return.
+    Started by torchrun, Slurm or Kubernetes, the calling process is one of the ranks: rank 0 comes back as if it had
+    started all of them, the others become workers and do not return.
 
     Args:
         job: a job, a job file, or a plan.json, whose chosen candidate is obeyed.
@@ -97,8 +98,7 @@ def train(
     place = place_in_group()
     if place is not None:
         return _join(job, overrides, place=place, on_update=on_update, programs=programs)
-    request = request_for(job, overrides)
-    run = run_of(request.job)
+    request, run = _asked(job, overrides)
     cluster, chosen = _accept(request, place=None)
     with locked(run) as lock:
         with request.blaming("output_dir"):
@@ -118,6 +118,13 @@ def train(
         return _result(run, outcome="finished")
 
 
+def _asked(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[Request, RunDirectory]:
+    """What is asked, and of which folder, whose run may have settled some of it."""
+    request = request_for(job, overrides)
+    run = run_of(request.job)
+    return held_to(run, request), run
+
+
 def _join(
     job: Job | str | Path,
     overrides: Sequence[str | Override],
@@ -130,8 +137,7 @@ def _join(
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place)
         become_worker(run, kind=kind, module=programs.worker)
-    request = request_for(job, overrides)
-    run = run_of(request.job)
+    request, run = _asked(job, overrides)
     take_back_word(run, place)
     with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)

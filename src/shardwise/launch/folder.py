@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,8 +11,11 @@ from shardwise.errors import JobError, Problem, RunDirectoryError
 from shardwise.spec.job import HOW_IT_RUNS, Job, read_job
 from shardwise.spec.places import write_places
 from shardwise.spec.plan import Lengths, Plan
-from shardwise.spec.request import Request
+from shardwise.spec.request import Request, restricted_to
 from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
+
+#: What `auto` becomes once in a run: it changes the result, so that no later start may choose again.
+SETTLED = ("precision", "optimizer")
 
 #: What may lie in a folder before its first run got far enough to be one.
 BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
@@ -38,7 +42,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
         ) from None
     if not _has_trained(run):
         return  # a start that came to nothing, such as one with a mistake in its job, claims no folder
-    difference = first_difference(before.to_json(), job.to_json())
+    difference = first_difference(before.to_json(), _holding_to(before, job).to_json())
     if difference is not None:
         name, old, new = difference
         raise RunDirectoryError(
@@ -81,6 +85,31 @@ def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, A
     return None
 
 
+def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
+    """The job with nothing left open: every default, and what each `auto` became."""
+    asked = job.to_json()
+    if plan.best is None:
+        return asked
+    return {**restricted_to(asked, plan.best.execution), "hardware": job.hardware or plan.hardware.get("name")}
+
+
+def held_to(run: RunDirectory, request: Request) -> Request:
+    """The request of a run that goes on: what changes the result and is left open stays as the run has settled it.
+
+    Mixed precision on one machine must not become float32 on the next because there `auto` means that.
+    """
+    try:
+        before = read_job(run.resolved)
+    except JobError:
+        return request  # none yet, or a damaged one, which `check_same_job` names
+    return replace(request, job=_holding_to(before, request.job)) if _has_trained(run) else request
+
+
+def _holding_to(before: Job, job: Job) -> Job:
+    settled = {name: getattr(before.train, name) for name in SETTLED if getattr(job.train, name) == "auto"}
+    return job.model_copy(update={"train": job.train.model_copy(update=settled)})
+
+
 def is_finished(run: RunDirectory) -> bool:
     """The run there has come to its end and its result lies in final/."""
     outcome = read_json(run.outcome) or {}
@@ -90,7 +119,7 @@ def is_finished(run: RunDirectory) -> bool:
 def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
     """Writes what the workers start from; each file appears whole."""
     write_text(run.job, request.text)
-    write_json(run.resolved, request.job.to_json())
+    write_json(run.resolved, _resolved(request.job, plan))
     write_places(run, request.places)
     write_json(run.plan, plan.to_json())
 

@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from shardwise.errors import InputError, JobError, Problem
 from shardwise.spec.located import parse_yaml
@@ -57,7 +56,7 @@ def read_places(run: RunDirectory) -> Places:
     kept = read_json(run.places)
     if kept is None:
         return Places(by_key=_lines_of(run.resolved), file=str(run.resolved))
-    return Places(by_key={key: cast(str, place) for key, place in kept.items() if isinstance(place, str)}, file="job")
+    return Places(by_key={key: place for key, place in kept.items() if isinstance(place, str)}, file="job")
 
 
 def _lines_of(path: Path) -> dict[str, str]:

@@ -50,7 +50,7 @@ class RunDirectory:
 
     @property
     def resolved(self) -> Path:
-        """The job with every default filled in, as JSON-compatible YAML."""
+        """The job with every default filled in and what each `auto` became, as JSON-compatible YAML."""
         return self.root / "resolved.yaml"
 
     @property

@@ -19,7 +19,7 @@ from shardwise.errors import (
     UnsupportedError,
     WorkerFailedError,
 )
-from shardwise.spec.job import read_job
+from shardwise.spec.job import LayoutSpec, read_job
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import CONFIG, JobMaker
@@ -37,10 +37,15 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(
     result = api.train(path, on_update=updates.append, programs=FAKE)
     assert (result.outcome, result.step) == ("finished", 3)
     assert result.run.job.read_text() == path.read_text()
-    assert read_job(result.run.resolved) == read_job(path)
     chosen = read_plan(result.run.plan).best
     assert chosen is not None
     assert chosen.execution.layout.world_size == 2
+    resolved = read_job(result.run.resolved)
+    assert resolved.data == read_job(path).data
+    assert isinstance(resolved.layout, LayoutSpec)
+    assert resolved.layout.to_layout() == chosen.execution.layout
+    assert (resolved.train.micro_batch_size, resolved.train.precision) == (chosen.execution.micro_batch_size, "fp32")
+    assert "auto" not in [*resolved.train.model_dump().values(), resolved.layout, resolved.hardware]
     assert result.run.report_json.exists()
     assert result.run.report_html.exists()
     assert isinstance(updates[0], api.Planned)
@@ -137,6 +142,23 @@ def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(
 
 
 @needs_torch
+@pytest.mark.parametrize("override", [[], ["data.path=FOLDER/photos"]])
+def test_a_path_without_rows_is_named_where_the_user_wrote_it(
+    make: Maker, job: JobMaker, tmp_path: Path, capfd: pytest.CaptureFixture[str], override: list[str]
+) -> None:
+    (tmp_path / "photos").mkdir()
+    path = job()
+    written = [text.replace("FOLDER", str(tmp_path)) for text in override]
+    path.write_text(path.read_text().replace("rows.jsonl", "photos"))
+    with pytest.raises(api.AlreadySaidError) as caught:
+        api.train(path, overrides=written, programs=api.Programs(worker="fake_worker"))
+    assert caught.value.exit_code == 2
+    place = f"--set {written[0]}" if written else f"{path}:2"
+    said = f"error: {place}: data.path: {tmp_path}/photos: is a folder without rows; expected files that end in"
+    assert [line.startswith(said) for line in capfd.readouterr().err.splitlines()] == [True]
+
+
+@needs_torch
 def test_preparation_that_is_killed_says_so(make: Maker, job: JobMaker) -> None:
     make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
     with pytest.raises(WorkerFailedError, match="data preparation was ended by signal 9"):
@@ -146,7 +168,7 @@ def test_preparation_that_is_killed_says_so(make: Maker, job: JobMaker) -> None:
 @needs_torch
 def test_a_job_made_by_a_program_is_written_down(make: Maker, job: JobMaker) -> None:
     result = api.train(read_job(job()), programs=FAKE)
-    assert read_job(result.run.job) == read_job(result.run.resolved)
+    assert read_job(result.run.job) == read_job(job())
 
 
 JOINING = """

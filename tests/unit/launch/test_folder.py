@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from shardwise.errors import RunDirectoryError
-from shardwise.launch.folder import check_same_job, first_difference, is_finished, known_data
+from shardwise.launch.folder import check_same_job, first_difference, held_to, is_finished, known_data
 from shardwise.launch.lock import locked
 from shardwise.spec.job import HOW_IT_RUNS, Job, job_from_data
 from shardwise.spec.plan import Lengths
+from shardwise.spec.request import Request, request_of_job
 from shardwise.spec.run import RunDirectory, append_line, write_json
 
 
@@ -58,6 +59,29 @@ def test_every_key_that_may_change_is_a_key_of_the_job() -> None:
         for part in name.split("."):
             assert part in at, name
             at = at[part]
+
+
+def request(asked: Job) -> Request:
+    return request_of_job(asked)
+
+
+def test_what_a_run_has_settled_stays_where_the_job_leaves_it_open(run: RunDirectory) -> None:
+    write_json(run.resolved, job(train={"precision": "mixed", "optimizer": "adamw"}).to_json())
+    assert held_to(run, request(job())).job.train.precision == "auto", "no step was taken, so nothing is settled"
+    append_line(run.metrics, {"step": 1, "loss": 2.0})
+    check_same_job(run, job())
+    held = held_to(run, request(job())).job.train
+    assert (held.precision, held.optimizer, held.micro_batch_size) == ("mixed", "adamw", "auto")
+    assert held_to(run, request(job(train={"precision": "bf16"}))).job.train.precision == "bf16"
+    with pytest.raises(RunDirectoryError, match=r'train\.precision = "mixed", and this job has "bf16"'):
+        check_same_job(run, job(train={"precision": "bf16"}))
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_folder_without_a_record_of_its_job_settles_nothing(run: RunDirectory, damage: str | None) -> None:
+    if damage is not None:
+        run.resolved.write_text(damage)
+    assert held_to(run, request(job())).job == job()
 
 
 def test_a_section_that_appears_is_a_difference() -> None:
