@@ -13,7 +13,7 @@ from shardwise.plan.inventory import take_inventory
 from shardwise.plan.passes import Stage
 from shardwise.plan.pieces import Piece, pieces_of
 from shardwise.plan.pipeline import walk
-from shardwise.plan.step import ending_of, send_seconds, stage_seconds, stages_of
+from shardwise.plan.step import Ending, endings_of, send_seconds, stage_seconds, stages_of
 from shardwise.plan.streams import Streams
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
@@ -63,8 +63,8 @@ def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
     shown = replace(work, execution=replace(work.execution, gradient_accumulation_steps=drawn))
     streams = Streams()
     ends = _pipeline(shown, streams) if layout.pp > 1 else _whole_model(shown, streams)
-    for stage, (rank, end) in enumerate(zip(_lane_ranks(layout), ends, strict=True)):
-        _ending(work, streams, stage=stage, rank=rank, end=end)
+    for rank, end, ending in zip(_lane_ranks(layout), ends, endings_of(work), strict=True):
+        _lay_ending(streams, ending, rank=rank, end=end)
     return Timeline(
         strategy=layout.strategy,
         seconds=streams.end,
@@ -183,9 +183,9 @@ def _link(streams: Streams, seconds: float, *, kind: Kind, name: str, not_before
     return streams.tasks[streams.add("links", seconds, name=name, kind=kind, not_before=not_before)].end
 
 
-def _ending(work: Work, streams: Streams, *, stage: int, rank: int, end: float) -> None:
-    """What follows a rank's last backward."""
-    for name, piece in ending_of(work, stage).pieces:
+def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> None:
+    """Lays out what follows a rank's last backward."""
+    for name, piece in ending.pieces:
         stream, kind = _LATE[name]
         streams.add(stream, piece.seconds, name=name, rank=rank, kind=kind, not_before=end)
         end += piece.seconds

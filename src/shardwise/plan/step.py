@@ -54,19 +54,18 @@ class Ending(NamedTuple):
 
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
-    """Every stage of the pipeline, which is one where there is none."""
+    """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
     spans = _blocks(work)
-    return tuple(
-        stage_of(
-            work,
-            pieces,
-            _messages(work, _outer(work, index), reduces=last_micro_batch),
-            blocks=blocks,
-            last=index == len(spans) - 1,
-            inside_hooks=work.sharded,
-        )
-        for index, blocks in enumerate(spans)
-    )
+    last = len(spans) - 1
+    made: dict[tuple[int, bool, bool], Stage] = {}
+    stages: list[Stage] = []
+    for index, blocks in enumerate(spans):
+        key = (blocks, index == 0, index == last)
+        if key not in made:
+            messages = _messages(work, _outer(work, index), reduces=last_micro_batch)
+            made[key] = stage_of(work, pieces, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
+        stages.append(made[key])
+    return tuple(stages)
 
 
 def _blocks(work: Work) -> tuple[int, ...]:
@@ -99,28 +98,28 @@ def _messages(work: Work, outer: Unit, *, reduces: bool) -> Messages:
 
 def step_of(work: Work) -> Step:
     """The time of one optimizer step."""
-    pieces = pieces_of(work)
+    pieces, layout, micros = pieces_of(work), work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
-    ahead, back = [stage.forward_pass() for stage in stages], [stage.backward_pass() for stage in stages]
-    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
-    endings = [ending_of(work, stage) for stage in range(layout.pp)]
+    passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
     if layout.pp > 1:
-        ends = rank_ends(
-            layout.schedule, stages=stage_seconds(stages), num_micro_batches=micros, send=send_seconds(work)
-        )
+        seconds = tuple(_seconds(stage, *passes[stage]) for stage in stages)
+        ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
     else:
-        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass() if work.replicated else back[0]
-        ends = (micros * ahead[0].seconds + (micros - 1) * back[0].seconds + final.seconds,)
-        back[0] = _averaged(back[0], final, micros)
-    seconds = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True)) + _host_seconds(work)
-    passes = [*ahead, *back]
-    computing = micros * sum(piece.computing for piece in passes) + sum(
-        piece.computing for ending in endings for _, piece in ending.pieces
-    )
-    busy = micros * sum(piece.busy for piece in passes) + sum(
-        piece.busy for ending in endings for _, piece in ending.pieces
-    )
-    return Step(seconds, computing / layout.pp, busy / layout.pp)
+        ahead, back = passes[stages[0]]
+        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass() if work.replicated else back
+        ends = (micros * ahead.seconds + (micros - 1) * back.seconds + final.seconds,)
+        passes[stages[0]] = (ahead, _averaged(back, final, micros))
+    endings = endings_of(work)
+    last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
+    pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
+    pieces_run += [(1, piece) for ending in endings for _, piece in ending.pieces]
+    computing = sum(times * piece.computing for times, piece in pieces_run) / layout.pp
+    busy = sum(times * piece.busy for times, piece in pieces_run) / layout.pp
+    return Step(last + _host_seconds(work), computing, busy)
+
+
+def _seconds(stage: Stage, ahead: Piece, back: Piece) -> StageSeconds:
+    return StageSeconds(ahead.seconds, back.seconds, stage.blocks * stage.weights)
 
 
 def _averaged(one: Piece, final: Piece, micros: int) -> Piece:
@@ -130,10 +129,7 @@ def _averaged(one: Piece, final: Piece, micros: int) -> Piece:
 
 def stage_seconds(stages: tuple[Stage, ...]) -> tuple[StageSeconds, ...]:
     """Stages as the pipeline sees them."""
-    return tuple(
-        StageSeconds(stage.forward_pass().seconds, stage.backward_pass().seconds, stage.blocks * stage.weights)
-        for stage in stages
-    )
+    return tuple(_seconds(stage, stage.forward_pass(), stage.backward_pass()) for stage in stages)
 
 
 def send_seconds(work: Work) -> float:
@@ -147,9 +143,14 @@ def _host_seconds(work: Work) -> float:
     return 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_STEP
 
 
-def ending_of(work: Work, pp: int) -> Ending:
-    """What the ranks at one pipeline coordinate do behind their last backward."""
-    trained = _trained_elements(work, pp)
+def endings_of(work: Work) -> tuple[Ending, ...]:
+    """What the ranks at each pipeline coordinate do behind their last backward."""
+    elements = _trained_elements(work)
+    made = {trained: _ending(work, trained) for trained in set(elements)}
+    return tuple(made[trained] for trained in elements)
+
+
+def _ending(work: Work, trained: float) -> Ending:
     named = (
         ("reduce gradients", _late_reduction(work, trained)),
         ("optimizer", _optimizer(work, trained)),
@@ -158,13 +159,14 @@ def ending_of(work: Work, pp: int) -> Ending:
     return Ending(tuple((name, piece) for name, piece in named if piece.seconds))
 
 
-def _trained_elements(work: Work, pp: int) -> float:
-    """Trained elements of a rank, were it not sharded over data ranks."""
+def _trained_elements(work: Work) -> list[float]:
+    """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
     layout, spans = work.execution.layout, _blocks(work)
-    stages = layout.stages_of(pp) if layout.pp > 1 else (0,)
-    blocks = sum(spans[stage] for stage in stages)
-    outer = sum(_outer(work, stage).trained_elements for stage in stages)
-    return (blocks * mean(work, lambda unit: unit.trained_elements) + outer) / layout.tp
+    block = mean(work, lambda unit: unit.trained_elements)
+    held = [blocks * block for blocks in spans]
+    for stage in {0, len(spans) - 1}:
+        held[stage] += _outer(work, stage).trained_elements
+    return [sum(held[stage] for stage in range(pp, len(spans), layout.pp)) / layout.tp for pp in range(layout.pp)]
 
 
 def _late_reduction(work: Work, trained: float) -> Piece:
