@@ -68,13 +68,15 @@ def _add_tokenizer(folder: Path, texts: list[str]) -> int:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> dict[str, Path]:
-    """`untied` and `tied` random Llamas."""
+    """`untied` and `tied` random Llamas of 3 blocks, and `deep` ones of 4."""
     texts = rows["train"].read_text().splitlines()
     folders: dict[str, Path] = {}
-    for name in ("untied", "tied"):
-        folder = tmp_path_factory.mktemp(name)
+    for name in ("untied", "tied", "deep untied", "deep tied"):
+        folder = tmp_path_factory.mktemp(name.replace(" ", "-"))
         size = _add_tokenizer(folder, texts)
-        folders[name] = toy_llama(folder, tied=name == "tied", vocab_size=size + 7)
+        blocks = 4 if name.startswith("deep") else 3
+        tied = name.endswith(" tied") or name == "tied"
+        folders[name] = toy_llama(folder, tied=tied, vocab_size=size + 7, num_hidden_layers=blocks)
     return folders
 
 

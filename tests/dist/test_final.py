@@ -33,16 +33,8 @@ def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> t
     journal = Journal(run=run, rank=built.world.rank)
     train(built, start=0, journal=journal, stop=StopFlag())
     model = built.model
-    save_final(
-        model.result,
-        run=run,
-        world=built.world,
-        journal=journal,
-        spread=model.spread,
-        types=model.types,
-        probe=PROBE,
-    )
-    return outcome(run, built), live_logits(model.spread, PROBE)
+    save_final(model, run=run, journal=journal, probe=PROBE)
+    return outcome(run, built), live_logits(model, PROBE)
 
 
 def _finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9) -> tuple[Path, Trained, torch.Tensor]:
@@ -175,15 +167,7 @@ def _save_a_model_that_moved(run: RunDirectory, chosen: Execution) -> str:
     save.live_logits = moved
     try:
         model = built.model
-        save_final(
-            model.result,
-            run=run,
-            world=built.world,
-            journal=journal,
-            spread=model.spread,
-            types=model.types,
-            probe=PROBE,
-        )
+        save_final(model, run=run, journal=journal, probe=PROBE)
     except SaveError as error:
         return str(error)
     return "it was saved"
@@ -204,15 +188,7 @@ def _fill_the_disk(run: RunDirectory, chosen: Execution) -> str:
     export.ModelFiles.add = full  # type: ignore[method-assign]
     model = built.model
     with pytest.raises(SaveError) as caught:
-        save_final(
-            model.result,
-            run=run,
-            world=built.world,
-            journal=Journal(run=run, rank=built.world.rank),
-            spread=model.spread,
-            types=model.types,
-            probe=PROBE,
-        )
+        save_final(model, run=run, journal=Journal(run=run, rank=built.world.rank), probe=PROBE)
     return str(caught.value)
 
 

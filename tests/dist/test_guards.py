@@ -120,9 +120,9 @@ def test_ranks_that_started_differently_refuse_and_name_the_difference(
 
 def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     built = composed(run, chosen)
-    check_layout(built.world, built.model.parameters)
+    check_layout(built.world, built.model.parameters, ownership=built.model.ownership)
     object.__setattr__(built.world, "layout", pretend)
-    return _sentence(GuardError, lambda: check_layout(built.world, built.model.parameters))
+    return _sentence(GuardError, lambda: check_layout(built.world, built.model.parameters, ownership=built.model.ownership))
 
 
 def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:

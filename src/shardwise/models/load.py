@@ -6,7 +6,7 @@ then filled, each from the part of the safetensors file that this rank keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +135,7 @@ def materialise(
     weights: Weights,
     device: torch.device,
     initialise: Callable[[str, tuple[int, ...]], torch.Tensor | None],
+    elsewhere: Iterable[str] = (),
 ) -> None:
     """Gives every meta parameter its values, each rank only its own slices.
 
@@ -144,6 +145,7 @@ def materialise(
         device: where the values go.
         initialise: (parameter name, global shape) -> the whole initial value of a parameter that the folder does not
             have (adapters), or None for one that it must have.
+        elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
 
     Raises:
         ModelError: the folder lacks a weight, has one too many, or one of another shape.
@@ -153,7 +155,9 @@ def materialise(
     stored = {id(p): _stored_name(p, weights, model) for p in places if fresh[id(p)] is None}
     shapes = {stored[id(p)]: tuple(p.parameter.shape) for p in places if id(p) in stored}
     aliases = {name for p in places for name in map(_base_name, p.names)}
-    check_names(weights, expected=shapes, ignored=aliases)
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    others = {_base_name(name) for name in elsewhere}
+    check_names(weights, expected=shapes, ignored=aliases | others | {name.removeprefix(prefix) for name in others})
     for place in places:
         whole = fresh[id(place)]
         _fill(

@@ -1,89 +1,121 @@
 """The order in which a model is spread. The order is the content of this file.
 
-    recompute -> compile -> shard -> materialise -> replicate
+    (split in stages) -> recompute -> compile -> shard -> materialise -> replicate
 
-The model does not know that it is parallel, and the loop does not know how: it calls the module that comes out, and
-asks `synchronise` whether gradients are to be reduced after this backward.
+The model does not know that it is parallel, and the loop does not know how: it asks what comes out for gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.parallel.ddp import apply_replication
+from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import World
+from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.shard import apply_sharding
+from shardwise.parallel.spread import Spread
+from shardwise.parallel.whole import WholeModel
 from shardwise.spec.layout import Execution
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
-    """A model that is spread.
+class Stage:
+    """A pipeline stage of this rank, or the whole model where there is one stage; parameters on the meta device.
 
     Attributes:
-        module: call this; it takes and returns what the root did.
-        gradient_divisor: what gradients are divided by when they are reduced over ranks; multiply the loss by it to
-            get their sum.
+        index: of the stage.
+        root: the module whose forward is called; holds all parameters.
+        blocks: its decoder blocks, the units of recompute, compilation and sharding.
+        width: elements of the residual stream.
+        tied: names, in `root`, of parameters that another stage holds a copy of.
     """
 
-    module: nn.Module
-    gradient_divisor: int
-
-    def synchronise(self, last: bool) -> AbstractContextManager[None]:
-        """Context of one micro-batch: replicated gradients are reduced once, after the last one.
-
-        Sharded gradients are reduced every time: what is saved by deferring them would be paid with a whole copy.
-        """
-        if isinstance(self.module, DistributedDataParallel) and not last:
-            return self.module.no_sync()  # pyright: ignore[reportReturnType]
-        return nullcontext()
+    index: int
+    root: nn.Module
+    blocks: Sequence[nn.Module]
+    width: int
+    tied: frozenset[str] = frozenset()
 
 
 def parallelize(
-    root: nn.Module,
+    stages: Sequence[Stage],
     *,
-    blocks: Sequence[nn.Module],
     execution: Execution,
     world: World,
     compute_dtype: torch.dtype,
     materialise: Callable[[], None],
 ) -> Spread:
-    """Spreads a model whose parameters are on the meta device.
+    """Spreads a model that was split in stages, and whose parameters are on the meta device.
 
     Args:
-        root: the module whose forward is called; holds all parameters.
-        blocks: its decoder blocks, the units of recompute, compilation and sharding.
+        stages: those of this rank, in order.
         execution: layout and options; the trainer has refused what is not supported before.
         world: the mesh.
-        compute_dtype: type in which sharded weights are gathered.
+        compute_dtype: type in which sharded weights are gathered and activations travel between stages.
         materialise: gives the (by then sharded) parameters their values.
     """
     layout = execution.layout
+    for stage in stages:
+        # Recompute first: it wraps the block's own forward, inside everything that gathers or compiles it.
+        apply_recompute(stage.blocks, execution.gradient_checkpointing)
 
-    # Recompute first: it wraps the block's own forward, inside everything that gathers or compiles it.
-    apply_recompute(blocks, execution.gradient_checkpointing)
+        # Compile per block, with the recomputation inside the graph and the gathers outside.
+        if execution.compile:
+            for block in stage.blocks:
+                block.compile()
 
-    # Compile per block, with the recomputation inside the graph and the gathers outside.
-    if execution.compile:
-        for block in blocks:
-            block.compile()
-
-    # Shard on the meta device, so that no rank ever holds more than its own slices ...
-    if layout.weight_shards > 1:
-        apply_sharding(root, blocks=blocks, mesh=world.mesh, layout=layout, compute_dtype=compute_dtype)
+        # Shard on the meta device, so that no rank ever holds more than its own slices ...
+        if layout.weight_shards > 1:
+            apply_sharding(stage.root, blocks=stage.blocks, mesh=world.mesh, layout=layout, compute_dtype=compute_dtype)
 
     # ... which are read here.
     materialise()
 
-    # Replicate last: buckets are made of real gradients. (ZeRO-1 is this, with an optimizer that steps windows.)
-    if layout.weight_shards == 1 and layout.data_world_size > 1:
-        root = apply_replication(root, group=world.data_group, device=world.device)
+    # What backward leaves undone is composed of live parameters.
+    finish = _finish(stages, world=world)
+    if world.pipes is not None:
+        return Pipeline(
+            stages={stage.index: stage.root for stage in stages},
+            pipes=world.pipes,
+            world=world,
+            width=stages[0].width,
+            dtype=compute_dtype,
+            gradient_divisor=_divisor(world),
+            finish=finish,
+        )
 
-    return Spread(module=root, gradient_divisor=layout.data_world_size)
+    # Replicate last: buckets are made of real gradients. (ZeRO-1 is this, with an optimizer that steps windows.)
+    (stage,) = stages
+    root = stage.root
+    if _buckets_replicate(world):
+        root = apply_replication(root, group=world.data_group, device=world.device)
+    return WholeModel(module=root, world=world, gradient_divisor=_divisor(world), finish=finish)
+
+
+def _buckets_replicate(world: World) -> bool:
+    """Whether DDP adds gradients up: where data is the only thing that differs between ranks."""
+    layout = world.layout
+    return layout.weight_shards == 1 and layout.world_size == layout.data_world_size > 1
+
+
+def _divisor(world: World) -> int:
+    """What DDP or FSDP divide gradients by when they add them up."""
+    divides = world.layout.weight_shards > 1 or _buckets_replicate(world)
+    return world.layout.data_world_size if divides else 1
+
+
+def _finish(stages: Sequence[Stage], *, world: World) -> Finish:
+    named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
+    replicated = world.layout.weight_shards == 1 and world.layout.data_world_size > 1
+    return Finish(
+        trained=tuple(p for _, _, p in named),
+        tied=tuple(p for stage, name, p in named if name in stage.tied),
+        ends=world.pipes.ends if world.pipes is not None else None,
+        replicas=world.data_group if replicated and not _buckets_replicate(world) else None,
+    )

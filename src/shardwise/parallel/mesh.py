@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import cast
 
@@ -25,12 +26,40 @@ TIMEOUT = timedelta(minutes=60)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pipes:
+    """Groups for messages between stages.
+
+    Each direction has a group of its own, and so has the way from the last rank round to the first: two ranks then
+    never wait for each other's message of another kind.
+
+    Attributes:
+        ranks: the pipeline's ranks, by coordinate.
+        groups: by (forward, round).
+        ends: the first and the last of the ranks; None on the others.
+    """
+
+    ranks: tuple[int, ...]
+    groups: dict[tuple[bool, bool], dist.ProcessGroup]
+    ends: dist.ProcessGroup | None
+
+    def rank_of(self, stage: int) -> int:
+        """The rank that holds a stage."""
+        return self.ranks[stage % len(self.ranks)]
+
+    def group(self, *, forward: bool, stage: int) -> dist.ProcessGroup:
+        """The group for what a stage sends to the next one (forward), or to the one before."""
+        around = (stage + 1 if forward else stage) % len(self.ranks) == 0
+        return self.groups[forward, around]
+
+
+@dataclass(frozen=True, kw_only=True)
 class World:
     """This process's place.
 
     Attributes:
         mesh: all axes of the layout.
         data_group: ranks that see different samples and hold the same slice of the model.
+        pipes: how this rank's stages reach their neighbours; None where there is one stage.
         control: a group over all ranks for small messages on the CPU, whatever moves the tensors.
     """
 
@@ -42,6 +71,13 @@ class World:
     mesh: DeviceMesh
     data_group: dist.ProcessGroup
     control: dist.ProcessGroup
+    pipes: Pipes | None = None
+
+    @property
+    def counts_loss(self) -> float:
+        """1 on the rank that adds a micro-batch's loss to the world's sum, 0 on its peers, which see the same one."""
+        at = self.layout.coordinates(self.rank)
+        return float(at.tp == 0 and at.cp == 0)
 
     @property
     def data_rank(self) -> int:
@@ -80,7 +116,31 @@ def join_world(layout: Layout) -> World:
         mesh=mesh,
         data_group=mesh["dp_replicate", "dp_shard"]._flatten("dp").get_group(),
         control=control,
+        pipes=_lay_pipes(layout, rank=rank) if layout.pp > 1 else None,
     )
+
+
+def _lay_pipes(layout: Layout, *, rank: int) -> Pipes:
+    """Groups of all pipelines, which every rank makes in the same order; those of this rank's own are kept."""
+    ways = [(forward, around) for forward in (True, False) for around in (False, True)]
+    ways = [way for way in ways if layout.num_stages > layout.pp or not way[1]]
+    every = [
+        Pipes(ranks=ranks, groups={way: _new_group(ranks) for way in ways}, ends=_new_group((ranks[0], ranks[-1])))
+        for ranks in pipelines(layout)
+    ]
+    mine = next(pipes for pipes in every if rank in pipes.ranks)
+    return mine if rank in (mine.ranks[0], mine.ranks[-1]) else replace(mine, ends=None)
+
+
+def pipelines(layout: Layout) -> list[tuple[int, ...]]:
+    """The ranks of each pipeline, first stage to last."""
+    places = [layout.coordinates(rank) for rank in range(layout.world_size)]
+    firsts = [place for place in places if place.pp == 0]
+    return [tuple(layout.rank(replace(first, pp=pp)) for pp in range(layout.pp)) for first in firsts]
+
+
+def _new_group(ranks: Sequence[int]) -> dist.ProcessGroup:
+    return cast(dist.ProcessGroup, dist.new_group(list(ranks), timeout=TIMEOUT))
 
 
 def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:

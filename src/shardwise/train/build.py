@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -18,14 +19,19 @@ from shardwise.errors import RunDirectoryError, UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter
 from shardwise.models.anatomy import find_anatomy
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
+from shardwise.models.stage import StagePlace, keep_stage
 from shardwise.models.weights import Weights
-from shardwise.parallel.apply import Spread, parallelize
+from shardwise.parallel.apply import Stage, parallelize
 from shardwise.parallel.mesh import World
+from shardwise.parallel.ownership import Ownership
+from shardwise.parallel.spread import Spread
 from shardwise.parallel.zero import stepped
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import HOW_IT_RUNS, Job
-from shardwise.spec.layout import Execution
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.model import ModelShape
 from shardwise.spec.run import RunDirectory, read_json
+from shardwise.spec.stages import stage_blocks
 from shardwise.spec.support import execution_refusals
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.export import Result
@@ -45,12 +51,14 @@ class TrainedModel:
     """A spread model and what is known about it.
 
     Attributes:
-        parameters: (Hugging Face name, parameter), each tensor once.
+        parameters: (Hugging Face name, parameter) of this rank, each tensor once.
+        ownership: which of them this rank counts.
     """
 
     spread: Spread
     types: Types
     result: Result
+    ownership: Ownership
 
     @property
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -66,6 +74,16 @@ class TrainedModel:
     def trainable(self) -> list[nn.Parameter]:
         """What training changes."""
         return [parameter for _, parameter in self.trained]
+
+    @property
+    def counted(self) -> list[nn.Parameter]:
+        """Those of them that this rank counts: over all ranks, every element once."""
+        return [p for name, p in self.parameters if p.requires_grad and self.ownership.counts(name, p)]
+
+    def set_training(self, training: bool) -> None:
+        """Switches dropout on or off."""
+        for module in self.spread.modules:
+            module.train(training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +111,8 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
         ModelError: the model folder cannot be used.
     """
-    reasons = execution_refusals(job, execution, model=read_model(job.model))
+    shape = read_model(job.model)
+    reasons = execution_refusals(job, execution, model=shape)
     if reasons:
         raise UnsupportedError("; ".join(reasons))
     types = TYPES[execution.precision]
@@ -101,32 +120,95 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     weights = Weights(source)
     config = read_config(source)
     source_dtype = _source_dtype(config)  # read now: building sets the configuration's type to the built one
+    parts = [
+        _part(job, execution, config=config, source=source, types=types, place=place)
+        for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
+    ]
+
+    def materialise_parts() -> None:
+        for part in parts:
+            materialise(
+                part.model,
+                weights=weights,
+                device=world.device,
+                initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
+                elsewhere=part.elsewhere,
+            )
+
+    spread = parallelize(
+        [part.stage for part in parts],
+        execution=execution,
+        world=world,
+        compute_dtype=types.compute,
+        materialise=materialise_parts,
+    )
+    result = Result(
+        model=parts[0].model,
+        adapters=parts[0].adapters,
+        source=source,
+        source_dtype=source_dtype,
+        parameters=[named for part in parts for named in part.model.named_parameters()],
+        chat_template=chat_template,
+    )
+    copies = frozenset(name for part in parts for name in part.copies)
+    return TrainedModel(spread=spread, types=types, result=result, ownership=Ownership(world=world, copies=copies))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The model, or the part of it that one stage holds, on the meta device.
+
+    Attributes:
+        stage: it, as it is to be spread.
+        elsewhere: names of the weights that were taken out of it.
+        copies: names of its weights that an earlier stage counts.
+    """
+
+    model: nn.Module
+    adapters: Any
+    stage: Stage
+    elsewhere: frozenset[str] = frozenset()
+    copies: frozenset[str] = frozenset()
+
+
+def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
+    """The stages at a coordinate of the pipeline axis."""
+    blocks = stage_blocks(shape, num_stages=layout.num_stages)
+    return [StagePlace(index=index, count=layout.num_stages, blocks=blocks[index]) for index in layout.stages_of(pp)]
+
+
+def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: Types, place: StagePlace) -> _Part:
+    config = copy.deepcopy(config)
     model = build_on_meta(config, attn_implementation=execution.attn_implementation)
     adapters = add_adapters(model, job.adapters, base_model=_base_model(job, source)) if job.adapters else None
     _set_types(model, types)
     anatomy = find_anatomy(model)
-    spread = parallelize(
-        LossModule(anatomy, types=types, kind=execution.loss),
-        blocks=list(anatomy.blocks),
-        execution=execution,
-        world=world,
-        compute_dtype=types.compute,
-        materialise=lambda: materialise(
-            model,
-            weights=weights,
-            device=world.device,
-            initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
-        ),
+    shared = _name_of(model, anatomy.embedding) if anatomy.tied and place.count > 1 else None
+    before = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if place.count > 1:
+        keep_stage(anatomy, place)
+    root = LossModule(
+        anatomy, types=types, kind=execution.loss, first_block=place.blocks.start, makes_loss=place.is_last
     )
-    result = Result(
+    ends = shared is not None and (place.is_first or place.is_last)
+    return _Part(
         model=model,
         adapters=adapters,
-        source=source,
-        source_dtype=source_dtype,
-        parameters=list(model.named_parameters()),
-        chat_template=chat_template,
+        stage=Stage(
+            index=place.index,
+            root=root,
+            blocks=[anatomy.blocks[index] for index in place.blocks],
+            width=config.hidden_size,
+            tied=frozenset({f"model.{shared}"}) if ends else frozenset(),
+        ),
+        elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
+        copies=frozenset({shared}) if shared is not None and place.is_last else frozenset(),
     )
-    return TrainedModel(spread=spread, types=types, result=result)
+
+
+def _name_of(model: nn.Module, embedding: nn.Module) -> str:
+    """The name of the embedding's weight."""
+    return next(name for name, parameter in model.named_parameters() if parameter is embedding.weight)
 
 
 def _base_model(job: Job, source: Path) -> str:
@@ -194,6 +276,7 @@ def build(
             parameters=model.parameters,
             stepped=steps.named,
             optimizer=optimizer,
+            ownership=model.ownership,
             fingerprint=_fingerprint(job, prepared),
             keep=job.train.save_total_limit,
         ),

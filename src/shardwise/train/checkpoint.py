@@ -24,6 +24,7 @@ from torch import nn
 from shardwise import __version__
 from shardwise.errors import ModelError, Problem
 from shardwise.parallel.mesh import World
+from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.durable import SaveError, file_fault, seal, staged, together
 from shardwise.train.guards import gather
@@ -43,6 +44,7 @@ class Checkpoints:
 
     Attributes:
         stepped: what the optimizer steps, by the names of the trained parameters.
+        ownership: which pieces this rank writes.
         fingerprint: of the job and data; a checkpoint of another one is not loaded.
         keep: how many committed checkpoints stay, or None for all.
     """
@@ -53,6 +55,7 @@ class Checkpoints:
     parameters: list[tuple[str, nn.Parameter]]
     stepped: list[tuple[str, nn.Parameter]]
     optimizer: torch.optim.Optimizer
+    ownership: Ownership
     fingerprint: str
     keep: int | None
 
@@ -89,13 +92,10 @@ class Checkpoints:
         )
 
     def _owned_pieces(self) -> list[Piece]:
-        """Pieces this rank writes: of replicas, only the first one writes."""
-        at = self.world.layout.coordinates(self.world.rank)
-        if at.dp_replicate:
-            return []
-        pieces = weight_pieces(self.parameters) + optimizer_pieces(self.stepped, self.optimizer)
-        # What is not sharded (AdamW's step counts) is written by the first shard alone.
-        return [p for p in pieces if p.local.numel() and not (at.dp_shard and tuple(p.local.shape) == p.shape)]
+        """Pieces this rank writes: of what several ranks hold alike, only one writes."""
+        weights = weight_pieces(self.parameters, counted=self.ownership.counts)
+        states = optimizer_pieces(self.stepped, self.optimizer, counted=self.ownership.counts)
+        return [piece for piece in (*weights, *states) if piece.local.numel()]
 
     def _manifest(self, step: int, written: list[dict[str, Any]]) -> dict[str, Any]:
         tensors: dict[str, Any] = {}

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from shardwise.data.batches import GlobalBatch
 from shardwise.errors import ShardwiseError
+from shardwise.models.load import local_window
 from shardwise.parallel.mesh import World
+from shardwise.parallel.ownership import Ownership, local_part
 from shardwise.spec.layout import rows_of_shard
 
 T = TypeVar("T")
@@ -52,64 +54,71 @@ def agree(world: World, facts: dict[str, Any]) -> None:
 _WHOLE_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def checksums(parameters: Iterable[tuple[str, nn.Parameter]]) -> tuple[int, ...]:
-    """One sum over the bits of each trained parameter that this rank holds, taken on its device.
+def checksums(parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[tuple[str, tuple[int, ...]], int]:
+    """(name, offsets) -> one sum over the bits of what this rank holds of each trained parameter.
 
-    Replicas that are alike have like sums; one differing bit changes a sum. Nothing is copied off the device but the
-    sums, so that it can be done often.
+    What is alike has like sums; one differing bit changes a sum. Sums are taken on the device, and nothing else is
+    copied off it, so that it can be done often.
     """
-    sums: list[torch.Tensor] = []
-    for _, parameter in parameters:
-        if not parameter.requires_grad:
-            continue
-        local = (parameter.to_local() if isinstance(parameter, DTensor) else parameter).detach()
-        bits = local.contiguous().flatten().view(_WHOLE_TYPES[local.element_size()])
-        sums.append(bits.sum(dtype=torch.int64))
-    return tuple(torch.stack(sums).tolist()) if sums else ()
+    trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+    windows = [(name, local_window(parameter)[0]) for name, parameter in trained]
+    sums = [_bits(local_part(parameter)).sum(dtype=torch.int64) for _, parameter in trained]
+    return dict(zip(windows, torch.stack(sums).tolist(), strict=True)) if sums else {}
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().flatten().view(_WHOLE_TYPES[tensor.element_size()])
 
 
 def check_replicas(world: World, parameters: list[tuple[str, nn.Parameter]], *, when: str) -> None:
-    """Ranks that hold the same shard must hold the same bytes.
+    """Ranks that hold the same part of a weight must hold the same bytes, whichever axis makes them replicas.
 
     Raises:
-        GuardError: two replicas differ.
+        GuardError: two of them differ.
     """
-    if world.layout.data_world_size == world.layout.weight_shards:
-        return
+    if world.layout.world_size == world.layout.weight_shards:
+        return  # every part is held once
     mine = checksums(parameters)
     for rank, theirs in enumerate(gather(world, mine)):
-        if _shard_of(world, rank) == _shard_of(world, world.rank) and theirs != mine:
+        name = next((key[0] for key, value in theirs.items() if mine.get(key, value) != value), None)
+        if name is not None:
             raise GuardError(
-                f"{when}: rank {rank} and rank {world.rank} hold different trained weights, though they are replicas; "
-                "the run was stopped because each would train its own model"
+                f"{when}: rank {rank} and rank {world.rank} hold different trained weights in {name}, though they are "
+                "replicas; the run was stopped because each would train its own model"
             )
 
 
-def _shard_of(world: World, rank: int) -> tuple[int, ...]:
-    at = world.layout.coordinates(rank)
-    return (at.pp, 0 if world.layout.shards_states_only else at.dp_shard, at.cp, at.tp)
-
-
-def check_layout(world: World, parameters: list[tuple[str, nn.Parameter]]) -> None:
-    """Reads the layout back from live tensors: this rank must hold its rows of every weight, no more and no fewer.
+def check_layout(world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> None:
+    """Reads the layout back from live tensors: this rank must hold its part of every weight, no more and no fewer, and
+    all ranks together every element once.
 
     Raises:
-        GuardError: names the first weight of which this rank holds something else.
+        GuardError: names the first weight of which this rank holds something else, or says how much is missing.
     """
     for name, parameter in parameters:
-        _check_rows(world, name, parameter, degree=world.layout.weight_shards)
-
-
-def _check_rows(world: World, name: str, tensor: torch.Tensor, *, degree: int) -> None:
-    """The rows of a tensor that this rank holds must be those of its place among `degree` shards."""
-    layout = world.layout
-    index = layout.coordinates(world.rank).dp_shard if degree > 1 else 0
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    rows = rows_of_shard(tensor.shape[0], degree=degree, index=index)
-    if local.numel() != rows * math.prod(tensor.shape[1:]):
+        _check_part(world, name, parameter, shards=world.layout.weight_shards)
+    owned = [parameter for name, parameter in parameters if ownership.counts(name, parameter)]
+    mine = (sum(local_part(p).numel() for p in owned), _whole_elements(parameters, ownership=ownership))
+    held, whole = (sum(numbers) for numbers in zip(*gather(world, mine), strict=True))
+    if held != whole:
         raise GuardError(
-            f"rank {world.rank} holds {local.numel()} of the {tensor.numel()} elements of {name}; the layout "
-            f"{layout.strategy} gives it {rows} of {tensor.shape[0]} rows. What was asked is not what runs"
+            f"all ranks together hold {held} elements that they count, and the model has {whole}. What was asked is "
+            "not what runs"
+        )
+
+
+def _check_part(world: World, name: str, tensor: torch.Tensor, *, shards: int) -> None:
+    """What this rank holds of a tensor must be its place among `shards` of the slice that tensor parallelism leaves."""
+    layout, at = world.layout, world.layout.coordinates(world.rank)
+    shape = list(tensor.shape)
+    for dim in _sliced_dims(tensor):
+        shape[dim] = rows_of_shard(shape[dim], degree=layout.tp, index=at.tp)
+    shape[0] = rows_of_shard(shape[0], degree=shards, index=at.dp_shard if shards > 1 else 0)
+    held, expected = local_part(tensor).numel(), math.prod(shape)
+    if held != expected:
+        raise GuardError(
+            f"rank {world.rank} holds {held} of the {tensor.numel()} elements of {name}; the layout "
+            f"{layout.strategy} gives it {expected}. What was asked is not what runs"
         )
 
 
@@ -127,9 +136,42 @@ def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: li
         for name, parameter in stepped:
             for key, state in optimizer.state.get(parameter, {}).items():
                 if isinstance(state, torch.Tensor) and state.ndim:  # a count of steps has no rows
-                    _check_rows(world, f"the optimizer's {key} of {name}", state, degree=world.layout.dp_shard)
+                    _check_part(world, f"the optimizer's {key} of {name}", state, shards=world.layout.dp_shard)
 
     handle = optimizer.register_step_post_hook(check)
+
+
+def _sliced_dims(parameter: torch.Tensor) -> list[int]:
+    """The dims along which tensor parallelism slices a parameter."""
+    if not isinstance(parameter, DTensor):
+        return []
+    names = parameter.device_mesh.mesh_dim_names or ()
+    placed = zip(names, parameter.placements, strict=True)
+    return [placement.dim for name, placement in placed if name == "tp" and isinstance(placement, Shard)]
+
+
+def _whole_elements(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> int:
+    """Elements of the whole parameters here, on one rank of each stage; zero on the others."""
+    at = ownership.world.layout.coordinates(ownership.world.rank)
+    if any((at.dp_replicate, at.dp_shard, at.cp, at.tp)):
+        return 0
+    return sum(parameter.numel() for name, parameter in parameters if name not in ownership.copies)
+
+
+def check_peers(world: World, batch: GlobalBatch, checksums_by_rank: list[int]) -> None:
+    """Tensor- and pipeline-parallel peers must see the same rows: they compute parts of one forward.
+
+    Raises:
+        GuardError: two ranks of one share of the batch see different tokens.
+    """
+    shares: dict[int, tuple[int, int]] = {}
+    for rank, checksum in enumerate(checksums_by_rank):
+        other, known = shares.setdefault(world.layout.data_rank(rank), (rank, checksum))
+        if checksum != known:
+            raise GuardError(
+                f"step {batch.step}: rank {other} and rank {rank} compute parts of the same forward and see different "
+                "tokens. Ranks do not see the samples they should"
+            )
 
 
 def check_batches(world: World, batch: GlobalBatch) -> None:

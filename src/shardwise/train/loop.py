@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.train.build import Build
-from shardwise.train.guards import check_finite, check_replicas
+from shardwise.train.guards import check_finite, check_peers, check_replicas
 from shardwise.train.journal import Journal
 from shardwise.train.optim import clip_gradients, learning_rate
 from shardwise.train.signals import StopFlag
@@ -41,7 +41,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         rate = learning_rate(build.optimizer)
         with build.metrics.measuring():
             loss = build.step(batch)
-            norm = clip_gradients(build.model.trainable, max_norm=train_spec.max_grad_norm)
+            norm = clip_gradients(build.model.trainable, counted=build.model.counted, max_norm=train_spec.max_grad_norm)
             check_finite(
                 build.world,
                 step=batch.step,
@@ -55,7 +55,8 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             build.optimizer.zero_grad()
         journal.step = batch.step
         last = batch.step == total
-        pulse = build.metrics.pulse(stop=stop.number)
+        pulse = build.metrics.pulse(stop=stop.number, checksum=batch.checksum)
+        check_peers(build.world, batch, pulse.checksums)
         eval_loss = evaluate(build) if last or _due(batch.step, train_spec.eval_steps) else None
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         # The last step is saved too: what comes after it can still fail, and must not cost the training.
@@ -77,10 +78,10 @@ def evaluate(build: Build) -> float | None:
     """Loss per trained token over the evaluation data, the same for any number of ranks; None where there is none."""
     if build.evaluation is None:
         return None
-    build.model.spread.module.eval()
+    build.model.set_training(False)
     summed, tokens = 0.0, 0
     for batch in build.evaluation:
         summed += build.step.evaluate(batch)
         tokens += batch.trained_tokens
-    build.model.spread.module.train()
+    build.model.set_training(True)
     return summed / tokens

@@ -1,5 +1,8 @@
 """The loss: the sum of token losses of one micro-batch, as the root module of everything that is trained.
 
+A stage of a pipeline is the same module around its part of the model: hidden states go in where token ids do not, and
+come out where there is no head to make a loss with.
+
 A sum, because the division by the trained tokens of the whole global batch is the same on every layout only if nobody
 divides earlier. The root, because sharding gathers the embedding and the head when the root is called.
 """
@@ -47,41 +50,62 @@ class Targets:
 
 
 class LossModule(nn.Module):
-    """A causal language model that returns its summed token loss in float32, a scalar."""
+    """A causal language model that returns its summed token loss in float32, a scalar.
 
-    def __init__(self, anatomy: Anatomy, *, types: Types, kind: LossKind) -> None:
+    Args:
+        anatomy: of the model, or of what a stage keeps of it.
+        first_block: through which the residual stream enters.
+        makes_loss: the head is here; otherwise hidden states are returned.
+    """
+
+    def __init__(
+        self, anatomy: Anatomy, *, types: Types, kind: LossKind, first_block: int = 0, makes_loss: bool = True
+    ) -> None:
         super().__init__()
         self.model = anatomy.model
+        self._makes_loss = makes_loss
         self._types = types
         self._chunked = kind == "chunked" and anatomy.plain_head
         if types.autocasts:
-            anatomy.blocks[0].register_forward_pre_hook(self._cast_stream)
+            anatomy.blocks[first_block].register_forward_pre_hook(self._cast_stream)
 
     def forward(
-        self, *, input_ids: torch.Tensor, position_ids: torch.Tensor, targets: Targets | None = None
+        self,
+        *,
+        position_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
+        hidden: torch.Tensor | None = None,
+        targets: Targets | None = None,
     ) -> torch.Tensor:
         """Sums the loss over the trained positions; without targets, returns all logits instead.
 
         Args:
-            input_ids: [batch, length].
             position_ids: [batch, length]; they restart at 0 where a packed document begins, which is also what keeps
                 documents apart in attention.
+            input_ids: [batch, length]; None where `hidden` is given.
+            hidden: [batch, length, width], what the stage before this one returned.
             targets: which positions are trained, and towards which token.
         """
-        with torch.autocast(input_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
+        inputs = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
+        inputs["position_ids"] = position_ids
+        with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
+            if not self._makes_loss:
+                return self._hidden(inputs)
             if targets is not None and self._chunked:
-                return self._chunked_loss(input_ids, position_ids, targets)
-            logits = cast(Any, self.model)(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
+                return self._chunked_loss(inputs, targets)
+            logits = cast(Any, self.model)(**inputs, use_cache=False).logits
             if targets is None:
                 return logits
             return _token_losses(logits.flatten(0, 1).index_select(0, targets.positions), targets.tokens)
 
-    def _chunked_loss(self, input_ids: torch.Tensor, position_ids: torch.Tensor, targets: Targets) -> torch.Tensor:
-        """Only trained positions go through the head, a chunk at a time, computed again in backward."""
+    def _hidden(self, inputs: dict[str, Any]) -> torch.Tensor:
         model = cast(Any, self.model)
-        backbone, head = getattr(model, model.base_model_prefix), model.get_output_embeddings()
-        hidden = backbone(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
-        hidden, labels = hidden.flatten(0, 1).index_select(0, targets.positions), targets.tokens
+        return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
+
+    def _chunked_loss(self, inputs: dict[str, Any], targets: Targets) -> torch.Tensor:
+        """Only trained positions go through the head, a chunk at a time, computed again in backward."""
+        head = cast(Any, self.model).get_output_embeddings()
+        hidden, labels = self._hidden(inputs).flatten(0, 1).index_select(0, targets.positions), targets.tokens
         if len(labels) <= CHUNK_TOKENS:
             return _token_losses(head(hidden), labels)
         chunks = zip(hidden.split(CHUNK_TOKENS), labels.split(CHUNK_TOKENS), strict=True)

@@ -34,11 +34,13 @@ class Pulse:
         peak_memory_bytes: by rank.
         busy: share of the step in which the rank worked, by rank.
         stop: the signal some rank was asked to stop with, or 0.
+        checksums: of what each rank saw in the step, by rank.
     """
 
     peak_memory_bytes: list[int]
     busy: list[float]
     stop: int
+    checksums: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +113,17 @@ class Metrics:
                 return float("nan")
         return min(1.0, cpu_seconds / (self._seconds * torch.get_num_threads()))
 
-    def pulse(self, *, stop: int) -> Pulse:
-        """Exchanges this rank's figures, and whether it was asked to stop."""
-        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop], dtype=torch.float64)
+    def pulse(self, *, stop: int, checksum: int) -> Pulse:
+        """Exchanges this rank's figures, whether it was asked to stop, and a checksum below 2**53 of what it saw."""
+        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop, checksum], dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self._world.size)]
         dist.all_gather(everyone, mine, group=self._world.control)
         rows = [figures.tolist() for figures in everyone]
         return Pulse(
-            peak_memory_bytes=[int(peak) for peak, _, _ in rows],
-            busy=[busy for _, busy, _ in rows],
-            stop=int(max(stop for _, _, stop in rows)),
+            peak_memory_bytes=[int(peak) for peak, _, _, _ in rows],
+            busy=[busy for _, busy, _, _ in rows],
+            stop=int(max(stop for _, _, stop, _ in rows)),
+            checksums=[int(checksum) for _, _, _, checksum in rows],
         )
 
     def record(

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from shardwise.errors import UnsupportedError
+from shardwise.parallel.ownership import local_part
 from shardwise.spec.job import TrainSpec
 
 
@@ -45,18 +46,36 @@ def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_
     return get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=total_steps)
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], *, max_norm: float) -> float:
+def clip_gradients(parameters: Sequence[nn.Parameter], *, counted: Sequence[nn.Parameter], max_norm: float) -> float:
     """Scales gradients so that their one norm over all ranks is at most `max_norm`, and returns it unscaled.
 
-    Sharded gradients are summed over their mesh, replicated ones counted once. With `max_norm` 0, or where the norm is
-    not finite, nothing is scaled.
+    Squares are added in float32 within a tensor and in float64 over tensors and ranks, whatever type gradients have.
+    With `max_norm` 0, or where the norm is not finite, nothing is scaled.
+
+    Args:
+        parameters: all that this rank has gradients of.
+        counted: those of them that this rank counts, so that each element counts once in the world.
+        max_norm: the bound.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    total: torch.Tensor = nn.utils.get_total_norm(gradients)
-    norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
+    norm = math.sqrt(_sum_of_squares(_gradients(counted), device=parameters[0].device))
     if max_norm and math.isfinite(norm):
-        nn.utils.clip_grads_with_norm_(parameters, max_norm, torch.tensor(norm, device=total.device))
+        # The same small number as in torch's clip_grad_norm_.
+        torch._foreach_mul_(_gradients(parameters), min(1.0, max_norm / (norm + 1e-6)))
     return norm
+
+
+def _sum_of_squares(gradients: list[torch.Tensor], *, device: torch.device) -> float:
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    if gradients:
+        norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
+        total = torch.stack(list(norms)).double().square().sum()
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    return total.item()
+
+
+def _gradients(parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+    return [local_part(p.grad) for p in parameters if p.grad is not None]
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:

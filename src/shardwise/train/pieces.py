@@ -6,7 +6,7 @@ filled from whatever stored windows overlap it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,21 +40,34 @@ def piece(name: str, tensor: torch.Tensor) -> Piece:
     return Piece(name=name, shape=tuple(tensor.shape), offsets=offsets, local=local.detach())
 
 
-def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Piece]:
-    """What is trained; frozen weights stay in the model folder they came from."""
-    return [piece(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+Counted = Callable[[str, torch.Tensor], bool]
 
 
-def optimizer_pieces(stepped: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer) -> list[Piece]:
+def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]], *, counted: Counted | None = None) -> list[Piece]:
+    """What is trained; frozen weights stay in the model folder they came from.
+
+    Args:
+        parameters: by name.
+        counted: (parameter name, tensor) -> whether it is wanted; all are where it is left out.
+    """
+    return [piece(name, p) for name, p in parameters if p.requires_grad and (counted is None or counted(name, p))]
+
+
+def optimizer_pieces(
+    stepped: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer, *, counted: Counted | None = None
+) -> list[Piece]:
     """Optimizer states as `optimizer.STATE.PARAMETER`.
 
     Args:
         stepped: what the optimizer steps, by the names of the trained parameters.
+        optimizer: whose states.
+        counted: (parameter name, state) -> whether it is wanted; all are where it is left out.
     """
     found: list[Piece] = []
     for name, parameter in stepped:
         state: dict[str, Any] = optimizer.state.get(parameter, {})
-        found += [piece(f"optimizer.{key}.{name}", v) for key, v in state.items() if isinstance(v, torch.Tensor)]
+        tensors = ((key, value) for key, value in state.items() if isinstance(value, torch.Tensor))
+        found += [piece(f"optimizer.{key}.{name}", v) for key, v in tensors if counted is None or counted(name, v)]
     return found
 
 

@@ -14,40 +14,34 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch.distributed.tensor import DTensor
 
-from shardwise.parallel.apply import Spread
 from shardwise.parallel.mesh import World
+from shardwise.parallel.spread import Inputs
 from shardwise.spec.run import RunDirectory, write_json
+from shardwise.train.build import TrainedModel
 from shardwise.train.durable import seal, staged, together
 from shardwise.train.export import Files, Result, copy_tokenizer, files_of
 from shardwise.train.journal import Journal
 from shardwise.train.precision import Types, type_name
+from shardwise.train.whole import whole_tensors
 
 
-def save_final(
-    result: Result,
-    *,
-    run: RunDirectory,
-    world: World,
-    journal: Journal,
-    spread: Spread,
-    types: Types,
-    probe: torch.Tensor,
-) -> None:
+def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, probe: torch.Tensor) -> None:
     """Writes, verifies and commits `final/`.
 
     Args:
+        model: what is saved; every rank takes part.
         probe: token ids [1, length] on which live and reloaded logits are compared.
 
     Raises:
         SaveError: writing failed, or the reloaded folder is not the live model.
     """
+    world, result = model.ownership.world, model.result
     journal.enter("saving")
-    logits = live_logits(spread, probe)
+    logits = live_logits(model, probe)
     with staged(world, run.final) as folder:
         files = files_of(result, folder)
-        _gather(result, files, world=world)
+        _gather(model, files)
 
         def complete() -> None:
             files.finish()
@@ -56,7 +50,7 @@ def save_final(
 
         _first(world, complete, what="writing final/")
         journal.enter("verifying")
-        check = _Check(result=result, probe=probe, logits=logits, types=types)
+        check = _Check(result=result, probe=probe, logits=logits, types=model.types)
         _first(world, lambda: check.run(folder), what="verifying final/")
 
 
@@ -65,31 +59,29 @@ def _first(world: World, action: Callable[[], None], *, what: str) -> None:
     together(world, lambda: action() if world.is_first else None, what=what)
 
 
-@torch.no_grad()
-def live_logits(spread: Spread, probe: torch.Tensor) -> torch.Tensor:
+def live_logits(model: TrainedModel, probe: torch.Tensor) -> torch.Tensor:
     """Logits of the live model in evaluation mode, float32 on the CPU; every rank takes part."""
-    spread.module.eval()
-    device = next(spread.module.parameters()).device
+    device = model.ownership.world.device
+    model.set_training(False)
     ids = probe.to(device)
     positions = torch.arange(ids.shape[1], device=device).unsqueeze(0)
-    logits = spread.module(input_ids=ids, position_ids=positions)
-    spread.module.train()
+    logits = model.spread.logits(Inputs(input_ids=ids, position_ids=positions))
+    model.set_training(True)
     return logits.float().cpu()
 
 
-def _gather(result: Result, files: Files, *, world: World) -> None:
+def _gather(model: TrainedModel, files: Files) -> None:
     """Brings one parameter after the other together and gives it to rank 0's files.
 
     A disk that fails on rank 0 does not end the gathering, in which the others take part; all learn of it after.
     """
     failure: list[Exception] = []
-    for name, parameter in result.parameters:
-        if result.adapters is not None and not parameter.requires_grad:
-            continue
-        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-        if world.is_first and not failure:
+    adapters = model.result.adapters is not None
+    wanted = [(name, p) for name, p in model.parameters if p.requires_grad or not adapters]
+    for name, whole in whole_tensors(wanted, ownership=model.ownership):
+        if whole is not None and not failure:
             try:
-                files.add(name, whole.detach().cpu())
+                files.add(name, whole)
             except (OSError, SafetensorError) as error:
                 failure.append(error)
 
@@ -97,7 +89,7 @@ def _gather(result: Result, files: Files, *, world: World) -> None:
         if failure:
             raise failure[0]
 
-    together(world, report, what="writing final/")
+    together(model.ownership.world, report, what="writing final/")
 
 
 def _write_manifest(folder: Path) -> None:

@@ -89,7 +89,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     if world.is_first:
         write_json(run.environment, _environment(world, peak=peak))
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
-    check_layout(world, composed.model.parameters)
+    check_layout(world, composed.model.parameters, ownership=composed.model.ownership)
     check_replicas(world, composed.model.parameters, when="at the start")
     journal.enter("types", **{name: kind for name, kind in _types(composed).items() if kind})
     start = composed.checkpoints.restore()
@@ -141,15 +141,7 @@ def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Jo
         write_json(run.measured, _measured(composed, outcome, ranks=ranks, seconds=seconds))
     composed.metrics.close()
     if not outcome.signal:
-        save_final(
-            composed.model.result,
-            run=run,
-            world=world,
-            journal=journal,
-            spread=composed.model.spread,
-            types=composed.model.types,
-            probe=_probe(composed),
-        )
+        save_final(composed.model, run=run, journal=journal, probe=_probe(composed))
     saved_step = outcome.steps if outcome.saved else None
     if saved_step and not outcome.signal and not composed.job.train.save_steps:
         composed.checkpoints.remove(saved_step)  # no checkpoints were asked for; this one guarded final/

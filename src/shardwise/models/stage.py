@@ -1,0 +1,91 @@
+"""A pipeline stage of a Hugging Face model: the same model with everything that other stages hold taken out.
+
+Names and indices stay: a block of another stage becomes a module that passes the residual stream on, so that the block
+that was `model.layers.5` still is, for weights, adapters and checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardwise.errors import UnsupportedError
+from shardwise.models.anatomy import Anatomy
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlace:
+    """Which part of a model a stage is.
+
+    Attributes:
+        index: of the stage, from 0.
+        count: stages in all.
+        blocks: the decoder blocks it holds.
+    """
+
+    index: int
+    count: int
+    blocks: range
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it holds the embedding and takes token ids."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it holds the final norm and the head and makes the loss."""
+        return self.index == self.count - 1
+
+
+class PassOn(nn.Module):
+    """What stands where another stage's block or norm was: gives its first argument back."""
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        """The residual stream, as it came."""
+        return hidden_states
+
+
+def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
+    """Takes out of a model, in place and on the meta device, what a stage does not hold.
+
+    The last stage of a model with tied weights keeps the embedding, which is its head's weight too.
+
+    Raises:
+        UnsupportedError: transformers has no pipeline plan for the model, or one of another form.
+    """
+    embedding, norm = outer_modules(anatomy)
+    for index in range(len(anatomy.blocks)):
+        if index not in place.blocks:
+            anatomy.blocks[index] = PassOn()
+    if not place.is_first and not (place.is_last and anatomy.tied):
+        setattr(anatomy.backbone, embedding, None)
+    if not place.is_last:
+        setattr(anatomy.backbone, norm, PassOn())
+        _remove(anatomy.model, anatomy.head)
+
+
+def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
+    """Attributes of the backbone that hold embedding and final norm, by transformers' own pipeline plan of the model.
+
+    Raises:
+        UnsupportedError: there is no plan of the form embedding, blocks, norm.
+    """
+    config: Any = anatomy.model.config
+    plan: dict[str, Any] = getattr(config, "base_model_pp_plan", None) or {}
+    names = list(plan)
+    if len(names) != 3 or getattr(anatomy.backbone, names[1], None) is not anatomy.blocks:
+        raise UnsupportedError(
+            f"{config.model_type} has no pipeline plan of embedding, blocks and norm in transformers; use fsdp"
+        )
+    return names[0], names[2]
+
+
+def _remove(model: nn.Module, child: nn.Module) -> None:
+    for holder in model.modules():
+        for name, module in holder.named_children():
+            if module is child:
+                setattr(holder, name, None)

@@ -1,0 +1,244 @@
+"""A model in stages over ranks: executes the order of spec/schedule.py, and sends what one stage needs of another.
+
+The order is data, shared with the planner; this file knows only how to do one action and how to pass tensors on. A
+rank that waits for a message has nothing else to do in its order: that is the bubble the planner draws. Receives are
+posted one action ahead, so that a message travels while the rank computes.
+
+Why not `torch.distributed.pipelining`: it asks for equal shapes of all micro-batches of a run, where ours are padded
+to their own longest row, and its orders are private to it, where ours are the planner's too. Its cut of a backward
+pass in two, which zero-bubble schedules need, is used as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from shardwise.parallel.gradients import Finish
+from shardwise.parallel.mesh import Pipes, World
+from shardwise.parallel.spread import Inputs
+from shardwise.spec.schedule import Action, actions, forwards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A tensor between neighbouring stages for one micro-batch.
+
+    Attributes:
+        forward: activations of `stage` for the next one; otherwise the gradient of its input for the one before.
+    """
+
+    forward: bool
+    stage: int
+    micro: int
+
+
+@dataclass(kw_only=True)
+class Saved:
+    """What a stage keeps of one micro-batch between its forward and its backward."""
+
+    received: torch.Tensor | None
+    output: torch.Tensor
+    weight_groups: list[dict[str, Any]] | None = None
+    output_gradient: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The stages of this rank.
+
+    Attributes:
+        stages: root module by index of stage.
+        pipes: how they reach the others.
+        width: elements of the residual stream.
+        dtype: its type between stages.
+        gradient_divisor: what FSDP divides gradients by, inside each stage.
+        finish: what is left to do to gradients after the last backward.
+    """
+
+    stages: dict[int, nn.Module]
+    pipes: Pipes
+    world: World
+    width: int
+    dtype: torch.dtype
+    gradient_divisor: int
+    finish: Finish
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The root modules of this rank's stages."""
+        return tuple(self.stages.values())
+
+    def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
+        """As `Spread.gradients`: all micro-batches are one run of the schedule."""
+        run = _Run(pipeline=self, micros=micros, scale=scale * self.gradient_divisor)
+        run.execute(self._order(actions, len(micros)))
+        self.finish()
+        losses = [torch.zeros((), device=self.world.device), *run.results.values()]
+        return torch.stack(losses).double().sum() * self.world.counts_loss
+
+    @torch.no_grad()
+    def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
+        """As `Spread.losses`."""
+        run = _Run(pipeline=self, micros=micros)
+        run.execute(self._order(forwards, len(micros)))
+        nothing = torch.zeros((), device=self.world.device)
+        return [run.results.get(micro, nothing) * self.world.counts_loss for micro in range(len(micros))]
+
+    @torch.no_grad()
+    def logits(self, inputs: Inputs) -> torch.Tensor:
+        """As `Spread.logits`: made by the last stage, which tells the others."""
+        run = _Run(pipeline=self, micros=(inputs,))
+        run.execute(self._order(forwards, 1))
+        made = [run.results[0].cpu() if run.results else torch.empty(0)]
+        group = self.world.mesh["pp"].get_group()
+        last = dist.get_global_rank(group, self.world.layout.pp - 1)
+        dist.broadcast_object_list(made, src=last, group=group, device=torch.device("cpu"))
+        return made[0]
+
+    @property
+    def last_stage(self) -> int:
+        """The stage that makes the loss."""
+        return self.world.layout.num_stages - 1
+
+    def _order(self, kind: Callable[..., tuple[Action, ...]], num_micro_batches: int) -> tuple[Action, ...]:
+        layout = self.world.layout
+        at = layout.coordinates(self.world.rank).pp
+        return kind(layout.schedule, num_ranks=layout.pp, rank=at, num_micro_batches=num_micro_batches)
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One step's way through the schedule.
+
+    Attributes:
+        scale: of the loss; None runs forwards alone.
+        results: what the last stage made of each micro-batch: losses, or logits.
+    """
+
+    pipeline: Pipeline
+    micros: Sequence[Inputs]
+    scale: float | None = None
+    results: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    _saved: dict[tuple[int, int], Saved] = field(default_factory=dict[tuple[int, int], Saved])
+    _arriving: dict[Message, tuple[torch.Tensor, Any]] = field(default_factory=dict[Message, tuple[torch.Tensor, Any]])
+    _leaving: list[tuple[torch.Tensor, Any]] = field(default_factory=list[tuple[torch.Tensor, Any]])
+
+    def execute(self, order: tuple[Action, ...]) -> None:
+        """Does everything in order and waits until what was sent has left."""
+        do = {
+            "forward": self._forward,
+            "backward": self._backward,
+            "backward_input": self._backward_input,
+            "backward_weight": self._backward_weight,
+        }
+        for index, action in enumerate(order):
+            for ahead in order[index : index + 2]:
+                self._expect(ahead)
+            do[action.kind](action)
+        for _, work in self._leaving:
+            work.wait()
+
+    def _forward(self, action: Action) -> None:
+        inputs, root = self.micros[action.micro], self.pipeline.stages[action.stage]
+        received = self._take(Message(forward=True, stage=action.stage - 1, micro=action.micro))
+        training = self.scale is not None
+        if received is not None:
+            received.requires_grad_(training)
+        output: torch.Tensor = root(
+            input_ids=inputs.input_ids if received is None else None,
+            hidden=received,
+            position_ids=inputs.position_ids,
+            targets=inputs.targets,
+        )
+        if action.stage == self.pipeline.last_stage:
+            self.results[action.micro] = output.detach()
+        else:
+            self._send(Message(forward=True, stage=action.stage, micro=action.micro), output.detach())
+        if training:
+            self._saved[action.stage, action.micro] = Saved(received=received, output=self._scaled(action, output))
+
+    def _scaled(self, action: Action, output: torch.Tensor) -> torch.Tensor:
+        return output * self.scale if action.stage == self.pipeline.last_stage else output
+
+    def _backward(self, action: Action) -> None:
+        saved, gradient = self._saved.pop((action.stage, action.micro)), self._gradient_of_output(action)
+        if saved.output.requires_grad:
+            torch.autograd.backward(saved.output, gradient)
+        self._send_gradient(action, saved)
+
+    def _backward_input(self, action: Action) -> None:
+        """The gradient of what was received, which the stage before waits for; the first stage has none to make."""
+        saved, gradient = self._saved[action.stage, action.micro], self._gradient_of_output(action)
+        if saved.received is None:
+            saved.output_gradient = gradient
+            return
+        given = None if gradient is None else [gradient]
+        parameters = self._parameters(action.stage)
+        _, saved.weight_groups = stage_backward_input([saved.output], given, [saved.received], iter(parameters))
+        self._send_gradient(action, saved)
+
+    def _backward_weight(self, action: Action) -> None:
+        """The gradients of weights, from what `_backward_input` kept for them."""
+        saved = self._saved.pop((action.stage, action.micro))
+        if saved.weight_groups is not None:
+            stage_backward_weight(iter(self._parameters(action.stage)), saved.weight_groups)
+        elif saved.output.requires_grad:
+            torch.autograd.backward(saved.output, saved.output_gradient)
+
+    def _parameters(self, stage: int) -> list[nn.Parameter]:
+        return [p for p in self.pipeline.stages[stage].parameters() if p.requires_grad]
+
+    def _gradient_of_output(self, action: Action) -> torch.Tensor | None:
+        return self._take(Message(forward=False, stage=action.stage + 1, micro=action.micro))
+
+    def _send_gradient(self, action: Action, saved: Saved) -> None:
+        if saved.received is not None and saved.received.grad is not None:
+            self._send(Message(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
+
+    def _expect(self, action: Action) -> None:
+        """Posts the receive of what an action needs from another stage, unless it has been."""
+        message = _needed(action, last_stage=self.pipeline.last_stage)
+        if message is None or message in self._arriving:
+            return
+        world = self.pipeline.world
+        shape = (*self.micros[action.micro].input_ids.shape, self.pipeline.width)
+        buffer = torch.empty(shape, dtype=self.pipeline.dtype, device=world.device)
+        source = self.pipeline.pipes.rank_of(message.stage)
+        group = self.pipeline.pipes.group(forward=message.forward, stage=message.stage)
+        self._arriving[message] = (buffer, dist.irecv(buffer, source, group=group, tag=self._tag(message)))
+
+    def _take(self, message: Message) -> torch.Tensor | None:
+        """What another stage sent; None where there is no such stage."""
+        if message not in self._arriving:
+            return None
+        buffer, work = self._arriving.pop(message)
+        work.wait()
+        return buffer
+
+    def _send(self, message: Message, tensor: torch.Tensor) -> None:
+        to = self.pipeline.pipes.rank_of(message.stage + (1 if message.forward else -1))
+        tensor = tensor.to(self.pipeline.dtype).contiguous()
+        group = self.pipeline.pipes.group(forward=message.forward, stage=message.stage)
+        self._leaving.append((tensor, dist.isend(tensor, to, group=group, tag=self._tag(message))))
+        self._leaving = [(held, work) for held, work in self._leaving if not work.is_completed()]
+
+    def _tag(self, message: Message) -> int:
+        """A number of its own for each message of a step."""
+        place = message.micro * (self.pipeline.last_stage + 1) + message.stage
+        return 2 * place + (1 if message.forward else 0)
+
+
+def _needed(action: Action, *, last_stage: int) -> Message | None:
+    """The message an action waits for, if any."""
+    if action.kind == "forward":
+        return None if action.stage == 0 else Message(forward=True, stage=action.stage - 1, micro=action.micro)
+    if action.kind == "backward_weight" or action.stage == last_stage:
+        return None
+    return Message(forward=False, stage=action.stage + 1, micro=action.micro)

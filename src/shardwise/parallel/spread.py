@@ -1,0 +1,50 @@
+"""A spread model as the trainer sees it: three things it does, whichever way the work is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """One micro-batch on this rank's device; the same on every rank of one data-parallel share.
+
+    Attributes:
+        input_ids: [batch, length].
+        position_ids: [batch, length].
+        targets: what the root module makes a loss with; None where logits are wanted.
+    """
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    targets: Any = None
+
+
+class Spread(Protocol):
+    """A model over ranks. Every rank calls the same method with its own share of the data."""
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The root modules this rank runs, one for each stage it holds."""
+        ...
+
+    def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
+        """Adds the gradients of `scale` times the summed loss of all ranks' micro-batches to the parameters.
+
+        Returns:
+            A float64 scalar: this rank's part of the summed loss, such that those of all ranks add up to it.
+        """
+        ...
+
+    def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
+        """The summed loss of each micro-batch, without gradients; zeros on ranks that do not see or count it."""
+        ...
+
+    def logits(self, inputs: Inputs) -> torch.Tensor:
+        """Logits [batch, length, vocabulary] of one input that is the same on all ranks, on all ranks."""
+        ...

@@ -1,0 +1,69 @@
+"""A model that each rank runs from its first to its last block, however its weights lie: all layouts but pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from shardwise.parallel.gradients import Finish
+from shardwise.parallel.mesh import World
+from shardwise.parallel.spread import Inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeModel:
+    """One root module, called once for each micro-batch.
+
+    Attributes:
+        module: the root; sharded, sliced or wrapped by DDP.
+        gradient_divisor: what DDP or FSDP divide gradients by when they reduce them, which is undone here.
+        finish: what is left to do to gradients after the last backward.
+    """
+
+    module: nn.Module
+    world: World
+    gradient_divisor: int
+    finish: Finish
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The root module."""
+        return (self.module,)
+
+    def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
+        """As `Spread.gradients`."""
+        total = torch.zeros((), device=self.world.device, dtype=torch.float64)
+        for index, inputs in enumerate(micros):
+            with self._synchronise(last=index == len(micros) - 1):
+                loss = self._call(inputs)
+                (loss * (scale * self.gradient_divisor)).backward()
+            total += loss.detach()
+        self.finish()
+        return total * self.world.counts_loss
+
+    @torch.no_grad()
+    def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
+        """As `Spread.losses`."""
+        return [self._call(inputs) * self.world.counts_loss for inputs in micros]
+
+    @torch.no_grad()
+    def logits(self, inputs: Inputs) -> torch.Tensor:
+        """As `Spread.logits`."""
+        return self._call(inputs)
+
+    def _call(self, inputs: Inputs) -> torch.Tensor:
+        return self.module(input_ids=inputs.input_ids, position_ids=inputs.position_ids, targets=inputs.targets)
+
+    def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
+        """Replicated gradients are reduced once, after the last micro-batch.
+
+        Sharded gradients are reduced every time: what is saved by deferring them would be paid with a whole copy.
+        """
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it
+        return nullcontext()

@@ -1,0 +1,86 @@
+"""Pipelines: every schedule, alone and with data parallelism around or inside it, trains as one process does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from tests.dist.cells import Trained, execution, relative, train_cell
+
+TOLERANCE = 1e-5
+
+CELLS: dict[str, Execution] = {
+    "mp(2)": execution(Layout(pp=2, schedule="sequential")),
+    "mp(3), accumulation 2": execution(
+        Layout(pp=3, schedule="sequential"), micro_batch_size=4, gradient_accumulation_steps=2
+    ),
+    "gpipe(2), 4 micro-batches": execution(
+        Layout(pp=2, schedule="gpipe"), micro_batch_size=2, gradient_accumulation_steps=4
+    ),
+    "1f1b(4), 4 micro-batches": execution(Layout(pp=4), micro_batch_size=2, gradient_accumulation_steps=4),
+    "1f1b(2), fewer micro-batches than ranks": execution(Layout(pp=2)),
+    "interleaved(2), 4 micro-batches": execution(
+        Layout(pp=2, schedule="interleaved"), micro_batch_size=2, gradient_accumulation_steps=4
+    ),
+    "zero_bubble(2), 4 micro-batches": execution(
+        Layout(pp=2, schedule="zero_bubble"), micro_batch_size=2, gradient_accumulation_steps=4
+    ),
+    "ddp(2) x 1f1b(2)": execution(Layout(dp_replicate=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "fsdp(2) x 1f1b(2)": execution(Layout(dp_shard=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "fsdp(2) x interleaved(2)": execution(
+        Layout(dp_shard=2, pp=2, schedule="interleaved"), micro_batch_size=1, gradient_accumulation_steps=4
+    ),
+    "1f1b(2), recompute, chunked": execution(
+        Layout(pp=2), micro_batch_size=2, gradient_accumulation_steps=4, gradient_checkpointing="full", loss="chunked"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
+    """One process, the whole global batch in one forward."""
+    known: dict[Any, Trained] = {}
+
+    def run(method: str, model: str, optimizer: str = "adamw") -> Trained:
+        key = (method, model, optimizer)
+        if key not in known:
+            root = tmp_path_factory.mktemp("single")
+            known[key] = train_cell(job_of(make_job, *key), root, execution(optimizer=optimizer))[0]
+        return known[key]
+
+    return run
+
+
+def job_of(make_job: Callable[..., Job], method: str, model: str, optimizer: str) -> Job:
+    rate = {"adamw": 5e-4, "sgd": 0.05}[optimizer]
+    return make_job(model, method=method, train={"learning_rate": rate, "optimizer": optimizer})
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("model", ["deep untied", "deep tied"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_pipeline_trains_as_one_process_does(
+    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    expected = single(method, model, "sgd")
+    chosen = CELLS[cell]
+    ranks = train_cell(
+        job_of(make_job, method, model, "sgd"), tmp_path, Execution(**{**vars(chosen), "optimizer": "sgd"})
+    )
+    found = ranks[0]
+    assert relative(expected.series("loss"), found.series("loss")) <= TOLERANCE
+    assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= TOLERANCE
+    for exact in ("step", "epoch", "learning_rate", "tokens", "trained_tokens"):
+        assert found.series(exact) == expected.series(exact)
+    held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
+    assert held.keys() == expected.weights.keys()
+    for rank in ranks:
+        for name, weight in rank.weights.items():
+            assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name
+            assert torch.equal(weight, held[name]), f"ranks hold different {name}"
