@@ -32,6 +32,8 @@ LAYOUTS = {
     "fsdp4": execution(Layout(dp_shard=4), micro_batch_size=2),
     "zero1": execution(ZERO1, micro_batch_size=2, gradient_accumulation_steps=2),
     "hsdp": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
+    "1f1b": execution(Layout(pp=2), micro_batch_size=4, gradient_accumulation_steps=2),
+    "fsdp x 1f1b": execution(Layout(pp=2, dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2),
 }
 
 
@@ -72,15 +74,15 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 ) -> None:
     job, chosen = make_job("tied", method=method), LAYOUTS[name]
     size = chosen.layout.world_size
-    whole = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)[0]
+    uninterrupted = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
     run = prepare_cell(job, tmp_path / "stopped")
     _interrupt(run, chosen, after=7)
-    start, resumed = run_world(size, _resume, run, chosen)[0]
-    assert start == 7
-    assert [loss.hex() for loss in resumed.series("loss")] == [loss.hex() for loss in whole.series("loss")]
-    assert resumed.series("learning_rate") == whole.series("learning_rate")
-    for key, weight in whole.weights.items():
-        assert torch.equal(resumed.weights[key], weight), key
+    for whole, (start, resumed) in zip(uninterrupted, run_world(size, _resume, run, chosen), strict=True):
+        assert start == 7
+        assert [loss.hex() for loss in resumed.series("loss")] == [loss.hex() for loss in whole.series("loss")]
+        assert resumed.series("learning_rate") == whole.series("learning_rate")
+        for key, weight in whole.weights.items():
+            assert torch.equal(resumed.weights[key], weight), key
 
 
 @pytest.mark.parametrize(
@@ -93,12 +95,15 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         ("zero1", "ddp"),
         ("zero1", "fsdp4"),
         ("fsdp", "zero1"),
+        ("fsdp x 1f1b", "ddp"),
+        ("single", "fsdp x 1f1b"),
+        ("1f1b", "fsdp"),
     ],
 )
 def test_a_checkpoint_loads_under_another_layout(
     before: str, after: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job = make_job("untied")
+    job = make_job("tied")
     whole = run_world(1, train_rank, prepare_cell(job, tmp_path / "whole"), LAYOUTS["single"])[0]
     run = prepare_cell(job, tmp_path / "moved")
     _interrupt(run, LAYOUTS[before], after=9)

@@ -46,11 +46,18 @@ def _finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9
 FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
 
 
-@pytest.mark.parametrize("model", ["untied", "tied"])
-def test_a_full_model_loads_with_from_pretrained(model: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
+STAGES = execution(Layout(pp=2, dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2)
+CHUNKS = execution(Layout(pp=2, schedule="interleaved"), micro_batch_size=2, gradient_accumulation_steps=4)
+
+
+@pytest.mark.parametrize("chosen", [FSDP, STAGES, CHUNKS], ids=["fsdp", "fsdp x pp", "interleaved"])
+@pytest.mark.parametrize("model", ["deep untied", "deep tied"])
+def test_a_full_model_loads_with_from_pretrained(
+    model: str, chosen: Execution, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    final, trained, logits = _finish(make_job(model, train={"max_steps": 3}), tmp_path, FSDP, shard_bytes=40_000)
+    final, trained, logits = _finish(make_job(model, train={"max_steps": 3}), tmp_path, chosen, shard_bytes=40_000)
     assert (final / "model.safetensors.index.json").is_file(), "the small limit should give several weight files"
     loaded: Any = AutoModelForCausalLM.from_pretrained(final).eval()
     for name, weight in trained.weights.items():
@@ -61,11 +68,14 @@ def test_a_full_model_loads_with_from_pretrained(model: str, make_job: Callable[
     assert tokenizer.chat_template, "the default template the rows were rendered with belongs to the model now"
 
 
-def test_an_adapter_loads_with_peft(make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [FSDP, STAGES], ids=["fsdp", "fsdp x pp"])
+def test_an_adapter_loads_with_peft(
+    chosen: Execution, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
     from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM
 
-    final, _, logits = _finish(make_job("untied", method="lora", train={"max_steps": 3}), tmp_path, FSDP)
+    final, _, logits = _finish(make_job("untied", method="lora", train={"max_steps": 3}), tmp_path, chosen)
     base: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
     plain = base(PROBE).logits
     adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()

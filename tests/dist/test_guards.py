@@ -16,7 +16,7 @@ from shardwise.models.load import local_window
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_replicas
+from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, check_replicas, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
@@ -123,6 +123,38 @@ def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     check_layout(built.world, built.model.parameters, ownership=built.model.ownership)
     object.__setattr__(built.world, "layout", pretend)
     return _sentence(GuardError, lambda: check_layout(built.world, built.model.parameters, ownership=built.model.ownership))
+
+
+def _other_rows(run: RunDirectory, chosen: Execution) -> str:
+    """The last stage takes its labels from another batch than the first took its tokens from."""
+    built = composed(run, chosen)
+    batches = built.batches.from_(0)
+    first, second = next(batches), next(batches)
+    seen = (first if built.world.rank == 0 else second).checksum
+    world = built.world
+    return _sentence(GuardError, lambda: check_peers(world, first, gather(world, seen)))
+
+
+def test_peers_that_see_other_rows_are_found(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    said = run_world(2, _other_rows, prepare_cell(make_job(), tmp_path), execution(Layout(pp=2)))
+    assert set(said) == {
+        "step 1: rank 0 and rank 1 compute parts of the same forward and see different tokens. Ranks do not see the "
+        "samples they should"
+    }
+
+
+def _tied_copies_that_differ(run: RunDirectory, chosen: Execution) -> str:
+    built = composed(run, chosen)
+    check_replicas(built.world, built.model.parameters, when="at the start")
+    if built.world.rank == 1:
+        with torch.no_grad():
+            dict(built.model.parameters)["model.embed_tokens.weight"].view(-1)[0] += 1e-6
+    return _sentence(GuardError, lambda: check_replicas(built.world, built.model.parameters, when="after step 3"))
+
+
+def test_copies_of_a_tied_weight_that_drift_apart_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    said = run_world(2, _tied_copies_that_differ, prepare_cell(make_job("tied"), tmp_path), execution(Layout(pp=2)))
+    assert all("different trained weights in model.embed_tokens.weight" in sentence for sentence in said)
 
 
 def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:

@@ -74,7 +74,7 @@ class GlobalBatch:
         value = 0
         for micro in self.micro_batches:
             for tensor in (micro.input_ids, micro.labels):
-                value = zlib.crc32(tensor.numpy(), value)
+                value = zlib.crc32(tensor.numpy().tobytes(), value)
         return value
 
 

@@ -49,8 +49,9 @@ def settle(parameters: Iterable[nn.Parameter]) -> None:
     """Gives each sharded gradient its parameter's placements, which adds up what was left partial."""
     for parameter in parameters:
         gradient = parameter.grad
-        sharded = isinstance(parameter, DTensor) and isinstance(gradient, DTensor)
-        if sharded and gradient.placements != parameter.placements:
+        if not (isinstance(parameter, DTensor) and isinstance(gradient, DTensor)):
+            continue
+        if gradient.placements != parameter.placements:
             parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 

@@ -148,9 +148,8 @@ class _Run:
     def _forward(self, action: Action) -> None:
         inputs, root = self.micros[action.micro], self.pipeline.stages[action.stage]
         received = self._take(Message(forward=True, stage=action.stage - 1, micro=action.micro))
-        training = self.scale is not None
         if received is not None:
-            received.requires_grad_(training)
+            received.requires_grad_(self.scale is not None)
         output: torch.Tensor = root(
             input_ids=inputs.input_ids if received is None else None,
             hidden=received,
@@ -161,11 +160,9 @@ class _Run:
             self.results[action.micro] = output.detach()
         else:
             self._send(Message(forward=True, stage=action.stage, micro=action.micro), output.detach())
-        if training:
-            self._saved[action.stage, action.micro] = Saved(received=received, output=self._scaled(action, output))
-
-    def _scaled(self, action: Action, output: torch.Tensor) -> torch.Tensor:
-        return output * self.scale if action.stage == self.pipeline.last_stage else output
+        if self.scale is not None:
+            output = output * self.scale if action.stage == self.pipeline.last_stage else output
+            self._saved[action.stage, action.micro] = Saved(received=received, output=output)
 
     def _backward(self, action: Action) -> None:
         saved, gradient = self._saved.pop((action.stage, action.micro)), self._gradient_of_output(action)

@@ -11,7 +11,8 @@ from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Execution, Layout, Offload, OptimizerName, Precision
 from shardwise.spec.model import ModelShape
 
-#: strategy -> methods that train under it, with the same result as on one process.
+#: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
+#: `fsdp x pp`, trains what each of them does.
 TRAINABLE: dict[str, tuple[str, ...]] = {
     "single": ("full", "lora"),
     "ddp": ("full", "lora"),
@@ -19,7 +20,12 @@ TRAINABLE: dict[str, tuple[str, ...]] = {
     "zero2": ("full", "lora"),
     "fsdp": ("full", "lora"),
     "hsdp": ("full", "lora"),
+    "mp": ("full", "lora"),
+    "pp": ("full", "lora"),
 }
+
+#: Families whose models are cut in stages: embedding, blocks and norm are all there is between tokens and head.
+STAGED_FAMILIES = ("llama", "qwen2", "qwen3")
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd")
@@ -48,18 +54,34 @@ TENSOR_FAMILIES = (
 NEAREST_METHOD: Method = "lora"
 
 
-def refusal(*, method: str, layout: Layout) -> str | None:
-    """Why a layout cannot be trained with a method, and the nearest one that can; None where it can."""
-    strategy = layout.strategy
+def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> str | None:
+    """Why a layout cannot be trained with a method, and the nearest one that can; None where it can.
+
+    Args:
+        method: by its name.
+        layout: any.
+        model: whose family must be proven under the layout, where it is known.
+    """
     if layout.ep > 1:
         return "expert parallel (ep) is not trained by this version; write ep: 1"
-    if strategy not in TRAINABLE:
-        nearest = "ddp" if layout.world_size > 1 else "single"
-        if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1:
-            nearest = "fsdp"
-        return f"{strategy} is not trained by this version; the nearest layout that is: {nearest}"
-    if method not in TRAINABLE[strategy]:
-        return f"method {method} is not trained by this version under {strategy}; the nearest that is: lora"
+    for way in layout.strategy.split(" x "):
+        if way not in TRAINABLE:
+            nearest = "fsdp" if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1 or layout.cp > 1 else "ddp"
+            return f"{layout.strategy} is not trained by this version; the nearest layout that is: {nearest}"
+        if method not in TRAINABLE[way]:
+            return f"method {method} is not trained by this version under {way}; the nearest that is: lora"
+    return _staging_refusal(layout, model) if layout.pp > 1 else None
+
+
+def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
+    if layout.schedule == "zero_bubble" and layout.dp_shard > 1:
+        # FSDP reduces gradients as a backward passes, which the deferred half of a cut backward does not.
+        return "schedule zero_bubble is not trained with sharded weights; use schedule: 1f1b, or dp_shard: 1"
+    if model is not None and model.family not in STAGED_FAMILIES:
+        return (
+            f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
+            "the nearest layout that trains it: fsdp"
+        )
     return None
 
 
@@ -85,6 +107,12 @@ def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | No
 def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What contradicts itself in an execution: it is neither trained nor planned."""
     reasons: list[str] = []
+    layout = execution.layout
+    if model is not None and layout.num_stages > model.num_layers:
+        reasons.append(
+            f"{layout.strategy} makes {layout.num_stages} stages, and the model has {model.num_layers} blocks; "
+            f"use pp: {model.num_layers * layout.pp // layout.num_stages} at most"
+        )
     if job.data.packing and execution.attn_implementation.startswith("flash") and execution.micro_batch_size > 1:
         # transformers tells packed documents apart by their positions for one sequence at a time only.
         reasons.append(f"packing with {execution.attn_implementation} needs train.micro_batch_size: 1, or use sdpa")
@@ -95,7 +123,10 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
-    reasons = [refusal(method=job.method, layout=execution.layout)]
+    reasons = [refusal(method=job.method, layout=execution.layout, model=model)]
+    cut = execution.layout.pp > 1 and execution.layout.schedule == "zero_bubble"
+    if cut and execution.gradient_checkpointing == "selective":
+        reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     if model is not None and model.has_experts:
         reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
     if model is not None and execution.layout.tp > 1:

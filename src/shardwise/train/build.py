@@ -144,7 +144,10 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     )
     result = Result(
         model=parts[0].model,
-        adapters=parts[0].adapters,
+        # PEFT names what it saves by the modules it finds, so it needs those of the other stages too.
+        adapters=parts[0].adapters
+        if world.pipes is None
+        else _adapted(job, execution, config=config, source=source)[1],
         source=source,
         source_dtype=source_dtype,
         parameters=[named for part in parts for named in part.model.named_parameters()],
@@ -178,9 +181,7 @@ def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
 
 
 def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: Types, place: StagePlace) -> _Part:
-    config = copy.deepcopy(config)
-    model = build_on_meta(config, attn_implementation=execution.attn_implementation)
-    adapters = add_adapters(model, job.adapters, base_model=_base_model(job, source)) if job.adapters else None
+    model, adapters = _adapted(job, execution, config=config, source=source)
     _set_types(model, types)
     anatomy = find_anatomy(model)
     shared = _name_of(model, anatomy.embedding) if anatomy.tied and place.count > 1 else None
@@ -204,6 +205,14 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
         elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
         copies=frozenset({shared}) if shared is not None and place.is_last else frozenset(),
     )
+
+
+def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
+    """The whole model on the meta device, and the PEFT model around it (None for full fine-tuning)."""
+    model = build_on_meta(copy.deepcopy(config), attn_implementation=execution.attn_implementation)
+    if job.adapters is None:
+        return model, None
+    return model, add_adapters(model, job.adapters, base_model=_base_model(job, source))
 
 
 def _name_of(model: nn.Module, embedding: nn.Module) -> str:

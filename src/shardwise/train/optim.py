@@ -60,14 +60,15 @@ def clip_gradients(parameters: Sequence[nn.Parameter], *, counted: Sequence[nn.P
     norm = math.sqrt(_sum_of_squares(_gradients(counted), device=parameters[0].device))
     if max_norm and math.isfinite(norm):
         # The same small number as in torch's clip_grad_norm_.
-        torch._foreach_mul_(_gradients(parameters), min(1.0, max_norm / (norm + 1e-6)))
+        scale = min(1.0, max_norm / (norm + 1e-6))
+        torch._foreach_mul_(_gradients(parameters), scale)  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
     return norm
 
 
 def _sum_of_squares(gradients: list[torch.Tensor], *, device: torch.device) -> float:
     total = torch.zeros((), dtype=torch.float64, device=device)
     if gradients:
-        norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
+        norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # pyright: ignore[reportPrivateImportUsage]  # as torch does
         total = torch.stack(list(norms)).double().square().sum()
     if dist.is_initialized():
         dist.all_reduce(total)

@@ -20,13 +20,13 @@ def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
 
 
 def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
-    assert found(None, "cpu:1") == (["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2", "hsdp-4"], {})
-    assert found(None, "cpu:4") == (["single-1", "ddp-4", "zero1-4", "zero2-4", "fsdp-4", "hsdp-4"], {})
+    assert found(None, "cpu:1") == (["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2", "hsdp-4", "mp-2", "pp-2"], {})
+    assert found(None, "cpu:4") == (["single-1", "ddp-4", "zero1-4", "zero2-4", "fsdp-4", "hsdp-4", "mp-4", "pp-4"], {})
 
 
 def test_gpus_hold_what_there_are_gpus_for() -> None:
     able, unable = found(None, "2x RTX-6000-Ada")
-    assert able == ["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2"]
+    assert able == ["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2", "mp-2", "pp-2"]
     assert unable == {"hsdp-4": "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"}
     assert found("single", "1x RTX-6000-Ada") == (["single-1"], {})
 

@@ -1,0 +1,65 @@
+"""Which products and pipelines are trained, and what does not go together, each with its sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.catalog.models import read_model
+from shardwise.spec.job import job_from_data
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.support import execution_refusals, refusal
+
+LLAMA = read_model("tinyllama-1.1b")
+FALCON = read_model("falcon-7b")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(pp=2),
+        Layout(pp=2, schedule="sequential"),
+        Layout(pp=2, dp_replicate=2, schedule="zero_bubble"),
+        Layout(pp=4, dp_shard=8, schedule="interleaved"),
+        Layout(pp=2, dp_shard=2, dp_replicate=2),
+    ],
+)
+def test_a_product_of_ways_that_are_trained_is_trained(layout: Layout) -> None:
+    assert refusal(method="lora", layout=layout, model=LLAMA) is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(cp=2, pp=2), "pp x cp is not trained by this version; the nearest layout that is: fsdp"),
+        (Layout(pp=2, dp_shard=2, schedule="zero_bubble"), "use schedule: 1f1b, or dp_shard: 1"),
+        (Layout(dp_shard=2, ep=2), "write ep: 1"),
+    ],
+)
+def test_what_is_not_trained_is_refused_with_the_nearest_that_is(layout: Layout, said: str) -> None:
+    assert said in str(refusal(method="full", layout=layout, model=LLAMA))
+
+
+def test_a_family_that_is_not_cut_in_stages_is_refused_by_name() -> None:
+    said = refusal(method="full", layout=Layout(pp=2), model=FALCON)
+    assert said is not None
+    assert said.startswith("falcon is not cut in pipeline stages by this version, which does llama, qwen2, qwen3")
+    assert refusal(method="full", layout=Layout(dp_shard=2), model=FALCON) is None
+
+
+def reasons(layout: Layout, **options: str) -> list[str]:
+    job = job_from_data({"model": "tinyllama-1.1b", "data": {"max_length": 64, "num_rows": 8}})
+    execution = Execution(layout=layout, micro_batch_size=1, gradient_accumulation_steps=1, **options)  # type: ignore[arg-type]
+    return execution_refusals(job, execution, model=LLAMA)
+
+
+def test_more_stages_than_blocks_is_refused_with_the_most_there_can_be() -> None:
+    assert reasons(Layout(pp=24)) == ["pp makes 24 stages, and the model has 22 blocks; use pp: 22 at most"]
+    assert reasons(Layout(pp=16, schedule="interleaved")) == [
+        "pp makes 32 stages, and the model has 22 blocks; use pp: 11 at most"
+    ]
+
+
+def test_a_cut_backward_does_not_go_with_selective_recompute() -> None:
+    layout = Layout(pp=2, schedule="zero_bubble")
+    assert "use full or none" in reasons(layout, gradient_checkpointing="selective")[0]
+    assert reasons(layout, gradient_checkpointing="full") == []
