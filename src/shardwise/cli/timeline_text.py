@@ -102,4 +102,6 @@ def legend(timeline: Timeline) -> str:
     """The letters that occur."""
     kinds = {span.kind for span in timeline.spans}
     words = [f"{letter} {word}" for kind, (letter, _, word) in LETTERS.items() if kind in kinds]
-    return "  ".join([*words, f"{WAITS} waits", "%: share of the time in which it computes"])
+    # In a pipeline, what a stage gathers or exchanges inside a pass is part of that pass.
+    share = "is at work" if len(timeline.lanes) > 1 else "computes"
+    return "  ".join([*words, f"{WAITS} waits", f"%: share of the time in which it {share}"])
