@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from shardwise.data.prepare import prepare
 from shardwise.parallel.mesh import join_world
@@ -20,6 +19,7 @@ from shardwise.train.build import Build, build
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
+from shardwise.train.whole import gathered
 from tests.dist.worlds import run_world
 
 
@@ -91,8 +91,7 @@ def outcome(run: RunDirectory, built: Build, *, seen: list[int] | None = None) -
 
 
 def _whole(parameter: torch.Tensor) -> torch.Tensor:
-    whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-    return whole.detach().clone()
+    return gathered(parameter).clone()
 
 
 def train_cell(job: Job, root: Path, chosen: Execution) -> list[Trained]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardwise.spec.job import Job, job_from_data
-from tests.dist.worlds import toy_llama
+from tests.dist.worlds import toy_model
 
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
@@ -66,17 +66,27 @@ def _add_tokenizer(folder: Path, texts: list[str]) -> int:
     return len(fast)
 
 
+#: name -> what a toy is beside a Llama of 3 blocks with untied weights.
+TOYS: dict[str, dict[str, Any]] = {
+    "untied": {},
+    "tied": {"tied": True},
+    "deep untied": {"num_hidden_layers": 4},
+    "deep tied": {"num_hidden_layers": 4, "tied": True},
+    "four key-value heads": {"num_key_value_heads": 4, "tied": True},
+    "qwen2": {"family": "qwen2"},
+    "qwen3": {"family": "qwen3", "head_dim": 16, "tied": True},
+}
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> dict[str, Path]:
-    """`untied` and `tied` random Llamas of 3 blocks, and `deep` ones of 4."""
+    """Folders of random models by the names of `TOYS`."""
     texts = rows["train"].read_text().splitlines()
     folders: dict[str, Path] = {}
-    for name in ("untied", "tied", "deep untied", "deep tied"):
+    for name, settings in TOYS.items():
         folder = tmp_path_factory.mktemp(name.replace(" ", "-"))
         size = _add_tokenizer(folder, texts)
-        blocks = 4 if name.startswith("deep") else 3
-        tied = name.endswith(" tied") or name == "tied"
-        folders[name] = toy_llama(folder, tied=tied, vocab_size=size + 7, num_hidden_layers=blocks)
+        folders[name] = toy_model(folder, vocab_size=size + 7, **settings)
     return folders
 
 

@@ -34,6 +34,8 @@ LAYOUTS = {
     "hsdp": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
     "1f1b": execution(Layout(pp=2), micro_batch_size=4, gradient_accumulation_steps=2),
     "fsdp x 1f1b": execution(Layout(pp=2, dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "tp": execution(Layout(tp=2)),
+    "fsdp x tp": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4),
 }
 
 
@@ -98,6 +100,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         ("fsdp x 1f1b", "ddp"),
         ("single", "fsdp x 1f1b"),
         ("1f1b", "fsdp"),
+        ("fsdp x tp", "ddp"),
+        ("fsdp x 1f1b", "fsdp x tp"),
+        ("single", "tp"),
     ],
 )
 def test_a_checkpoint_loads_under_another_layout(

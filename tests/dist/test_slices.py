@@ -19,8 +19,9 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.models.load import local_window
 from shardwise.models.plans import tensor_plan
 from shardwise.parallel.slices import settle_gradients
-from shardwise.parallel.tensor import apply_tensor, check_plan
+from shardwise.parallel.tensor import Parts, apply_tensor, check_plan
 from shardwise.spec.support import TENSOR_FAMILIES
+from shardwise.train.whole import gathered
 from tests.dist.worlds import run_world
 
 #: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.
@@ -58,11 +59,13 @@ def toy(family: str, **changes: Any) -> nn.Module:
 def slice_toy(model: nn.Module, mesh: DeviceMesh) -> None:
     parts = find_anatomy(model)
     apply_tensor(
-        plan=tensor_plan(model.config),
-        embedding=parts.embedding,
-        blocks=list(parts.blocks),
-        norm=parts.backbone.norm,  # pyright: ignore[reportArgumentType]  # a module, in all these families
-        head=parts.head,
+        Parts(
+            plan=tensor_plan(model.config),
+            embedding=parts.embedding,
+            blocks=list(parts.blocks),
+            norm=parts.backbone.get_submodule("norm"),
+            head=parts.head,
+        ),
         mesh=mesh,
     )
 
@@ -148,7 +151,7 @@ def look_at_slices(dp_shard: int, tp: int) -> list[str]:
         assert isinstance(parameter, DTensor)
         if not torch.equal(parameter.to_local(), whole.get_parameter(name)[here]):
             wrong.append(name)
-        if not torch.equal(parameter.full_tensor(), whole.get_parameter(name)):
+        if not torch.equal(gathered(parameter), whole.get_parameter(name)):
             wrong.append(f"the whole of {name}")
     return wrong
 

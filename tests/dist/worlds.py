@@ -88,7 +88,14 @@ def _free_port() -> int:
 
 def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, **changes: Any) -> Path:
     """A random Llama with grouped-query attention, saved as a Hugging Face folder without a tokenizer."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    return toy_model(folder, family="llama", tied=tied, seed=seed, vocab_size=vocab_size, **changes)
+
+
+def toy_model(
+    folder: Path, *, family: str = "llama", tied: bool = False, seed: int = 0, vocab_size: int = 97, **changes: Any
+) -> Path:
+    """A random model of a family, with grouped-query attention, saved as a Hugging Face folder without a tokenizer."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
     settings: dict[str, Any] = {
@@ -102,5 +109,6 @@ def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, 
         "tie_word_embeddings": tied,
         **changes,
     }
-    LlamaForCausalLM(LlamaConfig(**settings)).save_pretrained(folder)
+    config = AutoConfig.for_model(family, **settings)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     return folder

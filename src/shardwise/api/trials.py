@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shardwise.api.planning import request_for
 from shardwise.api.training import Programs, TrainResult, Update, train
+from shardwise.catalog.models import read_model
 from shardwise.errors import InputError
 from shardwise.launch.accept import training_cluster
 from shardwise.launch.joined import place_in_group
@@ -80,7 +81,9 @@ def read_trials(
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = request_for(job, overrides)
     cluster = training_cluster(request, place=None)
-    trials, unable = find_trials(layouts, cluster=cluster, method=request.job.method)
+    trials, unable = find_trials(
+        layouts, cluster=cluster, method=request.job.method, model=read_model(request.job.model)
+    )
     return Trials(
         job=job,
         asked=request.job,

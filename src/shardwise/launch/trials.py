@@ -17,6 +17,7 @@ from shardwise.launch.lock import locked
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Method
 from shardwise.spec.layout import STRATEGIES, Layout
+from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
@@ -68,19 +69,21 @@ class Unable:
 
 
 def find_trials(
-    names: Sequence[str] | None, *, cluster: Cluster, method: Method
+    names: Sequence[str] | None, *, cluster: Cluster, method: Method, model: ModelShape | None = None
 ) -> tuple[tuple[Trial, ...], tuple[Unable, ...]]:
     """The layouts to try, each on as many processes as the cluster has, or as it needs at least.
 
     Args:
         names: `fsdp`, or `fsdp-4` for so many processes; None is every layout that is trained at all.
         cluster: the hardware of the job, which is here. Processors stand for up to `CPU_PROCESSES` processes.
+        method: of the job.
+        model: of the job, which not every layout trains; None where only layouts are asked about.
 
     Raises:
         InputError: a name is no layout.
     """
     wanted = [_parsed(name) for name in names or TRAINABLE]
-    found = [_trial(name, size, cluster=cluster, method=method) for name, size in wanted]
+    found = [_trial(name, size, cluster=cluster, method=method, model=model) for name, size in wanted]
     distinct = {one.label if isinstance(one, Trial) else one.layout: one for one in found}.values()
     trials = tuple(one for one in distinct if isinstance(one, Trial))
     return trials, tuple(one for one in distinct if isinstance(one, Unable))
@@ -96,7 +99,9 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return match[1], int(match[2]) if match[2] else None
 
 
-def _trial(name: str, size: int | None, *, cluster: Cluster, method: Method) -> Trial | Unable:
+def _trial(
+    name: str, size: int | None, *, cluster: Cluster, method: Method, model: ModelShape | None
+) -> Trial | Unable:
     fewest = FEWEST.get(name, 2)
     size = size if size is not None else _processes(name, fewest, cluster)
     label = f"{name}-{size}"
@@ -112,7 +117,7 @@ def _trial(name: str, size: int | None, *, cluster: Cluster, method: Method) -> 
         layout = Layout() if name == SINGLE else Layout.from_strategy(name, world_size=size)
     except ValueError as error:
         return Unable(layout=label, reason=str(error))
-    reason = refusal(method=method, layout=layout)
+    reason = refusal(method=method, layout=layout, model=model)
     return Trial(name=name, layout=layout) if reason is None else Unable(layout=label, reason=reason)
 
 

@@ -1,6 +1,6 @@
 """The order in which a model is spread. The order is the content of this file.
 
-    (split in stages) -> recompute -> compile -> shard -> materialise -> replicate
+    (split in stages) -> tensor -> recompute -> compile -> shard -> materialise -> replicate
 
 The model does not know that it is parallel, and the loop does not know how: it asks what comes out for gradients.
 """
@@ -20,6 +20,7 @@ from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.shard import apply_sharding
 from shardwise.parallel.spread import Spread
+from shardwise.parallel.tensor import Parts, apply_tensor
 from shardwise.parallel.whole import WholeModel
 from shardwise.spec.layout import Execution
 
@@ -33,6 +34,7 @@ class Stage:
         root: the module whose forward is called; holds all parameters.
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
         width: elements of the residual stream.
+        parts: what tensor parallelism slices; None where it does not.
         tied: names, in `root`, of parameters that another stage holds a copy of.
     """
 
@@ -40,6 +42,7 @@ class Stage:
     root: nn.Module
     blocks: Sequence[nn.Module]
     width: int
+    parts: Parts | None = None
     tied: frozenset[str] = frozenset()
 
 
@@ -62,6 +65,10 @@ def parallelize(
     """
     layout = execution.layout
     for stage in stages:
+        # Slice first: what follows works on what a rank has of each matrix.
+        if stage.parts is not None:
+            apply_tensor(stage.parts, mesh=world.mesh["tp"])
+
         # Recompute first: it wraps the block's own forward, inside everything that gathers or compiles it.
         apply_recompute(stage.blocks, execution.gradient_checkpointing)
 

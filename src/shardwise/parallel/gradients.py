@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from shardwise.parallel.ownership import local_part
+from shardwise.parallel.slices import settle_gradients
 
 #: Gradients are sent together up to so many bytes: fewer messages, and no second copy of everything.
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -38,21 +38,11 @@ class Finish:
 
     def __call__(self) -> None:
         """Makes every gradient that of the whole global batch."""
-        settle(self.trained)
+        settle_gradients(self.trained)
         if self.ends is not None and self.tied:
             add_over(self.ends, self.tied)
         if self.replicas is not None:
             add_over(self.replicas, self.trained)
-
-
-def settle(parameters: Iterable[nn.Parameter]) -> None:
-    """Gives each sharded gradient its parameter's placements, which adds up what was left partial."""
-    for parameter in parameters:
-        gradient = parameter.grad
-        if not (isinstance(parameter, DTensor) and isinstance(gradient, DTensor)):
-            continue
-        if gradient.placements != parameter.placements:
-            parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
 def add_over(group: dist.ProcessGroup, parameters: Sequence[nn.Parameter]) -> None:

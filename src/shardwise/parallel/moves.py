@@ -43,7 +43,10 @@ class Moves:
             sliced_after: what follows is sliced, so that each rank's gradient is one summand (backward sums and shares
                 out), and not the whole one (backward takes this rank's part).
         """
-        return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SUM if sliced_after else _SAME)
+        if sliced_after:
+            return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SUM)
+        # It leaves the root module, and FSDP2 wants no views there.
+        return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SAME).clone()
 
     def sum_to_sequence(self, summand: torch.Tensor) -> torch.Tensor:
         """The summands of all ranks become the sum, of which each holds its part of the sequence; backward gathers."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.mesh import World
 from shardwise.spec.layout import AXES
@@ -20,7 +21,8 @@ def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:
     if not isinstance(tensor, DTensor):
         return frozenset()
     names = tensor.device_mesh.mesh_dim_names or ()
-    return frozenset(name for name, placement in zip(names, tensor.placements, strict=True) if placement.is_shard())
+    placed = zip(names, tensor.placements, strict=True)
+    return frozenset(name for name, placement in placed if isinstance(placement, Shard | _StridedShard))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -50,40 +51,47 @@ _PARTS = {
 Move = Callable[[torch.Tensor], torch.Tensor]
 
 
-def apply_tensor(
-    *,
-    plan: Mapping[str, str],
-    embedding: nn.Module | None,
-    blocks: Sequence[nn.Module],
-    norm: nn.Module | None,
-    head: nn.Module | None,
-    mesh: DeviceMesh,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a model, or of what one pipeline stage holds of it.
+
+    Attributes:
+        plan: name of a module inside a block -> transformers' style.
+        embedding: the token embedding, or None where another stage has it.
+        blocks: the decoder blocks that are here, in order.
+        norm: the norm before the head, or what stands in its place where another stage has it.
+        head: the head, or None where another stage has it.
+    """
+
+    plan: Mapping[str, str]
+    embedding: nn.Module | None
+    blocks: Sequence[nn.Module]
+    norm: nn.Module
+    head: nn.Module | None
+
+
+def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
     """Slices the parts of a model in place; their parameters are on the meta device.
 
     Args:
-        plan: name of a module inside a block -> transformers' style.
-        embedding: the token embedding, or None where another pipeline stage has it.
-        blocks: the decoder blocks that are here, in order.
-        norm: the norm before the head, or None where another stage has it.
-        head: the head, or None where another stage has it.
+        parts: what is here.
         mesh: the axis `tp`.
 
     Raises:
         UnsupportedError: the plan, or an adapter, asks for a slicing that is not known here.
     """
-    check_plan(plan)
+    check_plan(parts.plan)
     moves, slicer = Moves(mesh=mesh), Slicer(mesh)
-    if embedding is not None:
-        _slice_embedding(embedding, slicer=slicer, moves=moves)
-    for block in blocks:
-        _slice_block(block, plan=plan, slicer=slicer, moves=moves)
-    if norm is not None:
-        _keep_whole(norm, slicer=slicer)
-    if head is not None:
-        _slice_head(head, slicer=slicer, moves=moves)
-    if blocks:
-        _share_sequence(first=blocks[0], last=norm or blocks[-1], before_head=head is not None, moves=moves)
+    if parts.embedding is not None:
+        _slice_embedding(parts.embedding, slicer=slicer, moves=moves)
+    for block in parts.blocks:
+        _slice_block(block, plan=parts.plan, slicer=slicer, moves=moves)
+    _keep_whole(parts.norm, slicer=slicer)
+    if parts.head is not None:
+        _slice_head(parts.head, slicer=slicer, moves=moves)
+    # Outside, all have the whole: masks and positions are made of what the embedding returns, losses of whole rows.
+    _before(parts.blocks[0], moves.scatter_sequence)
+    _after(parts.norm, partial(moves.gather_sequence, sliced_after=parts.head is not None))
 
 
 def check_plan(plan: Mapping[str, str]) -> None:
@@ -171,15 +179,6 @@ def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
         here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
         if here:
             slicer.slice(module, dict.fromkeys(here, _WHOLE))
-
-
-def _share_sequence(*, first: nn.Module, last: nn.Module, before_head: bool, moves: Moves) -> None:
-    """Between the first block and the last norm each rank has its part of the sequence.
-
-    Outside, all have the whole: masks and positions are made of what the embedding returns, and losses of whole rows.
-    """
-    _before(first, moves.scatter_sequence)
-    _after(last, partial(moves.gather_sequence, sliced_after=before_head))
 
 
 def _before(module: nn.Module, move: Move) -> None:

@@ -94,5 +94,7 @@ def left_out(question: Question, choice: Choice, execution: Execution) -> list[s
     """
     reasons = impossibilities(question.job, execution, model=question.model)
     unknown = not_forecast(choice.layout)
-    refused = open_refusal(method=question.job.method, layout=choice.layout) if question.job.layout == "auto" else None
+    refused = None
+    if question.job.layout == "auto":
+        refused = open_refusal(method=question.job.method, layout=choice.layout, model=question.model)
     return [*reasons, *(reason for reason in (refused or unknown,) if reason)]

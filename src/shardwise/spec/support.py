@@ -20,6 +20,7 @@ TRAINABLE: dict[str, tuple[str, ...]] = {
     "zero2": ("full", "lora"),
     "fsdp": ("full", "lora"),
     "hsdp": ("full", "lora"),
+    "tp": ("full", "lora"),
     "mp": ("full", "lora"),
     "pp": ("full", "lora"),
 }
@@ -70,7 +71,8 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
             return f"{layout.strategy} is not trained by this version; the nearest layout that is: {nearest}"
         if method not in TRAINABLE[way]:
             return f"method {method} is not trained by this version under {way}; the nearest that is: lora"
-    return _staging_refusal(layout, model) if layout.pp > 1 else None
+    staging = _staging_refusal(layout, model) if layout.pp > 1 else None
+    return staging or (_slicing_refusal(layout, model) if layout.tp > 1 else None)
 
 
 def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
@@ -85,14 +87,36 @@ def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
     return None
 
 
-def open_refusal(*, method: Method, layout: Layout) -> str | None:
+def _slicing_refusal(layout: Layout, model: ModelShape | None) -> str | None:
+    if layout.shards_states_only:
+        return "zero1 is not trained with tensor parallel (tp) by this version; the nearest that are: zero2, fsdp"
+    if model is None:
+        return None
+    if model.family not in TENSOR_FAMILIES:
+        return (
+            f"{model.family} is not sliced by tensor parallel (tp) in this version; "
+            "the nearest layout that trains it: fsdp"
+        )
+    shared_out = {
+        "attention heads": model.num_attention_heads,
+        "key-value heads": model.num_key_value_heads,
+        "elements of the MLP's width": model.intermediate_size,
+    }
+    uneven = [f"{count} {what}" for what, count in shared_out.items() if count % layout.tp]
+    if not uneven:
+        return None
+    return f"tp = {layout.tp} does not divide the model's {' and '.join(uneven)}; choose a tp that does, or use fsdp"
+
+
+def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
     """Why `layout: auto` leaves a layout out; None where it considers it.
 
-    A method that is trained under no layout at all was asked for all the same: it is forecast under every layout that
-    trains another one.
+    A method or a model that is trained under no layout at all was asked for all the same: it is forecast under every
+    layout that trains another one.
     """
     trained = any(method in methods for methods in TRAINABLE.values())
-    return refusal(method=method if trained else NEAREST_METHOD, layout=layout)
+    known = None if model is None or model.has_experts else model
+    return refusal(method=method if trained else NEAREST_METHOD, layout=layout, model=known)
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -129,8 +153,13 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     if model is not None and model.has_experts:
         reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
-    if model is not None and execution.layout.tp > 1:
-        reasons += _unsliced(model, tp=execution.layout.tp)
+    if execution.layout.tp > 1 and job.adapters is not None:
+        beside = {"use_dora": job.adapters.use_dora, "modules_to_save": job.adapters.modules_to_save}
+        reasons += [
+            f"lora.{key} is not trained under tensor parallel (tp) by this version; use fsdp"
+            for key, asked in beside.items()
+            if asked
+        ]
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:
@@ -138,19 +167,3 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     if execution.offload not in OFFLOADS:
         reasons.append(f"offload {execution.offload} is not trained by this version; use none")
     return [reason for reason in reasons if reason]
-
-
-def _unsliced(model: ModelShape, *, tp: int) -> list[str]:
-    """Why tensor parallelism does not slice a model: it is of another family, or has not as many heads to share out."""
-    if model.family not in TENSOR_FAMILIES:
-        return [f"{model.family} is not trained under tensor parallel by this version; write tp: 1, or use fsdp"]
-    shared_out = {
-        "attention heads": model.num_attention_heads,
-        "key-value heads": model.num_key_value_heads,
-        "elements of the MLP's width": model.intermediate_size,
-    }
-    return [
-        f"tp = {tp} does not divide the model's {count} {what}; choose a tp that does, or use fsdp"
-        for what, count in shared_out.items()
-        if count % tp
-    ]

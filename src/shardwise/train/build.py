@@ -17,14 +17,16 @@ from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import RunDirectoryError, UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter
-from shardwise.models.anatomy import find_anatomy
+from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
-from shardwise.models.stage import StagePlace, keep_stage
+from shardwise.models.plans import tensor_plan
+from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Stage, parallelize
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.spread import Spread
+from shardwise.parallel.tensor import Parts
 from shardwise.parallel.zero import stepped
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import HOW_IT_RUNS, Job
@@ -200,6 +202,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
             root=root,
             blocks=[anatomy.blocks[index] for index in place.blocks],
             width=config.hidden_size,
+            parts=_slicing(anatomy, place) if execution.layout.tp > 1 else None,
             tied=frozenset({f"model.{shared}"}) if ends else frozenset(),
         ),
         elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
@@ -213,6 +216,18 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     if job.adapters is None:
         return model, None
     return model, add_adapters(model, job.adapters, base_model=_base_model(job, source))
+
+
+def _slicing(anatomy: Anatomy, place: StagePlace) -> Parts:
+    """What of a stage tensor parallelism slices."""
+    _, norm = outer_modules(anatomy)
+    return Parts(
+        plan=tensor_plan(anatomy.model.config),
+        embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
+        blocks=[anatomy.blocks[index] for index in place.blocks],
+        norm=anatomy.backbone.get_submodule(norm),
+        head=anatomy.head if place.is_last else None,
+    )
 
 
 def _name_of(model: nn.Module, embedding: nn.Module) -> str:

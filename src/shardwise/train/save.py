@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
@@ -63,11 +64,12 @@ def live_logits(model: TrainedModel, probe: torch.Tensor) -> torch.Tensor:
     """Logits of the live model in evaluation mode, float32 on the CPU; every rank takes part."""
     device = model.ownership.world.device
     model.set_training(False)
-    ids = probe.to(device)
+    length = probe.shape[1]
+    ids = F.pad(probe, (0, -length % model.ownership.world.layout.sequence_multiple)).to(device)
     positions = torch.arange(ids.shape[1], device=device).unsqueeze(0)
     logits = model.spread.logits(Inputs(input_ids=ids, position_ids=positions))
     model.set_training(True)
-    return logits.float().cpu()
+    return logits[:, :length].float().cpu()
 
 
 def _gather(model: TrainedModel, files: Files) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards import gather
@@ -34,14 +35,18 @@ def whole_tensors(
         if (at.dp_replicate, at.dp_shard, at.cp, at.tp) != (0, 0, 0, 0):
             continue  # its stage has been told by another rank
         for name, (shape, dtype) in stage.items():
-            whole = _whole(mine[name]) if here.pp == at.pp else None
+            whole = gathered(mine[name]) if here.pp == at.pp else None
             yield name, _to_first(whole, source=rank, shape=shape, dtype=dtype, ownership=ownership)
 
 
-def _whole(parameter: nn.Parameter) -> torch.Tensor:
-    """All ranks of a stage take part."""
-    whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-    return whole.detach()
+@torch.no_grad()
+def gathered(parameter: torch.Tensor) -> torch.Tensor:
+    """The whole of a plain or sharded parameter; all ranks of a stage take part."""
+    if not isinstance(parameter, DTensor):
+        return parameter.detach()
+    # What FSDP2 sharded is a slice of tensor parallelism: it becomes whole before the slices do.
+    slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in parameter.placements]
+    return parameter.redistribute(placements=slices).full_tensor()
 
 
 def _to_first(

@@ -30,7 +30,7 @@ outcome("finished")
 @needs_torch
 def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tmp_path: Path) -> None:
     make(TIMED, name="timed_worker")
-    found = api.compare(job(), layouts=["single", "ddp", "tp"], steps=3, programs=FAKE)
+    found = api.compare(job(), layouts=["single", "ddp", "tp-3"], steps=3, programs=FAKE)
     assert [(one.layout, one.processes, one.strategy) for one in found.contenders] == [
         ("ddp-2", 2, "ddp"),
         ("single-1", 1, "single"),
@@ -39,7 +39,7 @@ def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tm
     assert [rank.gpu_utilization for rank in found.contenders[0].ranks] == [0.5, 0.5]
     assert found.contenders[0].final_loss == 1.0
     assert found.contenders[0].figure("step time").forecast is not None
-    assert [layout for layout, _ in found.unable] == ["tp-2"]
+    assert [layout for layout, _ in found.unable] == ["tp-3"]
     folder = tmp_path / "run" / "compare"
     assert {path.name for path in folder.iterdir()} == {"single", "ddp", "compare.json", "compare.html"}
     assert json.loads((folder / "compare.json").read_text())["sentence"] == found.sentence
@@ -53,6 +53,10 @@ def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tm
 
 
 def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
-    for layouts, steps, said in (([], 1, "name layouts"), (["ddp"], 0, "at least 1 step"), (["tp"], 1, "not trained")):
+    for layouts, steps, said in (
+        ([], 1, "name layouts"),
+        (["ddp"], 0, "at least 1 step"),
+        (["tp-3"], 1, "does not divide"),
+    ):
         with pytest.raises(InputError, match=said):
             api.compare(job(), layouts=layouts, steps=steps)

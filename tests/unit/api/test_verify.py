@@ -41,7 +41,7 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
 ) -> None:
     make(WRONG, name="wrong_worker")
     updates: list[object] = []
-    layouts = ["ddp", "fsdp", "hsdp", "tp"]
+    layouts = ["ddp", "fsdp", "hsdp", "tp-3"]
     parity = api.verify(job(), layouts=layouts, on_update=updates.append, programs=FAKE)
     assert {row.layout: row.first and row.first.figure for row in parity.layouts} == {
         "ddp-2": None,
@@ -49,7 +49,7 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
         "hsdp-4": "weights",
     }
     assert parity.sentence == "fsdp-2 differs at step 2: grad_norm is 1.5, on one process 1"
-    assert [layout for layout, _ in parity.unable] == ["tp-2"]
+    assert [layout for layout, _ in parity.unable] == ["tp-3"]
     tried = [(u.layout, u.number, u.total) for u in updates if isinstance(u, api.Trying)]
     assert tried == [("single-1", 1, 4), ("ddp-2", 2, 4), ("fsdp-2", 3, 4), ("hsdp-4", 4, 4)]
     assert sorted(path.name for path in (tmp_path / "run" / "verify").iterdir()) == sorted(u[0] for u in tried)
@@ -70,7 +70,7 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Ma
 
 
 def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    for layouts, said in ((["single"], "nothing to compare"), (["tp"], "tp-2: tp is not trained")):
+    for layouts, said in ((["single"], "nothing to compare"), (["tp-3"], "tp-3: tp = 3 does not divide")):
         with pytest.raises(InputError, match=said):
             api.verify(job(), layouts=layouts)
     for wrong in ({"steps": 0}, {"tolerance": float("nan")}, {"tolerance": 1.0}):

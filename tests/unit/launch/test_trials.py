@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
@@ -20,13 +21,14 @@ def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
 
 
 def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
-    assert found(None, "cpu:1") == (["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2", "hsdp-4", "mp-2", "pp-2"], {})
-    assert found(None, "cpu:4") == (["single-1", "ddp-4", "zero1-4", "zero2-4", "fsdp-4", "hsdp-4", "mp-4", "pp-4"], {})
+    names = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp")
+    for hardware, sizes in (("cpu:1", (1, 2, 2, 2, 2, 4, 2, 2, 2)), ("cpu:4", (1, 4, 4, 4, 4, 4, 4, 4, 4))):
+        assert found(None, hardware) == ([f"{name}-{size}" for name, size in zip(names, sizes, strict=True)], {})
 
 
 def test_gpus_hold_what_there_are_gpus_for() -> None:
     able, unable = found(None, "2x RTX-6000-Ada")
-    assert able == ["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2", "mp-2", "pp-2"]
+    assert able == ["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2", "tp-2", "mp-2", "pp-2"]
     assert unable == {"hsdp-4": "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"}
     assert found("single", "1x RTX-6000-Ada") == (["single-1"], {})
 
@@ -39,9 +41,10 @@ def test_a_number_of_processes_may_be_stated_and_each_trial_stands_once() -> Non
 
 
 def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
-    able, unable = found("tp,ddp", "cpu:2")
-    assert able == ["ddp-2"]
-    assert "nearest layout that is: fsdp" in unable["tp-2"]
+    model = shape_from_data({"model_type": "gemma"}, file="config.json")
+    trials, unable = find_trials(["pp", "ddp"], cluster=parse_hardware("cpu:2"), method="lora", model=model)
+    assert [trial.label for trial in trials] == ["ddp-2"]
+    assert [(one.layout, "nearest layout that trains it: fsdp" in one.reason) for one in unable] == [("pp-2", True)]
 
 
 @pytest.mark.parametrize(("name", "said"), [("fsd", "did you mean 'fsdp'"), ("quick", "the layouts are single, mp")])

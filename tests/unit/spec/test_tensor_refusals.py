@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.spec.job import Job, job_from_data
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import TENSOR_FAMILIES, not_trained
+from shardwise.spec.support import TENSOR_FAMILIES, not_trained, open_refusal
 
 
 @pytest.fixture
@@ -29,8 +30,8 @@ def sliced(tp: int) -> Execution:
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
-def test_a_tp_that_divides_all_is_not_refused_for_the_model(tp: int, job: Job, model: ModelShape) -> None:
-    assert not any("does not divide" in reason for reason in not_trained(job, sliced(tp), model=model))
+def test_a_tp_that_divides_all_is_trained(tp: int, job: Job, model: ModelShape) -> None:
+    assert not_trained(job, sliced(tp), model=model) == []
 
 
 @pytest.mark.parametrize(
@@ -39,13 +40,29 @@ def test_a_tp_that_divides_all_is_not_refused_for_the_model(tp: int, job: Job, m
 )
 def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str, job: Job, model: ModelShape) -> None:
     reasons = not_trained(job, sliced(tp), model=model)
-    assert any(f"tp = {tp} does not divide the model's {says}" in reason for reason in reasons)
+    assert any(f"tp = {tp} does not divide the model's" in reason and says in reason for reason in reasons)
 
 
 def test_a_family_that_is_not_proven_is_not_trained(job: Job, model: ModelShape) -> None:
     assert "phi3" not in TENSOR_FAMILIES
     other = replace(model, family="phi3")
-    assert any(
-        "phi3 is not trained under tensor parallel" in reason for reason in not_trained(job, sliced(2), model=other)
-    )
+    assert any("phi3 is not sliced by tensor parallel" in reason for reason in not_trained(job, sliced(2), model=other))
     assert not any("tensor parallel" in reason for reason in not_trained(job, sliced(1), model=other))
+
+
+def test_states_alone_are_not_sharded_beside_slices(job: Job, model: ModelShape) -> None:
+    layout = Layout(dp_shard=2, tp=2, zero_stage=1, reshard_after_forward=False)
+    (reason,) = not_trained(job, replace(sliced(2), layout=layout), model=model)
+    assert reason.startswith("zero1 is not trained with tensor parallel (tp)")
+
+
+def test_what_is_left_open_is_chosen_among_what_the_model_can_be_sliced_into(model: ModelShape) -> None:
+    assert open_refusal(method="lora", layout=Layout(tp=8), model=model) is None
+    assert "8 key-value heads" in str(open_refusal(method="lora", layout=Layout(tp=16), model=model))
+
+
+@pytest.mark.parametrize("asked", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}])
+def test_adapters_that_are_not_sliced_are_not_trained(asked: dict[str, Any], model: ModelShape) -> None:
+    data = {"model": "tinyllama-1.1b", "data": {"path": "rows.jsonl"}, "method": "lora", "lora": asked}
+    reasons = not_trained(job_from_data(data), sliced(2), model=model)
+    assert any(f"lora.{next(iter(asked))} is not trained under tensor parallel" in reason for reason in reasons)

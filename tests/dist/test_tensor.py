@@ -1,0 +1,133 @@
+"""Tensor parallel: slices of every matrix, alone and with data parallelism, train as one process does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from tests.dist.cells import Trained, execution, relative, train_cell
+
+#: Loss and gradient norm of every step, relative to one process.
+TOLERANCE = 1e-5
+
+TP2 = Layout(tp=2)
+CELLS: dict[str, Execution] = {
+    "tp(2)": execution(TP2),
+    "tp(2), accumulation 4": execution(TP2, micro_batch_size=2, gradient_accumulation_steps=4),
+    "tp(2), recompute, chunked": execution(
+        TP2, micro_batch_size=4, gradient_accumulation_steps=2, gradient_checkpointing="full", loss="chunked"
+    ),
+    "tp(2), selective": execution(TP2, gradient_checkpointing="selective"),
+    "ddp(2) x tp(2)": execution(Layout(dp_replicate=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "zero2(2) x tp(2)": execution(
+        Layout(dp_shard=2, tp=2, zero_stage=2, reshard_after_forward=False), micro_batch_size=4
+    ),
+    "hsdp(2 x 2) x tp(2)": execution(Layout(dp_replicate=2, dp_shard=2, tp=2), micro_batch_size=2),
+    "mp(2) x tp(2)": execution(Layout(pp=2, tp=2, schedule="sequential")),
+    "1f1b(2) x tp(2)": execution(Layout(pp=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=4),
+    "zero_bubble(2) x tp(2)": execution(
+        Layout(pp=2, tp=2, schedule="zero_bubble"), micro_batch_size=2, gradient_accumulation_steps=4
+    ),
+    "fsdp(2) x 1f1b(2) x tp(2)": execution(
+        Layout(dp_shard=2, pp=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=2
+    ),
+}
+#: Beside the tied Llama, which goes through all of them.
+SOME = ("tp(2)", "fsdp(2) x tp(2)", "1f1b(2) x tp(2)")
+
+
+def _row(model: str, cell: str) -> Any:
+    """Eight processes on few processors, and what the tied model shows too, are left to `make test-all`."""
+    slow = CELLS[cell].layout.world_size > 4 or (model == "untied" and cell not in SOME)
+    return pytest.param(model, cell, marks=[pytest.mark.slow] if slow else [])
+
+
+TABLE = [_row(model, cell) for model in ("tied", "untied") for cell in CELLS]
+TABLE += [_row(model, cell) for model in ("qwen2", "qwen3") for cell in SOME]
+
+
+@pytest.fixture(scope="module")
+def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
+    """One process, the whole global batch in one forward."""
+    known: dict[Any, Trained] = {}
+
+    def run(model: str, method: str = "full", lora: Any = None) -> Trained:
+        key = (model, method, json.dumps(lora))
+        if key not in known:
+            root = tmp_path_factory.mktemp("single")
+            known[key] = train_cell(job_of(make_job, model, method, lora), root, execution(optimizer="sgd"))[0]
+        return known[key]
+
+    return run
+
+
+def job_of(make_job: Callable[..., Job], model: str, method: str, lora: Any = None) -> Job:
+    train = {"learning_rate": 0.05, "optimizer": "sgd"}
+    return make_job(model, method=method, train=train, **({"lora": lora} if lora else {}))
+
+
+def must_equal(expected: Trained, ranks: list[Trained]) -> None:
+    """Figures of every step, final weights, frozen bytes; the same weights on all ranks."""
+    found = ranks[0]
+    assert len(found.metrics) == 20
+    assert relative(expected.series("loss"), found.series("loss")) <= TOLERANCE
+    assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= TOLERANCE
+    for exact in ("step", "epoch", "learning_rate", "tokens", "trained_tokens"):
+        assert found.series(exact) == expected.series(exact)
+    held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
+    assert held.keys() == expected.weights.keys()
+    if all(rank.weights.keys() == held.keys() for rank in ranks):
+        assert {rank.frozen for rank in ranks} == {expected.frozen}
+    for rank in ranks:
+        for name, weight in rank.weights.items():
+            assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name
+            assert torch.equal(weight, held[name]), f"ranks hold different {name}"
+
+
+@pytest.mark.parametrize(("model", "cell"), TABLE)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_slices_train_as_one_process_does(
+    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = replace(CELLS[cell], optimizer="sgd")
+    must_equal(single(model, method), train_cell(job_of(make_job, model, method), tmp_path, chosen))
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_four_slices_train_as_one_process_does(
+    method: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    model = "four key-value heads"
+    ranks = train_cell(job_of(make_job, model, method), tmp_path, execution(Layout(tp=4), optimizer="sgd"))
+    must_equal(single(model, method), ranks)
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "o_proj"], ["down_proj", "lm_head"]], ids=["attention", "head"])
+def test_adapters_of_named_matrices_train_as_on_one_process(
+    targets: list[str], single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    lora = {"r": 4, "lora_alpha": 8, "target_modules": targets}
+    chosen = execution(Layout(dp_shard=2, tp=2), micro_batch_size=4, optimizer="sgd")
+    ranks = train_cell(job_of(make_job, "untied", "lora", lora), tmp_path, chosen)
+    must_equal(single("untied", "lora", lora), ranks)
+
+
+def test_adamw_and_mixed_precision_stay_near(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    """In bfloat16 sums over slices round otherwise, so that this is no proof; it shows that nothing is left out."""
+    losses: list[list[float]] = []
+    for layout in (Layout(), TP2, Layout(dp_shard=2, tp=2)):
+        chosen = execution(layout, precision="mixed", micro_batch_size=8 // layout.data_world_size)
+        root = tmp_path / str(layout.world_size)
+        losses.append(train_cell(make_job("tied", train={"precision": "mixed"}), root, chosen)[0].series("loss"))
+    assert relative(losses[0], losses[1]) < 5e-3
+    assert relative(losses[0], losses[2]) < 5e-3
+    assert losses[0][-1] < losses[0][0] - 0.1
