@@ -78,12 +78,11 @@ def _sum_over_replicas(scene: Scene) -> Alive:
 
 
 def _evaluation(scene: Scene) -> Alive:
-    """A forward that keeps nothing: the widest place of one block, or the logits."""
+    """A forward that keeps nothing: the widest place of one block. Its logits are those of the end of a forward."""
     work = scene.work
     alive = _between(scene, gradients=scene.holding.gradients if work.replicated else 0)
     in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
     _add(alive, "activations", scene.tokens * in_block)
-    _add(alive, "logits", logits_forward(scene) if scene.part.is_last else 0)
     _add(alive, "communication", gathered(scene, blocks_beside_kept=2))
     _add(alive, "temporary", work.computed_weights)
     return alive

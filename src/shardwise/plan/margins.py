@@ -25,10 +25,11 @@ DOUBT = {
     "context": 0.25,
 }
 
-#: Reserved over allocated by PyTorch's caching allocator in steady state: 512-byte rounding is nothing beside 2 MiB
-#: segments that fragment where tensors come and go. Sharded weights come and go with every block. What stays is
-#: allocated once, so that only segments that it does not fill are lost.
-_FRAGMENTATION, _FRAGMENTATION_SHARDED, _UNFILLED = 0.03, 0.06, 0.01
+#: Reserved over allocated by PyTorch's caching allocator in steady state, of what comes and goes: 512-byte rounding is
+#: nothing beside segments that fragment, more so where sharded weights come and go with every block. Set, to one
+#: digit, at the medians of three published sources of reserved peaks (torchtitan and fsdp_qlora, sharded; Qwen's table,
+#: one GPU), see docs/accuracy.md. What stays is allocated once, so that only segments it does not fill are lost.
+_FRAGMENTATION, _FRAGMENTATION_SHARDED, _UNFILLED = 0.10, 0.15, 0.01
 _SEGMENT_BYTES = 20 * MIB
 _STAYING = frozenset({"weights", "gradients", "optimizer"})
 

@@ -43,7 +43,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def build(config, *, precision, method, attention="sdpa"):
+def build(config, *, precision, method, attention="sdpa", dora=False):
     keys = {key: value for key, value in config.items() if key != "model_type"}
     theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
     model = AutoModelForCausalLM.from_config(theirs, attn_implementation=attention)
@@ -52,7 +52,7 @@ def build(config, *, precision, method, attention="sdpa"):
         return model.to(types.trainable).train()
     model = model.to(types.frozen)
     transposed = config["model_type"] == "gpt2"
-    lora = peft.LoraConfig(r=RANK, target_modules="all-linear", fan_in_fan_out=transposed)
+    lora = peft.LoraConfig(r=RANK, target_modules="all-linear", fan_in_fan_out=transposed, use_dora=dora)
     adapted = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
@@ -85,14 +85,25 @@ class Trainer:
     """One process that takes steps as the trainer does."""
 
     def __init__(
-        self, config, *, precision="fp32", method="full", recompute="none", loss="full", sequences=2, length=128
+        self,
+        config,
+        *,
+        precision="fp32",
+        method="full",
+        recompute="none",
+        loss="full",
+        sequences=2,
+        length=128,
+        dora=False,
+        optimizer=None,
     ):
         self.size, self.vocab = (sequences, length), config["vocab_size"]
-        anatomy = find_anatomy(build(config, precision=precision, method=method))
+        anatomy = find_anatomy(build(config, precision=precision, method=method, dora=dora))
         self.module = LossModule(anatomy, types=DTYPES[precision], kind=loss)
         apply_recompute(anatomy.blocks, recompute)
         self.parameters = list(self.module.parameters())
-        self.optimizer = torch.optim.AdamW([p for p in self.parameters if p.requires_grad], fused=True)
+        trained = [p for p in self.parameters if p.requires_grad]
+        self.optimizer = optimizer(trained) if optimizer else torch.optim.AdamW(trained, fused=True)
 
     def backward(self, micro_batches=1):
         for _ in range(micro_batches):
@@ -176,6 +187,30 @@ def test_accumulation_and_chunks_are_in_the_peak(loss, micro_batches):
     keys = {"micro_batch_size": 12, "gradient_accumulation_steps": micro_batches, "precision": "fp32", "loss": loss}
     forecast = memory(asked("full", data={"max_length": 128}), shape(config), hardware="cpu:1", **keys)
     assert forecast.peak_bytes == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+@pytest.mark.parametrize("vocab", [64, 2000])
+def test_dora_is_in_the_bytes_and_in_the_peak(precision, vocab):
+    config = {**TINY, "vocab_size": vocab}
+    trainer = Trainer(config, precision=precision, method="lora", dora=True)
+    measured = trainer.peak()
+    lora = job(method="lora", lora={"r": RANK, "use_dora": True}, data={"max_length": 128})
+    keys = {"hardware": "cpu:1", "micro_batch_size": 2, "precision": precision}
+    assert memory(lora, shape(config), **keys).peak_bytes == pytest.approx(measured, rel=0.05)
+    trainer.backward()
+    (one,) = held(lora, shape(config), precision=precision)
+    assert (one.weights, one.gradients, one.optimizer) == trainer.held()
+
+
+def test_adafactor_keeps_sums_over_rows_and_columns():
+    config = {**TINY, "num_hidden_layers": 2}
+    trainer = Trainer(config, length=16, optimizer=torch.optim.Adafactor)
+    trainer.backward()
+    trainer.optimizer.step()
+    (one,) = held(asked("full"), shape(config), precision="fp32", optimizer="adafactor")
+    assert one.optimizer == trainer.held()[2]
 
 
 def saved_by_second_block(model, tokens, *, autocast):
