@@ -70,6 +70,19 @@ def test_persistent_bytes_of_every_rank_are_forecast_exactly(
         assert holding[candidate.execution.layout.coordinates(rank).dp_shard].gradients == gradients
 
 
+@pytest.mark.parametrize("model", ["untied", "tied"])
+@pytest.mark.parametrize("setting", [{"use_dora": True}, {"modules_to_save": ["embed_tokens", "lm_head"]}])
+def test_magnitudes_and_whole_copies_are_forecast_exactly(
+    setting: dict[str, object], model: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job(model, method="lora", lora={"r": 4, **setting}, train={"max_steps": 2, "precision": "mixed"})
+    candidate = _forecast(job, "fsdp", 2)
+    ranks = run_world(2, _held, prepare_cell(job, tmp_path), candidate.execution)
+    forecast = {rank: group.parts for group in candidate.memory.ranks for rank in group.ranks}
+    for rank, (now, _, _) in enumerate(ranks):
+        assert (forecast[rank]["weights"], forecast[rank]["optimizer"]) == (now.weights, now.optimizer)
+
+
 def _shapes(run: RunDirectory, chosen: Execution) -> list[tuple[str, bool, bool]]:
     built = composed(run, chosen)
     batch = next(iter(built.batches.from_(0)))

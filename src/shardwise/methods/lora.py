@@ -10,9 +10,20 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from shardwise.errors import JobError, UnsupportedError
 from shardwise.spec.job import LoraSpec
+
+_MAGNITUDE = ".lora_magnitude_vector."
+
+#: Parts of live names, which have the adapter's name in them, and what stands for them in PEFT's files.
+_SAVED_PARTS = (
+    (f"{_MAGNITUDE}default.weight", _MAGNITUDE.rstrip(".")),
+    (".lora_A.default.", ".lora_A."),
+    (".lora_B.default.", ".lora_B."),
+    (".modules_to_save.default.", "."),
+)
 
 
 def peft_config(lora: LoraSpec) -> Any:
@@ -55,6 +66,8 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
         with warnings.catch_warnings():
             # PEFT asks for a property that transformers is renaming; neither concerns the user.
             warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+            # A copy of one end of a tied model is a tensor of its own, in training and in what is saved.
+            warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`", category=UserWarning)
             return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise JobError(f"lora.target_modules is {lora.target_modules!r}: {str(error).splitlines()[0]}") from None
@@ -65,22 +78,62 @@ def is_adapter(name: str) -> bool:
     return ".lora_" in name
 
 
+def saved_name(name: str) -> str:
+    """The name that a trained parameter has in PEFT's files.
+
+    PEFT's own function asks live modules, of which a rank may hold some only, and whose state hooks would free gathered
+    weights on the one rank that asks. That this rule gives PEFT's names is checked each time an adapter is saved.
+    """
+    for live, saved in _SAVED_PARTS:
+        name = name.replace(live, saved)
+    return f"base_model.model.{name}"
+
+
 def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor | None:
     """The whole initial value of an adapter parameter in float32, or None for a parameter of the base model.
 
     A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero, as in PEFT (Hu et al.,
-    2021, use a Gaussian A); the random stream is this parameter's own.
+    2021, use a Gaussian A); the random stream is this parameter's own. DoRA's magnitudes are zero until
+    `start_magnitudes` has seen the base weights. A whole copy of a module (`modules_to_save`) is a parameter of the
+    base model: it starts as what it is a copy of.
 
     Raises:
-        UnsupportedError: the adapter has other parts, such as DoRA's magnitude, whose start depends on the base.
+        UnsupportedError: the adapter has parts that are none of these.
     """
     if not is_adapter(name):
         return None
-    if ".lora_B." in name:
+    if ".lora_B." in name or _MAGNITUDE in name:
         return torch.zeros(shape)
     if ".lora_A." not in name:
-        raise UnsupportedError(f"{name} is neither LoRA's A nor its B, and this version trains no other adapter")
+        raise UnsupportedError(f"{name} is no part of LoRA or DoRA, and this version trains no other adapter")
     digest = hashlib.sha256(f"{seed}/{name}/{shape}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     bound = 1 / math.sqrt(math.prod(shape[1:]))
     return (torch.rand(shape, generator=generator) * 2 - 1) * bound
+
+
+@torch.no_grad()
+def start_magnitudes(model: nn.Module) -> None:
+    """Gives DoRA's magnitudes their first values: the norm of each output's weights in the base matrix
+    (Liu et al., 2024).
+
+    B is zero then, so that this is the norm of the adapted matrix too. Each rank takes norms of the slices it holds; a
+    matrix that is cut across its outputs has its norms put together by DTensor. Norms are taken in float32 of the
+    weights as they are stored, and are the same under every layout that keeps rows whole.
+    """
+    for module in model.modules():
+        magnitudes: Any = getattr(module, "lora_magnitude_vector", None)
+        if not magnitudes:
+            continue
+        layer: Any = module
+        base = layer.get_base_layer().weight.detach().float()
+        norms = torch.linalg.vector_norm(base, dim=0 if layer.fan_in_fan_out else 1)
+        for magnitude in magnitudes.values():
+            _copy_into(magnitude.weight, norms)
+
+
+def _copy_into(target: nn.Parameter, values: torch.Tensor) -> None:
+    if isinstance(target, DTensor) and isinstance(values, DTensor):
+        target.to_local().copy_(values.redistribute(target.device_mesh, target.placements).to_local())
+    else:
+        target.copy_(values)

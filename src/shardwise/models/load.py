@@ -152,7 +152,8 @@ def materialise(
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
-    stored = {id(p): _stored_name(p, weights, model) for p in places if fresh[id(p)] is None}
+    kin = _kin(places)
+    stored = {id(p): _stored_name(p, kin, weights, model) for p in places if fresh[id(p)] is None}
     shapes = {stored[id(p)]: tuple(p.parameter.shape) for p in places if id(p) in stored}
     aliases = {name for p in places for name in map(_base_name, p.names)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
@@ -187,9 +188,22 @@ def _base_name(name: str) -> str:
     return name
 
 
-def _stored_name(place: _Place, weights: Weights, model: nn.Module) -> str:
+def _kin(places: list[_Place]) -> dict[str, list[str]]:
+    """Base name -> base names of everything that started as the same tensor.
+
+    A trained copy of a tied head has no alias of its own; the original that it is a copy of has one.
+    """
+    kin: dict[str, list[str]] = {}
+    for place in places:
+        names = list(map(_base_name, place.names))
+        for name in names:
+            kin.setdefault(name, []).extend(names)
+    return kin
+
+
+def _stored_name(place: _Place, kin: dict[str, list[str]], weights: Weights, model: nn.Module) -> str:
     """The name a parameter has in the folder: one of its aliases, with or without the backbone's prefix."""
-    candidates = [_base_name(name) for name in place.names]
+    candidates = [alias for name in place.names for alias in kin[_base_name(name)]]
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     candidates += [name.removeprefix(prefix) for name in candidates]
     return next((name for name in candidates if name in weights.names), candidates[0])

@@ -16,7 +16,7 @@ from shardwise.catalog.models import read_model
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import RunDirectoryError, UnsupportedError
-from shardwise.methods.lora import add_adapters, initial_adapter
+from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
 from shardwise.models.plans import tensor_plan
@@ -136,6 +136,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
                 initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
                 elsewhere=part.elsewhere,
             )
+            start_magnitudes(part.model)
 
     spread = parallelize(
         [part.stage for part in parts],
@@ -146,10 +147,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     )
     result = Result(
         model=parts[0].model,
-        # PEFT names what it saves by the modules it finds, so it needs those of the other stages too.
-        adapters=parts[0].adapters
-        if world.pipes is None
-        else _adapted(job, execution, config=config, source=source)[1],
+        adapters=parts[0].adapters,
         source=source,
         source_dtype=source_dtype,
         parameters=[named for part in parts for named in part.model.named_parameters()],

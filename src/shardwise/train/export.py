@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from shardwise.catalog.files import tokenizer_files
+from shardwise.methods.lora import saved_name
 from shardwise.spec.run import write_json
 from shardwise.train.precision import type_name
 
@@ -113,14 +114,11 @@ class AdapterFiles:
 
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Holds an adapter's tensor; together they are small."""
-        self._held[f"base_model.model.{name}"] = whole
+        self._held[saved_name(name)] = whole
 
     def finish(self) -> None:
         """Writes both files."""
-        from peft import get_peft_model_state_dict
-
-        named = get_peft_model_state_dict(self._adapters, state_dict=self._held, save_embedding_layers=False)
-        tensors = {name: tensor.clone() for name, tensor in named.items()}
+        tensors = {name: tensor.clone() for name, tensor in self._held.items()}
         save_file(tensors, self._folder / "adapter_model.safetensors", {"format": "pt"})
         config = self._adapters.peft_config["default"]
         config.inference_mode = True

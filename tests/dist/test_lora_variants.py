@@ -1,0 +1,170 @@
+"""rsLoRA, DoRA, named targets and whole copies of modules: PEFT's own on one process, and the same under every layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from shardwise.methods.lora import peft_config
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train.save import live_logits
+from tests.dist.cells import Trained, composed, execution, prepare_cell, relative, train_cell
+from tests.dist.test_final import PROBE, _finish
+from tests.dist.worlds import run_world
+
+#: PEFT warns of merging such an adapter; that it is trained, saved and loaded as it is, is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+
+ZERO1 = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
+ZERO2 = Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False)
+CELLS: dict[str, Execution] = {
+    "ddp(2)": execution(Layout(dp_replicate=2), micro_batch_size=4),
+    "zero1(3)": execution(ZERO1, micro_batch_size=2, gradient_accumulation_steps=2),
+    "zero2(2)": execution(ZERO2, micro_batch_size=4),
+    "fsdp(4)": execution(Layout(dp_shard=4), micro_batch_size=2, loss="chunked"),
+    "hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "rslora": {"use_rslora": True},
+    "named": {"target_modules": ["q_proj", "down_proj"]},
+    "dora": {"use_dora": True},
+    "dora on the head": {"use_dora": True, "target_modules": ["lm_head", "v_proj"]},
+    "head": {"modules_to_save": ["lm_head"]},
+    "embedding": {"modules_to_save": ["embed_tokens"]},
+    "norms": {"modules_to_save": ["norm"]},
+    "all ends": {"modules_to_save": ["embed_tokens", "lm_head", "norm"], "use_dora": True},
+}
+
+
+def _job(make_job: Callable[..., Job], variant: str, model: str, **train: Any) -> Job:
+    return make_job(model, method="lora", lora={"r": 4, "lora_alpha": 8, **VARIANTS[variant]}, train=train)
+
+
+def _start(run: RunDirectory, chosen: Execution) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Values at the start, but for B, which is not zero, so that logits show how it is scaled."""
+    built = composed(run, chosen)
+    with torch.no_grad():
+        for name, parameter in built.model.trained:
+            if ".lora_B." in name:
+                parameter.fill_(0.01)
+    whole = {
+        name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone() for name, p in built.model.trained
+    }
+    return whole, live_logits(built.model.spread, PROBE)
+
+
+def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """PEFT's own start of a job's adapters, but for A, which is random, and B, which are taken from `chosen`."""
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    base: Any = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32)
+    assert job.adapters is not None
+    model: Any = get_peft_model(base, peft_config(job.adapters)).eval()
+    named = {name: p for name, p in base.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for name, parameter in named.items():
+            if ".lora_A." in name or ".lora_B." in name:
+                parameter.copy_(chosen[name])
+        return {name: p.detach().clone() for name, p in named.items()}, model(PROBE).logits
+
+
+@pytest.mark.parametrize("model", ["untied", "tied"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_starts_as_peft_starts_it(
+    variant: str, model: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = _job(make_job, variant, model)
+    started, logits = run_world(1, _start, prepare_cell(job, tmp_path), execution())[0]
+    expected, peft_logits = _peft(job, started)
+    assert started.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.allclose(started[name], weight, rtol=1e-6, atol=0), name
+    assert torch.allclose(logits, peft_logits, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("model", ["untied", "tied"])
+def test_magnitudes_and_copies_start_alike_under_every_layout(
+    model: str, cell: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = _job(make_job, "all ends", model)
+    run = prepare_cell(job, tmp_path)
+    expected = run_world(1, _start, run, execution())[0][0]
+    started = run_world(CELLS[cell].layout.world_size, _start, run, CELLS[cell])[-1][0]
+    assert started.keys() == expected.keys()
+    assert any("lora_magnitude_vector" in name for name in started)
+    for name, weight in expected.items():
+        assert torch.equal(started[name], weight), name
+
+
+@pytest.fixture(scope="module")
+def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
+    """One process, which every layout is compared with."""
+    known: dict[tuple[str, str], Trained] = {}
+
+    def run(variant: str, model: str) -> Trained:
+        if (variant, model) not in known:
+            root = tmp_path_factory.mktemp("single")
+            known[variant, model] = train_cell(_job(make_job, variant, model), root, execution())[0]
+        return known[variant, model]
+
+    return run
+
+
+PAIRS = [
+    *(("all ends", "tied", cell) for cell in CELLS),
+    *(("dora", "untied", cell) for cell in ("ddp(2)", "zero1(3)", "fsdp(4)")),
+    ("head", "tied", "fsdp(4)"),
+    ("embedding", "tied", "hsdp(2 x 2)"),
+    ("norms", "untied", "zero2(2)"),
+    ("rslora", "untied", "fsdp(4)"),
+    ("named", "tied", "zero1(3)"),
+    ("dora on the head", "untied", "zero2(2)"),
+]
+
+
+@pytest.mark.parametrize(("variant", "model", "cell"), PAIRS)
+def test_a_variant_trains_as_on_one_process(
+    variant: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    expected = single(variant, model)
+    found = train_cell(_job(make_job, variant, model), tmp_path, CELLS[cell])[0]
+    assert len(found.metrics) == 20
+    assert relative(expected.series("loss"), found.series("loss")) <= 1e-5
+    assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= 1e-5
+    assert found.frozen == expected.frozen
+    assert found.weights.keys() == expected.weights.keys()
+
+
+def test_dora_moves_its_magnitudes(
+    single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    before = run_world(1, _start, prepare_cell(_job(make_job, "dora", "untied"), tmp_path), execution())[0][0]
+    after = single("dora", "untied").weights
+    magnitudes = [name for name in before if "lora_magnitude_vector" in name]
+    assert len(magnitudes) == 3 * 7
+    assert not any(torch.equal(before[name], after[name]) for name in magnitudes)
+
+
+@pytest.mark.parametrize(
+    ("variant", "model"), [("all ends", "tied"), ("all ends", "untied"), ("head", "tied"), ("rslora", "untied")]
+)
+def test_a_saved_variant_loads_with_peft(
+    variant: str, model: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    final, _, logits = _finish(_job(make_job, variant, model, max_steps=3), tmp_path, CELLS["fsdp(4)"])
+    base: Any = AutoModelForCausalLM.from_pretrained(models[model])
+    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
+    assert torch.allclose(adapted(PROBE).logits, logits, atol=1e-5)
