@@ -1,4 +1,4 @@
-"""Pipelines and their products: what each rank holds is the forecast, to the byte."""
+"""Pipelines, tensor parallel and products: what each rank holds is the forecast, to the byte."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ LAYOUTS = [
     Layout(pp=2, schedule="zero_bubble"),
     Layout(pp=2, dp_shard=2),
     Layout(pp=2, dp_replicate=2),
+    Layout(tp=2),
+    Layout(tp=2, dp_shard=2),
+    Layout(tp=2, pp=2),
 ]
 
 
