@@ -1,6 +1,7 @@
 """Which layouts of a job this machine can hold: the list that `verify` and `compare` go through.
 
-A trial is a layout on so many processes. One that cannot run here is listed with its reason, never left out silently.
+A trial is a layout on so many processes: one way of spreading the work, or a product of ways such as `fsdp+pp`. One
+that cannot run here is listed with its reason, never left out silently.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
@@ -28,10 +30,16 @@ SINGLE = "single"
 #: Processors can be shared by more processes than there are cores; with more than this the machine only waits.
 CPU_PROCESSES = 4
 
-#: The fewest processes that make each layout what it is.
+#: The fewest processes that make each way what it is.
 FEWEST = {SINGLE: 1, "hsdp": 4}
 
-_NAME = re.compile(r"([a-z0-9]+?)(?:-(\d+))?")
+#: Ways that split the model and not the data; in a product each has two ranks, and the way of the data has the rest.
+SPLITS = ("mp", "pp", "tp")
+
+#: Tried beside every single way, where nothing is named.
+PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+tp", "tp+pp")
+
+_NAME = re.compile(r"([a-z0-9+]+?)(?:-(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +90,7 @@ def find_trials(
     Raises:
         InputError: a name is no layout.
     """
-    wanted = [_parsed(name) for name in names or TRAINABLE]
+    wanted = [_parsed(name) for name in names or (*TRAINABLE, *PRODUCTS)]
     found = [_trial(name, size, cluster=cluster, method=method, model=model) for name, size in wanted]
     distinct = {one.label if isinstance(one, Trial) else one.layout: one for one in found}.values()
     trials = tuple(one for one in distinct if isinstance(one, Trial))
@@ -92,17 +100,61 @@ def find_trials(
 def _parsed(text: str) -> tuple[str, int | None]:
     known = (SINGLE, *STRATEGIES)
     match = _NAME.fullmatch(text)
-    if match is None or match[1] not in known:
+    if match is None or not _is_product(match[1]):
         near = difflib.get_close_matches(text, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; the layouts are {', '.join(known)}"
+        hint = (
+            f"; did you mean {near[0]!r}?"
+            if near
+            else f"; the layouts are {', '.join(known)}, and fsdp+pp is a product"
+        )
         raise InputError(f"--layouts names {text!r}, which is no layout{hint}; fsdp-4 is fsdp on 4 processes")
     return match[1], int(match[2]) if match[2] else None
+
+
+def _is_product(name: str) -> bool:
+    """Whether a name is one way, or one way of the data at most and different ways of splitting the model."""
+    ways = name.split("+")
+    data = [way for way in ways if way not in SPLITS]
+    alone = len(ways) == 1 and name in (SINGLE, *STRATEGIES)
+    return alone or (
+        len(set(ways)) == len(ways)
+        and len(data) <= 1
+        and all(way in STRATEGIES for way in ways)
+        and not {"mp", "pp"} <= set(ways)
+    )
+
+
+def _fewest(name: str) -> int:
+    """The fewest processes that make a layout what it is."""
+    return prod(FEWEST.get(way, 2) for way in name.split("+"))
+
+
+def _layout(name: str, size: int) -> Layout:
+    """The layout of a name on so many processes.
+
+    Raises:
+        ValueError: they do not multiply out to it.
+    """
+    ways = name.split("+")
+    if len(ways) == 1:
+        return Layout() if name == SINGLE else Layout.from_strategy(name, world_size=size)
+    splits = [way for way in ways if way in SPLITS]
+    left, odd = divmod(size, 2 ** len(splits))
+    if odd or (len(splits) == len(ways) and left > 1):
+        raise ValueError(
+            f"{name} has 2 ranks for each of {', '.join(splits)}, which {size} processes do not divide into"
+        )
+    data = next((way for way in ways if way not in SPLITS), SINGLE)
+    layout = Layout() if data == SINGLE else Layout.from_strategy(data, world_size=left)
+    stages = 2 if {"mp", "pp"} & set(ways) else 1
+    schedule = "sequential" if "mp" in ways else layout.schedule
+    return replace(layout, pp=stages, tp=2 if "tp" in ways else 1, schedule=schedule)
 
 
 def _trial(
     name: str, size: int | None, *, cluster: Cluster, method: Method, model: ModelShape | None
 ) -> Trial | Unable:
-    fewest = FEWEST.get(name, 2)
+    fewest = _fewest(name)
     size = size if size is not None else _processes(name, fewest, cluster)
     label = f"{name}-{size}"
     if size < fewest or (name == SINGLE and size > 1):
@@ -114,7 +166,7 @@ def _trial(
             layout=label, reason=f"it needs {size} processes, and {cluster.name} has room for {_room(cluster)}"
         )
     try:
-        layout = Layout() if name == SINGLE else Layout.from_strategy(name, world_size=size)
+        layout = _layout(name, size)
     except ValueError as error:
         return Unable(layout=label, reason=str(error))
     reason = refusal(method=method, layout=layout, model=model)

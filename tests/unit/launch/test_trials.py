@@ -11,6 +11,7 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
 from shardwise.launch.trials import clear, find_trials
+from shardwise.spec.layout import Layout
 from shardwise.spec.request import request_of_flags
 from shardwise.spec.run import RunDirectory, write_text
 
@@ -20,17 +21,40 @@ def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
     return [trial.label for trial in trials], {one.layout: one.reason for one in unable}
 
 
+WAYS = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp")
+PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+tp-4", "tp+pp-4"]
+
+
 def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
-    names = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp")
-    for hardware, sizes in (("cpu:1", (1, 2, 2, 2, 2, 4, 2, 2, 2)), ("cpu:4", (1, 4, 4, 4, 4, 4, 4, 4, 4))):
-        assert found(None, hardware) == ([f"{name}-{size}" for name, size in zip(names, sizes, strict=True)], {})
+    assert found(None, "cpu:1") == (["single-1", *(f"{w}-{4 if w == 'hsdp' else 2}" for w in WAYS), *PRODUCTS], {})
+    assert found(None, "cpu:4") == (["single-1", *(f"{way}-4" for way in WAYS), *PRODUCTS], {})
 
 
 def test_gpus_hold_what_there_are_gpus_for() -> None:
     able, unable = found(None, "2x RTX-6000-Ada")
-    assert able == ["single-1", "ddp-2", "zero1-2", "zero2-2", "fsdp-2", "tp-2", "mp-2", "pp-2"]
-    assert unable == {"hsdp-4": "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"}
+    assert able == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
+    assert unable == dict.fromkeys(("hsdp-4", *PRODUCTS), "it needs 4 processes, and 2x RTX-6000-Ada has room for 2")
     assert found("single", "1x RTX-6000-Ada") == (["single-1"], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("fsdp+pp-8", Layout(pp=2, dp_shard=4)),
+        ("hsdp+pp-8", Layout(pp=2, dp_replicate=2, dp_shard=2)),
+        ("tp+pp-4", Layout(pp=2, tp=2)),
+        ("ddp+mp", Layout(pp=2, dp_replicate=4, schedule="sequential")),
+    ],
+)
+def test_a_product_splits_the_model_in_two_and_gives_the_data_the_rest(name: str, layout: Layout) -> None:
+    trials, _ = find_trials([name], cluster=parse_hardware("8x H100-SXM"), method="full")
+    assert [trial.layout for trial in trials] == [layout]
+
+
+def test_processes_that_do_not_divide_into_a_product_are_said() -> None:
+    assert found("fsdp+pp-5", "8x H100-SXM")[1] == {
+        "fsdp+pp-5": "fsdp+pp has 2 ranks for each of pp, which 5 processes do not divide into"
+    }
 
 
 def test_a_number_of_processes_may_be_stated_and_each_trial_stands_once() -> None:
@@ -47,7 +71,16 @@ def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
     assert [(one.layout, "nearest layout that trains it: fsdp" in one.reason) for one in unable] == [("pp-2", True)]
 
 
-@pytest.mark.parametrize(("name", "said"), [("fsd", "did you mean 'fsdp'"), ("quick", "the layouts are single, mp")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fsd", "did you mean 'fsdp'"),
+        ("quick", "the layouts are single, mp"),
+        ("mp+pp", "no layout"),
+        ("ddp+fsdp", "no layout"),
+        ("pp+pp", "no layout"),
+    ],
+)
 def test_a_name_that_is_no_layout_is_bad_input(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         found(name, "cpu:2")
