@@ -83,6 +83,27 @@ def test_magnitudes_and_whole_copies_are_forecast_exactly(
         assert (forecast[rank]["weights"], forecast[rank]["optimizer"]) == (now.weights, now.optimizer)
 
 
+SLICED = {
+    "tp(2)": execution(Layout(tp=2)),
+    "fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4),
+    "1f1b(2) x tp(2)": execution(Layout(pp=2, tp=2), micro_batch_size=4, gradient_accumulation_steps=2),
+}
+
+
+@pytest.mark.parametrize("cell", SLICED)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_what_ranks_hold_of_slices_is_forecast_exactly(
+    method: str, cell: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job, chosen = make_job("tied", method=method, train={"max_steps": 2}), SLICED[cell]
+    ranks = run_world(chosen.layout.world_size, _held, prepare_cell(job, tmp_path), chosen)
+    forecast = {rank: holding for holding in _holdings(job, chosen) for rank in holding.ranks(chosen.layout)}
+    assert sorted(forecast) == list(range(chosen.layout.world_size))
+    for rank, (now, gradients, _) in enumerate(ranks):
+        holding = forecast[rank]
+        assert (holding.weights, holding.gradients, holding.optimizer) == (now.weights, gradients, now.optimizer)
+
+
 def _shapes(run: RunDirectory, chosen: Execution) -> list[tuple[str, bool, bool]]:
     built = composed(run, chosen)
     batch = next(iter(built.batches.from_(0)))
