@@ -1,0 +1,71 @@
+"""Loading costs a rank little more host memory than what it keeps, however large the model is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shardwise.catalog.files import tokenizer_files
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world, toy_llama
+
+
+def _own_bytes() -> int:
+    """Resident memory that is this process's own: pages of mapped weight files, which the kernel may drop, are not."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("this kernel tells no RssAnon")
+
+
+def _load(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
+    """(highest own memory while a rank loads, bytes of weights it keeps), the interpreter and torch included."""
+    highest, loaded = [_own_bytes()], threading.Event()
+
+    def watch() -> None:
+        while not loaded.is_set():
+            highest[0] = max(highest[0], _own_bytes())
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        built = composed(run, chosen)
+    finally:
+        loaded.set()
+        watcher.join()
+    return highest[0], sum(p.to_local().numel() * p.element_size() for _, p in built.model.parameters)  # type: ignore[attr-defined]
+
+
+def _large_model(folder: Path) -> None:
+    sizes = {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 11, "num_attention_heads": 12}
+    toy_llama(folder, tied=False, vocab_size=32_000, num_key_value_heads=12, **sizes)
+
+
+@pytest.mark.slow
+def test_a_rank_of_four_loads_two_gigabytes_in_little_more_than_its_shard(
+    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "large"
+    # In a process of its own: the ranks are forks of this one, and would begin with what making it leaves behind.
+    maker = multiprocessing.get_context("fork").Process(target=_large_model, args=(folder,))
+    maker.start()
+    maker.join()
+    for file in tokenizer_files(models["untied"]):
+        shutil.copy(file, folder)
+    assert sum(file.stat().st_size for file in folder.glob("*.safetensors")) > 2e9
+    job = make_job().model_copy(update={"model": str(folder)})
+    run = prepare_cell(job, tmp_path / "run")
+    for highest, shard in run_world(4, _load, run, execution(Layout(dp_shard=4), micro_batch_size=2)):
+        print(f"{highest / 2**20:.0f} MiB at most, shard {shard / 2**20:.0f} MiB")
+        assert highest <= 1.3 * shard + 0.5e9
+    shutil.rmtree(folder)
