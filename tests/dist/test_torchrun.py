@@ -1,4 +1,4 @@
-"""A group that torchrun started, from the job to the report: what it leaves, how it stops, what it says of a failure."""
+"""A group that torchrun started, from the job to the report: what it leaves, how it stops, what it says of failure."""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ def _replica_that_differs(run: RunDirectory) -> str:
 
 
 def test_whole_weights_that_differ_between_ranks_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    assert "each would train its own model" in run_world(3, _replica_that_differs, prepare_cell(make_job(), tmp_path))[0]
+    assert (
+        "each would train its own model" in run_world(3, _replica_that_differs, prepare_cell(make_job(), tmp_path))[0]
+    )
 
 
 def _sharded_states(run: RunDirectory) -> str:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from shardwise.catalog.blocks import Dimensions
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
-from shardwise.catalog.family import Family
+from shardwise.catalog.family import LOGIT_TRANSFORMS, Family
 from shardwise.catalog.placing import blocks_of, windowed_layers
 from shardwise.errors import ModelError, Problem
 from shardwise.spec.model import ModelShape
@@ -24,8 +24,6 @@ _MAX_LAYERS = 10_000
 
 #: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
 _CODE_KEYS = ("custom_pipelines", "trust_remote_code")
-#: Keys by which a family caps or scales its logits behind the head.
-_LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 _ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
 
@@ -244,7 +242,7 @@ def _shape(config: _Config) -> ModelShape:
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
         parallel_residual=family.parallel(d),
-        plain_head=all(config.value(key) in (None, 1, 1.0) for key in _LOGIT_TRANSFORMS),
+        plain_head=all(config.value(key) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
         other_blocks=blocks[1:],
         windowed_layers=windowed or None,
         value_head_dim=None if values == d.head_dim else values,

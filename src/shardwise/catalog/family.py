@@ -23,6 +23,16 @@ def as_they_are(d: Dimensions) -> Dimensions:
     return d
 
 
+#: Keys by which a family caps or scales its logits behind the head; such a head is not plain.
+LOGIT_TRANSFORMS = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+    "mup_width_scale",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """The rules of one `model_type`.

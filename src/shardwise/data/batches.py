@@ -23,7 +23,7 @@ from torch import Tensor
 
 from shardwise.data.order import epoch_order, samples_per_epoch
 from shardwise.data.store import IGNORED, PreparedData
-from shardwise.spec.layout import PAD_MULTIPLE
+from shardwise.spec.layout import padded_length
 
 FILLER = -1
 """Sample id of a row of padding that counts nowhere."""
@@ -135,7 +135,7 @@ class _Dealer:
         if self.fixed_length is not None:
             return _up(self.fixed_length, self.length_multiple)
         longest = int(self.data.lengths[samples].max(initial=1))
-        return _up(max(longest, min(_up(longest, PAD_MULTIPLE), self.data.max_length)), self.length_multiple)
+        return _up(padded_length(longest, max_length=self.data.max_length), self.length_multiple)
 
 
 def _up(length: int, multiple: int) -> int:

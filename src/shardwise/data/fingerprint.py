@@ -10,11 +10,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from shardwise.errors import DataError, Problem
 from shardwise.spec.run import read_json
@@ -78,22 +77,6 @@ def check_untouched(states: Sequence[FileState], *, labels: Sequence[str]) -> No
         raise DataError(problems)
 
 
-def verify_sources_unchanged(data_json: Mapping[str, Any]) -> None:
-    """Compares the files a run was prepared from with what is there now; hashes only those whose size or time differ.
-
-    Raises:
-        DataError: a file changed or is gone since data.json was written.
-    """
-    problems: list[Problem] = []
-    for part in ("train", "eval"):
-        for source in (data_json.get(part) or {}).get("sources", []):
-            problems += [
-                Problem(where=file["label"], message=_CHANGED_SINCE) for file in source["files"] if _differs(file)
-            ]
-    if problems:
-        raise DataError(problems)
-
-
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's content, in hex."""
     with Path(path).open("rb") as file:
@@ -101,7 +84,6 @@ def sha256_of(path: str | Path) -> str:
 
 
 _CHANGED = "changed while it was prepared; run again once nothing writes to it"
-_CHANGED_SINCE = "is not the file this run was prepared from; put it back, or start a new run in another output_dir"
 
 
 def _stat(path: str) -> dict[str, int]:
@@ -112,16 +94,6 @@ def _stat(path: str) -> dict[str, int]:
         "ctime_ns": found.st_ctime_ns,
         "inode": found.st_ino,
     }
-
-
-def _differs(file: Mapping[str, Any]) -> bool:
-    try:
-        now = _stat(file["path"])
-        if all(now[key] == file[key] for key in ("size", "mtime_ns")):
-            return False
-        return sha256_of(file["path"]) != file["sha256"]
-    except OSError:
-        return True
 
 
 def _remember(note: Path, state: FileState) -> None:

@@ -11,16 +11,8 @@ from typing import Any, cast
 
 from torch import nn
 
+from shardwise.catalog.family import LOGIT_TRANSFORMS
 from shardwise.errors import UnsupportedError
-
-#: Configuration keys by which a family caps or scales its logits after the head; such a head is not plain.
-_LOGIT_TRANSFORMS = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "logits_scaling",
-    "lm_head_multiplier",
-    "mup_width_scale",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,4 +74,4 @@ def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
 
 
 def _head_is_plain(config: Any) -> bool:
-    return all(getattr(config, key, None) in (None, 1, 1.0) for key in _LOGIT_TRANSFORMS)
+    return all(getattr(config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS)

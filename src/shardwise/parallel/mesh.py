@@ -65,7 +65,6 @@ class World:
 
     layout: Layout
     rank: int
-    local_rank: int
     size: int
     device: torch.device
     mesh: DeviceMesh
@@ -110,7 +109,6 @@ def join_world(layout: Layout) -> World:
     return World(
         layout=layout,
         rank=rank,
-        local_rank=local_rank,
         size=size,
         device=device,
         mesh=mesh,

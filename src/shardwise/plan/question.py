@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil
 
 from shardwise.plan.choices import Choice, not_forecast
 from shardwise.plan.inventory import Inventory
@@ -12,7 +11,7 @@ from shardwise.plan.memory import forecast_memory, holdings_of
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
-from shardwise.spec.layout import PAD_MULTIPLE, Execution
+from shardwise.spec.layout import Execution
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import MemoryForecast
 from shardwise.spec.support import impossibilities, open_refusal
@@ -34,11 +33,6 @@ class Question:
     num_rows: int | None
     length: int
     mean_length: int
-
-
-def padded_length(job: Job, length: float) -> int:
-    """A sequence as the trainer pads it: to a multiple of `PAD_MULTIPLE`, and to `data.max_length` at most."""
-    return min(job.data.max_length, -(-ceil(length) // PAD_MULTIPLE) * PAD_MULTIPLE)
 
 
 def work_on(question: Question, choice: Choice, execution: Execution) -> Work:

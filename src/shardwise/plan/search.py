@@ -5,19 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import Choice, executions, layouts
 from shardwise.plan.explain import why, why_not
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.question import Question, at_mean_length, forecasts, left_out, padded_length
+from shardwise.plan.question import Question, at_mean_length, forecasts, left_out
 from shardwise.plan.ranking import OTHERS_LISTED, arranged, ranked, ranking_of
 from shardwise.plan.remedies import remedies
 from shardwise.plan.timeline import forecast_time
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
+from shardwise.spec.layout import padded_length
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection
 from shardwise.spec.support import not_trained
@@ -53,14 +55,15 @@ def make_plan(
         UnsupportedError: the job asks for what cannot be forecast or formed at all.
     """
     _check_length(job, model)
+    limit = job.data.max_length
     question = Question(
         job=job,
         model=model,
         cluster=cluster,
         inventory=take_inventory(job, model),
         num_rows=job.data.num_rows if num_rows is None else num_rows,
-        length=padded_length(job, job.data.max_length if lengths is None else lengths.longest),
-        mean_length=padded_length(job, job.data.max_length if lengths is None else lengths.mean),
+        length=padded_length(limit if lengths is None else lengths.longest, max_length=limit),
+        mean_length=padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit),
     )
     found = [_search(question, choice) for choice in layouts(job, cluster)]
     fitting = arranged([one.fitting for one in found], ranking_of(job.goal, cluster.gpu))

@@ -6,13 +6,13 @@ keys are errors with the nearest valid key, and all errors of a file are reporte
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from shardwise.errors import JobError, Problem
+from shardwise.spec.job_errors import problems_in
 from shardwise.spec.layout import (
     STRATEGIES,
     Attention,
@@ -342,13 +342,7 @@ def job_from_data(
     try:
         return Job.model_validate(data)
     except ValidationError as error:
-        problems: dict[str, Problem] = {}
-        for detail in error.errors():
-            path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
-            where = _where(path, located, origins or {})
-            problem = Problem(where=where, message=_sentence(detail, path))
-            problems.setdefault(str(problem), problem)
-        raise JobError(_without_echoes(list(problems.values()))) from None
+        raise JobError(problems_in(data, error, root=Job, located=located, origins=origins or {})) from None
 
 
 def _apply_override(data: dict[str, Any], override: str, origins: dict[tuple[str | int, ...], str]) -> None:
@@ -369,136 +363,6 @@ def _apply_override(data: dict[str, Any], override: str, origins: dict[tuple[str
         at = cast(dict[str, Any], below)
     at[path[-1]] = value
     origins[path] = where
-
-
-def _path_in_data(loc: tuple[str | int, ...], data: Any) -> tuple[str | int, ...]:
-    """Pydantic's location without the names of union branches, which are not in the file."""
-    path: list[str | int] = []
-    at: Any = data
-    for part in loc:
-        if isinstance(at, dict):
-            entries = cast(dict[Any, Any], at)
-            if part in entries:
-                at = entries[part]
-                path.append(part)
-                continue
-            if str(part)[:1].isupper() or "[" in str(part) or part in ("int", "float", "str", "bool", "list"):
-                continue
-            path.append(part)
-            at = None
-        elif isinstance(at, list) and isinstance(part, int):
-            items = cast(list[Any], at)
-            path.append(part)
-            at = items[part] if part < len(items) else None
-    return tuple(path)
-
-
-def _path_in_sentence(detail: Any, data: dict[str, Any]) -> tuple[str | int, ...]:
-    """A rule between keys is broken at the job as a whole; its sentence begins with the key to look at."""
-    context: dict[str, Any] = detail.get("ctx") or {}
-    key = str(context.get("error", "")).partition(":")[0]
-    return (key,) if key in data else ()
-
-
-def _where(
-    path: tuple[str | int, ...], located: Located | None, origins: dict[tuple[str | int, ...], str]
-) -> str | None:
-    for end in range(len(path), 0, -1):
-        if path[:end] in origins:
-            return origins[path[:end]]
-    return located.where(path) if located else None
-
-
-def _sentence(detail: Any, path: tuple[str | int, ...]) -> str:
-    """One pydantic error as a sentence."""
-    key = ".".join(str(part) for part in path) or "the job"
-    found: Any = detail.get("input")
-    context: dict[str, Any] = detail.get("ctx") or {}
-    match detail["type"]:
-        case "extra_forbidden":
-            return f"unknown key {key!r}{_nearest_key(path)}"
-        case "missing":
-            return f"the key {key!r} is missing{_hint(key)}"
-        case "value_error":
-            sentence = str(context.get("error", detail["msg"]))
-            return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
-        case "literal_error":
-            expected = str(context["expected"]).replace("'", "")
-            return f"{key} is {found!r}; expected {expected}{_nearest_value(found, expected)}"
-        case "int_type" | "int_from_float" | "float_type" | "finite_number":
-            kind = "a whole number" if detail["type"].startswith("int") else "a number"
-            quoted = " without quotes" if isinstance(found, str) and _is_number(found) else ""
-            return f"{key} is {found!r}; expected {kind}{quoted}"
-        case "bool_type":
-            return f"{key} is {found!r}; expected true or false"
-        case "string_type":
-            return f"{key} is {found!r}; expected text"
-        case "list_type":
-            return f"{key} is {found!r}; expected a list"
-        case "string_pattern_mismatch":
-            return f"{key} is {found!r}; expected text without a null character"
-        case "model_type" | "model_attributes_type":
-            return f"{key} is {found!r}; expected keys below it ({', '.join(_keys_at(path)[:6])}, ...)"
-        case _:
-            message = str(detail["msg"]).removeprefix("Input should be ").removeprefix("Value should be ")
-            return f"{key} is {found!r}; expected {message}"
-
-
-def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """A union reports once per branch; a wrong `layout` needs one sentence, the last branch's."""
-    layout = [p for p in problems if p.message.startswith("layout is ")]
-    inside = any(p.message.startswith(("layout.", "layout:", "unknown key 'layout.")) for p in problems)
-    if inside:
-        return [p for p in problems if p not in layout]
-    if len(layout) < 2:
-        return problems
-    kept = next((p for p in layout if "expected auto" in p.message), layout[0])
-    return [p for p in problems if p not in layout or p is kept]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _keys_at(path: tuple[str | int, ...]) -> list[str]:
-    """The valid keys of the mapping at a path."""
-    sections: dict[tuple[str, ...], type[BaseModel]] = {
-        (): Job,
-        ("data",): DataSpec,
-        ("data", "path"): SourceSpec,
-        ("data", "eval_path"): SourceSpec,
-        ("lora",): LoraSpec,
-        ("train",): TrainSpec,
-        ("layout",): LayoutSpec,
-    }
-    names = tuple(part for part in path if isinstance(part, str))
-    return list(sections[names].model_fields) if names in sections else []
-
-
-def _nearest_key(path: tuple[str | int, ...]) -> str:
-    name = str(path[-1])
-    siblings = _keys_at(path[:-1])
-    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    for section in ("train", "data", "lora"):
-        if name in _keys_at((section,)):
-            return f"; it belongs under {section}:"
-    return f"; valid here: {', '.join(siblings)}" if siblings else ""
-
-
-def _nearest_value(found: Any, expected: str) -> str:
-    choices = expected.replace(" or ", ", ").split(", ")
-    near = difflib.get_close_matches(str(found), choices, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _hint(key: str) -> str:
-    return {"model": "; write a hub id or a folder, for example model: meta-llama/Llama-3.1-8B"}.get(key, "")
 
 
 __all__ = [

@@ -35,6 +35,11 @@ _STAGES_PER_RANK: dict[Schedule, int] = {"interleaved": 2}
 STRATEGIES = ("mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp")
 
 
+def padded_length(longest: int, *, max_length: int) -> int:
+    """The length that a batch is padded to: a multiple of `PAD_MULTIPLE`, and `max_length` at most."""
+    return max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max_length))
+
+
 def stages_per_rank(schedule: Schedule) -> int:
     """How many stages each pipeline rank holds under a schedule."""
     return _STAGES_PER_RANK.get(schedule, 1)

@@ -1,0 +1,168 @@
+"""Says in sentences, each at its place, what is wrong with a job: pydantic's findings for people who know only YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, cast, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from shardwise.errors import Problem
+from shardwise.spec.located import Located
+
+Key = tuple[str | int, ...]
+
+
+def problems_in(
+    data: dict[str, Any],
+    error: ValidationError,
+    *,
+    root: type[BaseModel],
+    located: Located | None,
+    origins: Mapping[Key, str],
+) -> list[Problem]:
+    """One problem per invalid key.
+
+    Args:
+        data: what was validated.
+        root: the model it was validated as, whose keys are the valid ones.
+        located: where each key stands in the file, if it came from one.
+        origins: keys that came from elsewhere, and from where.
+    """
+    problems: dict[str, Problem] = {}
+    for detail in error.errors():
+        path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
+        problem = Problem(where=_where(path, located, origins), message=_sentence(detail, path, root))
+        problems.setdefault(str(problem), problem)
+    return _without_echoes(list(problems.values()))
+
+
+def _path_in_data(loc: Key, data: Any) -> Key:
+    """Pydantic's location without the names of union branches, which are not in the file."""
+    path: list[str | int] = []
+    at: Any = data
+    for part in loc:
+        if isinstance(at, dict):
+            entries = cast(dict[Any, Any], at)
+            if part in entries:
+                at = entries[part]
+                path.append(part)
+                continue
+            if str(part)[:1].isupper() or "[" in str(part) or part in ("int", "float", "str", "bool", "list"):
+                continue
+            path.append(part)
+            at = None
+        elif isinstance(at, list) and isinstance(part, int):
+            items = cast(list[Any], at)
+            path.append(part)
+            at = items[part] if part < len(items) else None
+    return tuple(path)
+
+
+def _path_in_sentence(detail: Any, data: dict[str, Any]) -> Key:
+    """A rule between keys is broken at the job as a whole; its sentence begins with the key to look at."""
+    context: dict[str, Any] = detail.get("ctx") or {}
+    key = str(context.get("error", "")).partition(":")[0]
+    return (key,) if key in data else ()
+
+
+def _where(path: Key, located: Located | None, origins: Mapping[Key, str]) -> str | None:
+    for end in range(len(path), 0, -1):
+        if path[:end] in origins:
+            return origins[path[:end]]
+    return located.where(path) if located else None
+
+
+def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
+    """One pydantic error as a sentence."""
+    key = ".".join(str(part) for part in path) or "the job"
+    found: Any = detail.get("input")
+    context: dict[str, Any] = detail.get("ctx") or {}
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}{_nearest_key(root, path)}"
+        case "missing":
+            return f"the key {key!r} is missing{_hint(key)}"
+        case "value_error":
+            sentence = str(context.get("error", detail["msg"]))
+            return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
+        case "literal_error":
+            expected = str(context["expected"]).replace("'", "")
+            return f"{key} is {found!r}; expected {expected}{_nearest_value(found, expected)}"
+        case "int_type" | "int_from_float" | "float_type" | "finite_number":
+            kind = "a whole number" if detail["type"].startswith("int") else "a number"
+            quoted = " without quotes" if isinstance(found, str) and _is_number(found) else ""
+            return f"{key} is {found!r}; expected {kind}{quoted}"
+        case "bool_type":
+            return f"{key} is {found!r}; expected true or false"
+        case "string_type":
+            return f"{key} is {found!r}; expected text"
+        case "list_type":
+            return f"{key} is {found!r}; expected a list"
+        case "string_pattern_mismatch":
+            return f"{key} is {found!r}; expected text without a null character"
+        case "model_type" | "model_attributes_type":
+            return f"{key} is {found!r}; expected keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
+        case _:
+            message = str(detail["msg"]).removeprefix("Input should be ").removeprefix("Value should be ")
+            return f"{key} is {found!r}; expected {message}"
+
+
+def _without_echoes(problems: list[Problem]) -> list[Problem]:
+    """A union reports once per branch; a wrong `layout` needs one sentence, the last branch's."""
+    layout = [p for p in problems if p.message.startswith("layout is ")]
+    inside = any(p.message.startswith(("layout.", "layout:", "unknown key 'layout.")) for p in problems)
+    if inside:
+        return [p for p in problems if p not in layout]
+    if len(layout) < 2:
+        return problems
+    kept = next((p for p in layout if "expected auto" in p.message), layout[0])
+    return [p for p in problems if p not in layout or p is kept]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _keys_at(root: type[BaseModel], path: Key) -> list[str]:
+    """The valid keys of the mapping at a path; none where no mapping stands there."""
+    model: type[BaseModel] | None = root
+    for name in (part for part in path if isinstance(part, str)):
+        field = model.model_fields.get(name) if model else None
+        model = next(_models_in(field.annotation), None) if field else None
+    return list(model.model_fields) if model else []
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The mappings that a field's type allows, also inside a union or a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _nearest_key(root: type[BaseModel], path: Key) -> str:
+    name = str(path[-1])
+    siblings = _keys_at(root, path[:-1])
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    for section in ("train", "data", "lora"):
+        if name in _keys_at(root, (section,)):
+            return f"; it belongs under {section}:"
+    return f"; valid here: {', '.join(siblings)}" if siblings else ""
+
+
+def _nearest_value(found: Any, expected: str) -> str:
+    choices = expected.replace(" or ", ", ").split(", ")
+    near = difflib.get_close_matches(str(found), choices, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _hint(key: str) -> str:
+    return {"model": "; write a hub id or a folder, for example model: meta-llama/Llama-3.1-8B"}.get(key, "")
