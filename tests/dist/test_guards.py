@@ -123,7 +123,9 @@ def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     built = composed(run, chosen)
     check_layout(built.world, built.model.parameters, ownership=built.model.ownership)
     object.__setattr__(built.world, "layout", pretend)
-    return _sentence(GuardError, lambda: check_layout(built.world, built.model.parameters, ownership=built.model.ownership))
+    return _sentence(
+        GuardError, lambda: check_layout(built.world, built.model.parameters, ownership=built.model.ownership)
+    )
 
 
 def _other_rows(run: RunDirectory, chosen: Execution) -> str:
