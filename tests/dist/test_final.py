@@ -52,7 +52,9 @@ SLICES = execution(Layout(dp_shard=2, tp=2), micro_batch_size=4)
 CHUNKS = execution(Layout(pp=2, schedule="interleaved"), micro_batch_size=2, gradient_accumulation_steps=4)
 
 
-@pytest.mark.parametrize("chosen", [FSDP, STAGES, CHUNKS, SLICES], ids=["fsdp", "fsdp x pp", "interleaved", "fsdp x tp"])
+@pytest.mark.parametrize(
+    "chosen", [FSDP, STAGES, CHUNKS, SLICES], ids=["fsdp", "fsdp x pp", "interleaved", "fsdp x tp"]
+)
 @pytest.mark.parametrize("model", ["deep untied", "deep tied"])
 def test_a_full_model_loads_with_from_pretrained(
     model: str, chosen: Execution, make_job: Callable[..., Job], tmp_path: Path
