@@ -1,4 +1,4 @@
-"""rsLoRA, DoRA, named targets and whole copies of modules: PEFT's own on one process, and the same under every layout."""
+"""rsLoRA, DoRA, named targets, whole copies of modules: PEFT on one process, and the same under every layout."""
 
 from __future__ import annotations
 
