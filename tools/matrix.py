@@ -1,0 +1,99 @@
+"""Keeps docs/support.md equal to the rules of spec/support.py: what is trained, how it is proven, what is refused.
+
+python tools/matrix.py            # exits 1 where the page is out of date
+python tools/matrix.py --write    # renews it
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from shardwise.spec.layout import Layout
+from shardwise.spec.support import OFFLOADS, OPTIMIZERS, PRECISIONS, STAGED_FAMILIES, TENSOR_FAMILIES, refusal
+
+DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
+
+#: Ways of spreading the data, at the fewest ranks that make each what it is.
+DATA = {
+    "one copy": Layout(),
+    "ddp": Layout(dp_replicate=2),
+    "zero1": Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False),
+    "zero2": Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False),
+    "fsdp": Layout(dp_shard=2),
+    "hsdp": Layout(dp_replicate=2, dp_shard=2),
+}
+
+#: Ways of splitting the model, put around or inside those.
+SPLITS: dict[str, Callable[[Layout], Layout]] = {
+    "whole model": lambda layout: layout,
+    "mp": lambda layout: replace(layout, pp=2, schedule="sequential"),
+    "pp gpipe": lambda layout: replace(layout, pp=2, schedule="gpipe"),
+    "pp 1f1b": lambda layout: replace(layout, pp=2),
+    "pp interleaved": lambda layout: replace(layout, pp=2, schedule="interleaved"),
+    "pp zero_bubble": lambda layout: replace(layout, pp=2, schedule="zero_bubble"),
+    "tp": lambda layout: replace(layout, tp=2),
+    "tp x pp 1f1b": lambda layout: replace(layout, tp=2, pp=2),
+    "cp": lambda layout: replace(layout, cp=2),
+}
+
+METHODS = ("full", "lora", "qlora")
+
+
+def cells() -> Iterator[tuple[str, str, Layout]]:
+    """(data, split, layout) of the whole table."""
+    for data, layout in DATA.items():
+        for split, change in SPLITS.items():
+            yield data, split, change(layout)
+
+
+def _cell(layout: Layout) -> str:
+    trained = [method for method in METHODS if refusal(method=method, layout=layout) is None]
+    return f"{', '.join(trained)} (CPU)" if trained else "refused"
+
+
+def page() -> str:
+    """The page as it should be."""
+    lines = [
+        "# What is trained, and what proves it",
+        "",
+        "Written by `python tools/matrix.py --write` from the rules that planner and trainer read (`spec/support.py`).",
+        "",
+        "*(CPU)*: proven on CPU: `make test-all` trains the cell in real processes over gloo, in float32, and holds",
+        "loss and gradient norm of every step within 1e-5 of one process, counts and learning rates exactly, the",
+        "weights after SGD within 1e-5 (`tests/dist/test_matrix.py`; longer runs in `test_parity.py`,",
+        "`test_pipeline.py`, `test_tensor.py`, `test_zero.py`). No cell is proven on a GPU yet.",
+        "*refused*: before any weight is loaded, with the reason and the nearest layout that works.",
+        "",
+        "| | " + " | ".join(SPLITS) + " |",
+        "|---" * (len(SPLITS) + 1) + "|",
+    ]
+    for data in DATA:
+        row = [_cell(layout) for of, _, layout in cells() if of == data]
+        lines.append(f"| **{data}** | " + " | ".join(row) + " |")
+    lines += [
+        "",
+        f"- Stages (`mp`, `pp`): {', '.join(STAGED_FAMILIES)}. Other families are refused there.",
+        f"- Slices (`tp`): {', '.join(TENSOR_FAMILIES)}; the degree must divide heads, key-value heads and MLP width.",
+        "- Whole models: every causal language model of transformers whose embedding, blocks and head are found,",
+        "  without experts.",
+        f"- Precisions: {', '.join(PRECISIONS)}. Optimizers: {', '.join(OPTIMIZERS)}. Offload: {', '.join(OFFLOADS)}.",
+        "- QLoRA, mixtures of experts, fp16, 8-bit AdamW, Adafactor and offload are planned where they are asked for,",
+        "  and not trained.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Compares, or writes."""
+    if "--write" in sys.argv[1:]:
+        DOCUMENT.write_text(page(), encoding="utf-8")
+    elif DOCUMENT.read_text(encoding="utf-8") != page():
+        sys.exit(f"docs/{DOCUMENT.name} is not what the rules say; run: python tools/matrix.py --write")
+
+
+if __name__ == "__main__":
+    main()
