@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from tools.matrix import METHODS, cells
 
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.support import refusal
 from tests.dist.cells import Trained, execution, relative, train_cell
-from tools.matrix import METHODS, cells
 
 TOLERANCE = 1e-5
 STEPS = 6
