@@ -126,11 +126,8 @@ outcome("finished")
 
 
 LAUNCHER = """
-import signal
 import sys
 from pathlib import Path
-
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as a terminal starts it, whatever the test runs under
 from shardwise.errors import ShardwiseError
 from shardwise.launch.lock import locked
 from shardwise.launch.workers import run_workers
