@@ -7,44 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from math import isqrt
+from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.types import TYPES
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import (
-    AXES,
     STRATEGIES,
     Attention,
     Execution,
     Layout,
     LossKind,
+    Offload,
     Recompute,
+    Schedule,
     accumulation_steps,
 )
 from shardwise.spec.model import ModelShape
+from shardwise.spec.support import OFFLOADS, misfit, open_refusal
 from shardwise.units import MIB
 
-#: From the simplest to the most intricate: what is preferred where times are alike. FSDP stands before ZeRO-2 because
-#: it holds less.
-STRATEGY_ORDER = ("single", "ddp", "zero1", "fsdp", "zero2", "hsdp")
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
+SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "sequential")
 
 #: Whole logits are kept where one copy of a micro-batch's is at most this large: then chunks would save little, and
 #: cost a second product with the head.
 FULL_LOGITS_BYTES = 64 * MIB
 
-#: Axes that forecasts of memory and time know. What is not among them has no forecast.
-_FORECAST_AXES = frozenset({"dp_replicate", "dp_shard"})
-
-_LARGEST_POWER = 1024
-_LARGEST_DIVISOR = 64
+#: What dp_shard may shard, as fields of a layout. Keeping gathered weights is ZeRO-2 by another name.
+_SHARDINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"zero_stage": 2, "reshard_after_forward": False},
+    {"zero_stage": 1, "reshard_after_forward": False},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A strategy on so many of the cluster's GPUs, or the sentence that says why there is none."""
+    """A layout on so many of the cluster's GPUs, or the sentence that says why it is left out."""
 
     strategy: str
     layout: Layout
@@ -52,58 +55,90 @@ class Choice:
     reason: str | None = None
 
 
-def layouts(job: Job, cluster: Cluster) -> Iterator[Choice]:
-    """The layouts to consider, each on the cluster or, for goals that count GPUs, on parts of it too.
+def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
+    """The layouts that a job leaves open on all GPUs of a cluster, each once; those left out with their reason.
 
     Raises:
         UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
     """
-    for part in _parts(job, cluster):
-        if job.layout == "auto":
-            yield from _every_strategy(part)
-        else:
-            yield _stated(job, part)
-
-
-def _parts(job: Job, cluster: Cluster) -> list[Cluster]:
-    """The cluster, and before it smaller ones where fewer GPUs may be the better answer."""
-    stated = isinstance(job.layout, LayoutSpec)
-    if job.goal == "fastest" or stated or cluster.gpu.kind == "cpu":
-        return [cluster]
-    inside = cluster.node.num_gpus
-    parts = [
-        replace(cluster, node=replace(cluster.node, num_gpus=n), num_nodes=1, network=None) for n in _powers(inside)
-    ]
-    parts += [replace(cluster, num_nodes=n) for n in _powers(cluster.num_nodes) if n > 1]
-    return parts
-
-
-def _powers(most: int) -> list[int]:
-    """1, 2, 4, ... and `most` itself."""
-    powers = [1 << e for e in range(most.bit_length()) if 1 << e < most]
-    return [*powers, most]
-
-
-def _every_strategy(cluster: Cluster) -> Iterator[Choice]:
-    world = cluster.num_gpus
-    if world == 1:
-        yield Choice(strategy="single", layout=Layout(), cluster=cluster)
-        for name in STRATEGIES:
-            reason = f"{name} spreads the work over at least 2 GPUs; this is 1"
-            yield Choice(strategy=name, layout=Layout(), cluster=cluster, reason=reason)
+    if job.layout != "auto":
+        yield _stated(job, model, cluster)
         return
-    yield from (_named(name, cluster) for name in STRATEGIES)
+    named: set[str] = set()
+    for choice in _every_layout(job, model, cluster):
+        named.add(choice.strategy)
+        yield choice
+    for name in STRATEGIES:
+        if name not in named:
+            yield Choice(strategy=name, layout=Layout(), cluster=cluster, reason=_why_impossible(name, cluster))
 
 
-def _named(name: str, cluster: Cluster) -> Choice:
-    if name == "hsdp" and (cluster.num_nodes == 1 or cluster.node.num_gpus == 1):
-        reason = "hsdp shards inside each node and replicates between nodes; it needs at least 2 nodes of 2 GPUs"
-        return Choice(strategy=name, layout=Layout(dp_shard=cluster.num_gpus), cluster=cluster, reason=reason)
-    layout = Layout.from_strategy(name, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
-    return Choice(strategy=name, layout=layout, cluster=cluster)
+def _why_impossible(name: str, cluster: Cluster) -> str:
+    world, unit = cluster.num_gpus, cluster.unit
+    if name == "hsdp" and world > 1:
+        return f"hsdp needs groups of at least 2 {unit} and at least 2 such groups; {world} {unit} make none"
+    return f"{name} spreads the work over at least 2 {unit}; this is 1"
 
 
-def _stated(job: Job, cluster: Cluster) -> Choice:
+def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
+    """Every product of degrees that this model and the trainer allow, with what each leaves open.
+
+    A degree that is not allowed by itself is not multiplied with others; it is given once, with the reason.
+    """
+
+    def reason(layout: Layout) -> str | None:
+        return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
+
+    allowed: dict[str, list[int]] = {}
+    for axis in ("cp", "tp", "pp"):
+        single = {degree: list(_variants({axis: degree})) for degree in divisors(cluster.num_gpus)}
+        allowed[axis] = [degree for degree, ways in single.items() if not all(reason(way) for way in ways)]
+        for degree, ways in single.items():
+            if degree not in allowed[axis]:
+                first = {way.strategy: way for way in reversed(ways)}
+                for strategy, way in first.items():
+                    yield Choice(strategy=strategy, layout=way, cluster=cluster, reason=reason(way))
+    for degrees in products(cluster.num_gpus, allowed):
+        for layout in _variants(degrees):
+            yield Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=reason(layout))
+
+
+def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
+    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp, of some axes certain degrees.
+
+    Those that shard most come first.
+    """
+    axes = (*allowed, "dp_shard")
+
+    def rest(left: int, index: int) -> Iterator[dict[str, int]]:
+        if index == len(axes):
+            yield {"dp_replicate": left}
+            return
+        for degree in reversed(divisors(left)):
+            if degree in allowed.get(axes[index], (degree,)):
+                for others in rest(left // degree, index + 1):
+                    yield {axes[index]: degree, **others}
+
+    return rest(world, 0)
+
+
+@cache
+def divisors(number: int) -> tuple[int, ...]:
+    """In growing order."""
+    low = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*low, *(number // n for n in low)}))
+
+
+def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
+    """What a product of degrees leaves open, the simplest first."""
+    shardings = _SHARDINGS if degrees.get("dp_shard", 1) > 1 else _SHARDINGS[:1]
+    schedules: tuple[Schedule, ...] = SCHEDULE_ORDER if degrees.get("pp", 1) > 1 else ("1f1b",)
+    for sharding in shardings:
+        for schedule in schedules:
+            yield Layout(**degrees, **sharding, schedule=schedule)
+
+
+def _stated(job: Job, model: ModelShape, cluster: Cluster) -> Choice:
     if isinstance(job.layout, LayoutSpec):
         layout = job.layout.to_layout()
     else:
@@ -113,54 +148,66 @@ def _stated(job: Job, cluster: Cluster) -> Choice:
             raise UnsupportedError(f"layout: {error}") from None
     if layout.world_size > cluster.num_gpus:
         raise UnsupportedError(
-            f"layout multiplies out to {layout.world_size} GPUs, and the hardware is {cluster.name}; "
-            "lower its degrees or name more GPUs"
+            f"layout multiplies out to {layout.world_size} {cluster.unit}, and the hardware is {cluster.name}; "
+            "lower its degrees or name more of them"
         )
-    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster)
+    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=misfit(model, layout))
 
 
-def not_forecast(layout: Layout) -> str | None:
-    """Why no forecast is made for a layout; None where one is."""
-    foreign = [axis for axis in (*AXES, "ep") if getattr(layout, axis) > 1 and axis not in _FORECAST_AXES]
-    if foreign:
-        return f"{layout.strategy} is not forecast by this version, which knows nothing of {', '.join(foreign)}"
-    return None
+def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, and before it smaller ones where a goal asks for fewer GPUs, the smallest first.
+
+    `fewest-gpus` looks at every number of GPUs in a node, and then of nodes; `cheapest` at powers of two of nodes.
+    """
+    whole = isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu"
+    if job.goal != "fastest" and not whole:
+        inside, nodes = cluster.node.num_gpus, cluster.num_nodes
+        for count in range(1, inside if nodes == 1 else inside + 1):
+            yield replace(cluster, node=replace(cluster.node, num_gpus=count), num_nodes=1, network=None)
+        counts = range(2, nodes) if job.goal == "fewest-gpus" else _powers(nodes)
+        yield from (replace(cluster, num_nodes=count) for count in counts)
+    yield cluster
 
 
-def executions(job: Job, model: ModelShape, choice: Choice) -> Iterator[list[Execution]]:
-    """Executions of a layout, one list per recompute kind, each with growing micro-batches."""
+def _powers(most: int) -> list[int]:
+    """2, 4, 8, ... below `most`."""
+    return [1 << e for e in range(1, most.bit_length()) if 1 << e < most]
+
+
+def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
+    """Executions of a layout at a micro-batch of one: one for each recompute and offload that the job leaves open."""
     train = job.train
     recomputes = RECOMPUTE_ORDER if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
-    base = _base(job, model, choice)
-    for recompute in recomputes:
-        yield [
-            replace(
-                base,
-                gradient_checkpointing=recompute,
-                micro_batch_size=size,
-                gradient_accumulation_steps=accumulation_steps(
-                    global_batch_size=train.global_batch_size,
-                    micro_batch_size=size,
-                    data_world_size=choice.layout.data_world_size,
-                ),
-                loss=_loss(job, model, base, size),
-            )
-            for size in micro_batch_sizes(job, choice.layout)
-        ]
-
-
-def _base(job: Job, model: ModelShape, choice: Choice) -> Execution:
-    train = job.train
+    offloads: tuple[Offload, ...] = OFFLOADS if train.offload == "auto" else (train.offload,)
+    if choice.cluster.gpu.kind == "cpu" and train.offload == "auto":
+        offloads = ("none",)  # there is no other memory to go to
     default = "fp32" if choice.cluster.gpu.kind == "cpu" else "mixed"
-    return Execution(
-        layout=choice.layout,
-        micro_batch_size=1,
-        gradient_accumulation_steps=1,
-        precision=default if train.precision == "auto" else train.precision,
-        optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
-        offload="none" if train.offload == "auto" else train.offload,
-        attn_implementation=_attention(job, model),
-        compile=train.compile,
+    for offload in offloads:
+        for recompute in recomputes:
+            yield Execution(
+                layout=choice.layout,
+                micro_batch_size=1,
+                gradient_accumulation_steps=1,
+                gradient_checkpointing=recompute,
+                precision=default if train.precision == "auto" else train.precision,
+                optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
+                offload=offload,
+                attn_implementation=_attention(job, model),
+                compile=train.compile,
+            )
+
+
+def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:
+    """An execution with so many sequences per forward."""
+    return replace(
+        base,
+        micro_batch_size=size,
+        gradient_accumulation_steps=accumulation_steps(
+            global_batch_size=job.train.global_batch_size,
+            micro_batch_size=size,
+            data_world_size=base.layout.data_world_size,
+        ),
+        loss=_loss(job, model, base, size),
     )
 
 
@@ -179,13 +226,20 @@ def _loss(job: Job, model: ModelShape, base: Execution, micro_batch_size: int) -
     return "chunked" if logits > FULL_LOGITS_BYTES else "full"
 
 
-def micro_batch_sizes(job: Job, layout: Layout) -> list[int]:
-    """Powers of two, and divisors of what one rank sees of a global batch; in growing order."""
+def micro_batch_sizes(job: Job, layout: Layout) -> tuple[int, ...]:
+    """The sizes worth considering, in growing order: for each number of forwards per step, the smallest that does.
+
+    A larger one with as many forwards computes the same sequences and more padding, in more memory.
+    """
     if job.train.micro_batch_size != "auto":
-        return [job.train.micro_batch_size]
+        return (job.train.micro_batch_size,)
     if job.data.packing and str(job.train.attn_implementation).startswith("flash"):
-        return [1]  # spec/support.py says why
-    share = -(-job.train.global_batch_size // layout.data_world_size)
-    powers = {1 << e for e in range(_LARGEST_POWER.bit_length()) if 1 << e <= share}
-    divisors = {n for n in range(1, min(_LARGEST_DIVISOR, isqrt(share) * share) + 1) if share % n == 0}
-    return sorted(powers | divisors)
+        return (1,)  # spec/support.py says why
+    return _sizes(-(-job.train.global_batch_size // layout.data_world_size))
+
+
+@cache
+def _sizes(share: int) -> tuple[int, ...]:
+    root = isqrt(share) + 1
+    counts = {*range(1, root + 1), *(-(-share // size) for size in range(1, root + 1))}
+    return tuple(sorted({-(-share // count) for count in counts}))

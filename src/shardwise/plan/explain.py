@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
+from shardwise.plan.choices import RECOMPUTE_ORDER
+from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.ranking import BETTER, ratio, tie_of
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work
-from shardwise.spec.layout import Execution
-from shardwise.spec.plan import Candidate, MemoryForecast, Plan
-from shardwise.units import GIB, format_bytes
+from shardwise.spec.cluster import Gpu
+from shardwise.spec.job import Goal
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Candidate, MemoryForecast, Plan, TimeForecast
+from shardwise.units import GIB, format_bytes, format_seconds
 
 _NAMES = {
     "weights": "weights are",
@@ -29,7 +35,11 @@ _VIRTUES = {
     "zero1": "weights and gradients stay whole and only gradients and new weights travel; optimizer states are sharded",
     "zero2": "optimizer states and gradients are sharded; weights are gathered once per step",
     "fsdp": "weights, gradients and optimizer states are sharded, and gathered layer by layer behind the computation",
-    "hsdp": "sharded inside each node, where links are fast, and replicated between nodes",
+    "hsdp": "sharded inside groups, where links are fast, and replicated between them",
+    "mp": "layers lie on different GPUs, of which one works at a time",
+    "pp": "layers lie on different GPUs, which work on different micro-batches at a time",
+    "tp": "each GPU has a slice of each matrix, over links that are fast enough",
+    "cp": "each GPU has a slice of each sequence",
 }
 
 
@@ -73,26 +83,126 @@ def _keeps_gathered(work: Work) -> bool:
 
 
 def why(
-    work: Work, candidate: Candidate, *, alternatives: Sequence[tuple[Execution, MemoryForecast]]
+    explorer: Explorer, forecast: Forecast, candidate: Candidate, *, runners_up: Sequence[Candidate]
 ) -> tuple[str, ...]:
-    """Why a candidate is as it is.
+    """Why the chosen candidate is as it is, and why not the best of another strategy.
 
     Args:
-        work: its job and execution.
+        explorer: who found it, to be asked what it would be otherwise.
+        forecast: of the candidate.
         candidate: what is explained.
-        alternatives: executions of the same layout with their memory, among them some that do not fit.
+        runners_up: the best candidates of other strategies, the best first.
     """
+    work, goal = forecast.work, explorer.question.job.goal
     sentences = [
         _fit(candidate),
-        f"{candidate.execution.layout.strategy}: {_VIRTUES.get(candidate.execution.layout.strategy, 'as asked')}",
+        _strategy(candidate.execution.layout),
+        _tie(candidate, runners_up, goal=goal, gpu=work.cluster.gpu),
         _batch(work),
-        _recompute(work, alternatives),
+        _recompute(explorer, work),
         _loss(work),
         _precision(work),
         _length(work),
         _rates(work),
     ]
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def _strategy(layout: Layout) -> str:
+    """What each part of the strategy does here."""
+    names = layout.strategy.split(" x ")
+    return "; ".join(f"{name}: {_VIRTUES[name]}" for name in names)
+
+
+def _tie(chosen: Candidate, runners_up: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> str | None:
+    """Why a simpler strategy was preferred to one whose figure is a little better."""
+    if not runners_up or ratio(runners_up[0], chosen, goal=goal, gpu=gpu) >= 1:
+        return None
+    best = runners_up[0]
+    return (
+        f"{best.execution.layout.strategy} would be {_percent(1 - ratio(best, chosen, goal=goal, gpu=gpu))} "
+        f"{BETTER[goal][0]}; forecasts within {_percent(tie_of(gpu))} of each other are taken as equal, and "
+        f"{chosen.execution.layout.strategy} is simpler"
+    )
+
+
+def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
+    """Why a candidate whose figure is better than the chosen one's was not taken; None where it is not better."""
+    share = ratio(candidate, chosen, goal=goal, gpu=gpu)
+    if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
+        return None
+    return (
+        f"{_percent(1 - share)} {BETTER[goal][0]}, less than the {_percent(tie_of(gpu))} that forecasts can tell "
+        f"apart, and {chosen.execution.layout.strategy} is simpler"
+    )
+
+
+def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu, one_of_many: bool = False) -> str:
+    """By how much a candidate that fits is worse than the chosen one, and what takes the time.
+
+    Args:
+        candidate: the best of its strategy, or with `one_of_many` one of those that cannot be chosen.
+        chosen: what it is compared with.
+        goal: whose last figure is compared.
+        gpu: whose forecasts are compared.
+        one_of_many: better ones of the strategy were not looked for.
+    """
+    share, seconds = ratio(candidate, chosen, goal=goal, gpu=gpu), candidate.time.step_seconds
+    much = f"{_percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
+    close = share <= 1 + tie_of(gpu)
+    whose = (
+        "" if close or not one_of_many else f"none comes within {_percent(tie_of(gpu))}; with the least memory it is "
+    )
+    return (
+        f"{whose}{much} ({format_seconds(seconds)} against {format_seconds(chosen.time.step_seconds)} a step"
+        f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
+    )
+
+
+def _as(goal: Goal) -> str:
+    return {"faster": "as slow", "cheaper": "as dear"}[BETTER[goal][0]]
+
+
+def _on(candidate: Candidate, chosen: Candidate) -> str:
+    count = _num_gpus(candidate)
+    return "" if count == _num_gpus(chosen) else f" on {count} GPUs instead of {_num_gpus(chosen)}"
+
+
+def _num_gpus(candidate: Candidate) -> int:
+    return candidate.execution.layout.world_size
+
+
+def _spent(candidate: Candidate) -> dict[str, float]:
+    """GPU seconds of a step by what they are spent on."""
+    time: TimeForecast = candidate.time
+    all_of_them = time.step_seconds * _num_gpus(candidate)
+    return {
+        "talking": (time.gpu_utilization - time.compute_utilization) * all_of_them,
+        "waiting": (1 - time.gpu_utilization) * all_of_them,
+        "computing": time.compute_utilization * all_of_them,
+    }
+
+
+def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
+    """The largest of the differences, in words."""
+    mine, best = _spent(candidate), _spent(chosen)
+    most = max(mine, key=lambda kind: mine[kind] - best[kind])
+    share = _percent(mine[most] / sum(mine.values()))
+    if most == "talking":
+        return f"for {share} of the time GPUs do nothing but send"
+    if most == "waiting":
+        pipelined = candidate.execution.layout.pp > 1
+        return f"for {share} of the time a GPU waits {'for other stages' if pipelined else 'for work to be launched'}"
+    recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
+    if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
+        return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
+    if candidate.execution.micro_batch_size < chosen.execution.micro_batch_size:
+        return f"its micro-batches of {candidate.execution.micro_batch_size} use the GPU less well"
+    return "its pieces of work are smaller, and use the GPU less well"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _fit(candidate: Candidate) -> str:
@@ -131,18 +241,14 @@ def _batch(work: Work) -> str:
     return f"{sentence}; global_batch_size is {asked}, so {product - asked} of them are padding of weight zero"
 
 
-def _recompute(work: Work, alternatives: Sequence[tuple[Execution, MemoryForecast]]) -> str | None:
+def _recompute(explorer: Explorer, work: Work) -> str | None:
     execution = work.execution
     if execution.gradient_checkpointing == "none":
         return None
     if work.job.train.gradient_checkpointing != "auto":
         return f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
-    without = [
-        memory.peak_high_bytes
-        for other, memory in alternatives
-        if other.gradient_checkpointing == "none" and other.micro_batch_size == execution.micro_batch_size
-    ]
-    kept = f"; without it this micro-batch needs {_gib(min(without))}" if without else ""
+    _, memory = explorer.memory(work.cluster, replace(execution, gradient_checkpointing="none"))
+    kept = f"; without it this micro-batch needs {_gib(memory.peak_high_bytes)}"
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
 
 

@@ -1,20 +1,19 @@
-"""What is asked of the planner, and the memory of the executions that answer it."""
+"""What is asked of the planner: a job, its model and its hardware, with what was derived from them once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
 
-from shardwise.plan.choices import Choice, not_forecast
-from shardwise.plan.inventory import Inventory
-from shardwise.plan.memory import forecast_memory, holdings_of
+from shardwise.errors import UnsupportedError
+from shardwise.plan.inventory import Inventory, take_inventory
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution
+from shardwise.spec.layout import Execution, padded_length
 from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import MemoryForecast
-from shardwise.spec.support import impossibilities, open_refusal
+from shardwise.spec.plan import Lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +33,56 @@ class Question:
     length: int
     mean_length: int
 
+    @cached_property
+    def longest(self) -> Job:
+        """The job as if every sequence were as long as the longest."""
+        return _with_length(self.job, self.length)
 
-def work_on(question: Question, choice: Choice, execution: Execution) -> Work:
-    """One execution of the question on a choice's part of the cluster."""
+    @cached_property
+    def mean(self) -> Job:
+        """The job as if every sequence had the mean length."""
+        return _with_length(self.job, self.mean_length)
+
+
+def ask(
+    job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
+) -> Question:
+    """Puts a question together.
+
+    Raises:
+        UnsupportedError: the job asks for what cannot be forecast at all.
+    """
+    _check_length(job, model)
+    limit = job.data.max_length
+    return Question(
+        job=job,
+        model=model,
+        cluster=cluster,
+        inventory=take_inventory(job, model),
+        num_rows=job.data.num_rows if num_rows is None else num_rows,
+        length=padded_length(limit if lengths is None else lengths.longest, max_length=limit),
+        mean_length=padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit),
+    )
+
+
+def _check_length(job: Job, model: ModelShape) -> None:
+    length, most = job.data.max_length, model.max_position_embeddings
+    if model.position_parameters and length > most:
+        raise UnsupportedError(
+            f"data.max_length is {length}, and the model has {most} learned positions; lower it to {most}"
+        )
+    if model.attention_softcap and job.train.attn_implementation == "sdpa":
+        raise UnsupportedError(
+            "train.attn_implementation is sdpa, which cannot cap scores as this model does; use eager"
+        )
+
+
+def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:
+    """One execution of the question on a part of its cluster."""
     return work_of(
-        with_length(question.job, question.length),
+        question.longest,
         model=question.model,
-        cluster=choice.cluster,
+        cluster=cluster,
         execution=execution,
         inventory=question.inventory,
     )
@@ -51,7 +93,7 @@ def at_mean_length(question: Question, work: Work) -> Work:
     if question.mean_length == question.length:
         return work
     return work_of(
-        with_length(question.job, question.mean_length),
+        question.mean,
         model=work.model,
         cluster=work.cluster,
         execution=work.execution,
@@ -59,36 +101,7 @@ def at_mean_length(question: Question, work: Work) -> Work:
     )
 
 
-def with_length(job: Job, length: int) -> Job:
-    """The job as if no sequence could be longer."""
+def _with_length(job: Job, length: int) -> Job:
     if length == job.data.max_length:
         return job
     return job.model_copy(update={"data": job.data.model_copy(update={"max_length": length})})
-
-
-def forecasts(
-    question: Question, choice: Choice, groups: Iterable[list[Execution]]
-) -> Iterator[tuple[Work, MemoryForecast]]:
-    """Memory of each execution; a larger micro-batch than one that does not fit is not tried."""
-    held = None
-    for group in groups:
-        for execution in group:
-            work = work_on(question, choice, execution)
-            held = held or holdings_of(work)
-            memory = forecast_memory(work, held=held)
-            yield work, memory
-            if memory.peak_high_bytes > memory.capacity_bytes:
-                break
-
-
-def left_out(question: Question, choice: Choice, execution: Execution) -> list[str]:
-    """Why an execution of a choice is not considered; empty where it is.
-
-    What was asked for is forecast wherever that can be done; what is left open is chosen among what is trained.
-    """
-    reasons = impossibilities(question.job, execution, model=question.model)
-    unknown = not_forecast(choice.layout)
-    refused = None
-    if question.job.layout == "auto":
-        refused = open_refusal(method=question.job.method, layout=choice.layout, model=question.model)
-    return [*reasons, *(reason for reason in (refused or unknown,) if reason)]

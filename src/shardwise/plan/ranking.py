@@ -2,92 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from shardwise.plan.choices import RECOMPUTE_ORDER, STRATEGY_ORDER
+from shardwise.plan.choices import RECOMPUTE_ORDER, SCHEDULE_ORDER
 from shardwise.spec.cluster import Gpu
 from shardwise.spec.job import Goal
+from shardwise.spec.layout import Execution
 from shardwise.spec.plan import Candidate
 
-#: Forecasts this close are taken as equal, and the simpler candidate is preferred: uncalibrated times are promised
+#: Forecasts this close are taken as equal, and the simpler strategy is preferred: uncalibrated times are promised
 #: within 15 %, so a smaller difference says little; measured rates say more.
 TIE_SHARE, TIE_SHARE_MEASURED = 0.10, 0.03
-#: Candidates listed beside the best of each strategy.
-OTHERS_LISTED = 5
 
-
-@dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """A goal.
-
-    Attributes:
-        figures: what is least in the best candidate; later ones decide between those alike in the earlier.
-        tie: share within which figures are alike.
-    """
-
-    figures: tuple[Callable[[Candidate], float], ...]
-    tie: float
-
-
-def _gpu_seconds(candidate: Candidate) -> float:
-    """What is paid for: all GPUs of a search cost alike."""
-    return candidate.time.step_seconds * candidate.execution.layout.world_size
-
-
-#: goal -> figures of its ranking.
-GOALS: dict[Goal, tuple[Callable[[Candidate], float], ...]] = {
-    "fastest": (lambda c: c.time.step_seconds,),
-    "cheapest": (_gpu_seconds,),
-    "fewest-gpus": (lambda c: float(c.execution.layout.world_size), lambda c: c.time.step_seconds),
+#: Parts of a strategy's name, from the simplest to the most intricate. FSDP stands before ZeRO-2 because it
+#: holds less.
+_SIMPLICITY = {
+    "single": 0,
+    "ddp": 1,
+    "fsdp": 2,
+    "zero2": 3,
+    "zero1": 4,
+    "hsdp": 5,
+    "tp": 10,
+    "mp": 10,
+    "pp": 12,
+    "cp": 14,
 }
 
 
-def _simplicity(candidate: Candidate) -> tuple[int, int]:
-    """Smaller is simpler: the strategy first, then what is computed again."""
-    execution = candidate.execution
-    strategy = execution.layout.strategy
-    order = STRATEGY_ORDER.index(strategy) if strategy in STRATEGY_ORDER else len(STRATEGY_ORDER)
-    return order, RECOMPUTE_ORDER.index(execution.gradient_checkpointing)
+def _seconds(seconds: float, _num_gpus: int, _usd: float) -> tuple[float, ...]:
+    return (seconds,)
 
 
-def _best(candidates: list[Candidate], goal: Ranking) -> Candidate:
-    """The least by each figure of the goal in turn; of those within the tie, the simplest."""
-    left = candidates
-    for figure in goal.figures:
-        bound = min(figure(c) for c in left) * (1 + goal.tie)
-        left = [c for c in left if figure(c) <= bound]
-    return min(left, key=lambda c: (_simplicity(c), _standing(c, goal)))
+def _paid(seconds: float, num_gpus: int, usd: float) -> tuple[float, ...]:
+    return (seconds * num_gpus * usd,)
 
 
-def _standing(candidate: Candidate, goal: Ranking) -> tuple[float, ...]:
-    """The goal's figures; of equal ones, the fewest micro-batches and GPUs."""
-    execution = candidate.execution
-    figures = (figure(candidate) for figure in goal.figures)
-    return (*figures, execution.gradient_accumulation_steps, execution.layout.world_size)
+def _counted(seconds: float, num_gpus: int, _usd: float) -> tuple[float, ...]:
+    return (float(num_gpus), seconds)
 
 
-def ranked(candidates: list[Candidate], goal: Ranking) -> list[Candidate]:
-    """The best first, then the others by the goal's figures."""
-    best = _best(candidates, goal)
-    others = [c for c in candidates if c is not best]
-    return [best, *sorted(others, key=lambda c: (_standing(c, goal), _simplicity(c)))]
+#: goal -> figures that are least in the best candidate; later ones decide between those equal in the earlier.
+_FIGURES: dict[Goal, Callable[[float, int, float], tuple[float, ...]]] = {
+    "fastest": _seconds,
+    "cheapest": _paid,
+    "fewest-gpus": _counted,
+}
+
+#: What the last figure of a goal is called when two are compared.
+BETTER: dict[Goal, tuple[str, str]] = {
+    "fastest": ("faster", "slower"),
+    "cheapest": ("cheaper", "dearer"),
+    "fewest-gpus": ("faster", "slower"),
+}
 
 
-def ranking_of(goal: Goal, gpu: Gpu) -> Ranking:
-    """How candidates on such GPUs are ranked for a goal."""
-    return Ranking(figures=GOALS[goal], tie=TIE_SHARE_MEASURED if gpu.measured else TIE_SHARE)
+def figures_of(goal: Goal, *, seconds: float, num_gpus: int, gpu: Gpu) -> tuple[float, ...]:
+    """The figures of a goal for a step of so many seconds on so many GPUs; without a price, GPUs cost alike."""
+    price = gpu.usd_per_hour
+    return _FIGURES[goal](seconds, num_gpus, 1.0 if price is None else sum(price) / 2)
 
 
-def arranged(groups: list[tuple[Candidate, ...]], goal: Ranking) -> list[Candidate]:
-    """The best of each strategy, best first; then a handful of the rest."""
-    firsts: dict[str, list[Candidate]] = {}
-    for group in groups:
-        for candidate in group[:1]:
-            firsts.setdefault(candidate.execution.layout.strategy, []).append(candidate)
-    bests = [_best(of_strategy, goal) for of_strategy in firsts.values()]
-    if not bests:
-        return []
-    listed = {id(best) for best in bests}
-    rest = [c for group in groups for c in group if id(c) not in listed]
-    return [*ranked(bests, goal), *(ranked(rest, goal)[:OTHERS_LISTED] if rest else ())]
+def simplicity(execution: Execution) -> tuple[int, ...]:
+    """Smaller is simpler: the strategy first, then what is computed again, moved away, and scheduled."""
+    layout = execution.layout
+    return (
+        simplicity_of(layout.strategy),
+        RECOMPUTE_ORDER.index(execution.gradient_checkpointing),
+        ("none", "optimizer", "parameters", "all").index(execution.offload),
+        SCHEDULE_ORDER.index(layout.schedule),
+    )
+
+
+def simplicity_of(strategy: str) -> int:
+    """Smaller is simpler; no two strategies are alike."""
+    return sum(_SIMPLICITY[name] for name in strategy.split(" x "))
+
+
+def tie_of(gpu: Gpu) -> float:
+    """The share within which forecasts on a GPU are alike."""
+    return TIE_SHARE_MEASURED if gpu.measured else TIE_SHARE
+
+
+def chosen_first(candidates: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> list[Candidate]:
+    """The chosen candidate, then the others, the best first.
+
+    Chosen is the simplest among those that are alike with the best in the last figure and equal in the others.
+    """
+    figures = {id(c): _figures(c, goal, gpu) for c in candidates}
+    ordered = sorted(candidates, key=lambda c: (figures[id(c)], simplicity(c.execution)))
+    best = figures[id(ordered[0])]
+    alike = [c for c in ordered if _alike(figures[id(c)], best, tie_of(gpu))]
+    chosen = min(alike, key=lambda c: simplicity(c.execution)[0])
+    return [chosen, *(c for c in ordered if c is not chosen)]
+
+
+def limit(candidates: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> tuple[float, ...] | None:
+    """Figures that a strategy less simple than all of these must come below to be chosen; None beside none.
+
+    The chosen one of these is the simplest within the tie of the best; as long as nothing is better than it by more
+    than the tie, it stays so.
+    """
+    if not candidates:
+        return None
+    figures = _figures(chosen_first(candidates, goal=goal, gpu=gpu)[0], goal, gpu)
+    return (*figures[:-1], figures[-1] / (1 + tie_of(gpu)))
+
+
+def _alike(figures: tuple[float, ...], best: tuple[float, ...], tie: float) -> bool:
+    return figures[:-1] == best[:-1] and figures[-1] <= best[-1] * (1 + tie)
+
+
+def _figures(candidate: Candidate, goal: Goal, gpu: Gpu) -> tuple[float, ...]:
+    world = candidate.execution.layout.world_size
+    return figures_of(goal, seconds=candidate.time.step_seconds, num_gpus=world, gpu=gpu)
+
+
+def ratio(candidate: Candidate, other: Candidate, *, goal: Goal, gpu: Gpu) -> float:
+    """How many times as much a candidate takes as another, in the goal's last figure."""
+    return _figures(candidate, goal, gpu)[-1] / _figures(other, goal, gpu)[-1]

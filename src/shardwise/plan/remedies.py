@@ -6,22 +6,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import executions, layouts
+from shardwise.plan.choices import layouts
+from shardwise.plan.explorer import Explorer
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.question import Question, forecasts, left_out
+from shardwise.plan.question import Question
 from shardwise.spec.cluster import Cluster
 
 _SHORTEST_LENGTH = 64
-_MOST_GPUS_ADVISED = 4096
+_MOST_GPUS_ADVISED = 1024
 
 
 def remedies(question: Question) -> Iterator[str]:
     """Sentences, the least change first; none where nothing tried would help."""
-    length = _longest_that_fits(question)
+    length = _longest_thatfits(question)
     if length is not None:
         yield f"data.max_length {length} would fit"
     lora = _with_adapters(question)
-    if lora is not None and _fits(lora):
+    if lora is not None and fits(lora):
         yield "method: lora would fit"
     gpus = _gpus_that_fit(question)
     if gpus is not None:
@@ -39,26 +40,26 @@ def _with_adapters(question: Question) -> Question | None:
         return None
 
 
-def _fits(question: Question) -> bool:
-    """Whether any execution of any layout that the trainer accepts fits."""
-    for choice in layouts(question.job, question.cluster):
-        if choice.reason is not None:
-            continue
-        groups = [group[:1] for group in executions(question.job, question.model, choice)]
-        if left_out(question, choice, groups[0][0]):
-            continue
-        if any(m.peak_high_bytes <= m.capacity_bytes for _, m in forecasts(question, choice, groups)):
-            return True
-    return False
+def fits(question: Question, *, pipelines: bool = True) -> bool:
+    """Whether any execution that is considered fits.
+
+    Args:
+        question: whose.
+        pipelines: whether they are considered; on many GPUs they are most of what there is.
+    """
+    explorer = Explorer(question)
+    choices = (one for one in layouts(question.job, question.model, question.cluster) if one.reason is None)
+    open_ones = (one for one in choices if pipelines or one.layout.pp == 1)
+    return explorer.fits(group for one in open_ones for group in explorer.groups(one))
 
 
-def _longest_that_fits(question: Question) -> int | None:
+def _longest_thatfits(question: Question) -> int | None:
     """The longest sequence that fits, in steps of the shortest one considered."""
     low, high = 0, question.length // _SHORTEST_LENGTH
     while high - low > 1:
         middle = (low + high) // 2
-        fits = _fits(replace(question, length=middle * _SHORTEST_LENGTH))
-        low, high = (middle, high) if fits else (low, middle)
+        enough = fits(replace(question, length=middle * _SHORTEST_LENGTH))
+        low, high = (middle, high) if enough else (low, middle)
     return low * _SHORTEST_LENGTH or None
 
 
@@ -72,6 +73,6 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
             cluster = replace(cluster, node=replace(cluster.node, num_gpus=cluster.node.num_gpus * 2))
         else:
             cluster = replace(cluster, num_nodes=cluster.num_nodes * 2, network=cluster.network or cluster.node.link)
-        if _fits(replace(question, cluster=cluster)):
+        if fits(replace(question, cluster=cluster), pipelines=False):
             return cluster
     return None

@@ -1,35 +1,53 @@
-"""The search: every legal execution of a job on a cluster, forecast, ranked for the goal, with a reason for each one
-left out. Deterministic: the same job gives the same plan."""
+"""The search: every legal execution of a job on a cluster, forecast, ranked for the goal, with a reason for each
+strategy left out. Deterministic: the same job gives the same plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from math import ceil
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import Choice, executions, layouts
-from shardwise.plan.explain import why, why_not
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.question import Question, at_mean_length, forecasts, left_out
-from shardwise.plan.ranking import OTHERS_LISTED, arranged, ranked, ranking_of
+from shardwise.plan.choices import Choice, bases, layouts, parts
+from shardwise.plan.explain import why, why_faster, why_not, why_slower
+from shardwise.plan.explorer import Explorer, Forecast, Group
+from shardwise.plan.question import Question, ask
+from shardwise.plan.ranking import chosen_first, limit, simplicity_of
 from shardwise.plan.remedies import remedies
-from shardwise.plan.timeline import forecast_time
 from shardwise.plan.work import Work
-from shardwise.spec.cluster import Cluster
+from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Job
-from shardwise.spec.layout import padded_length
+from shardwise.spec.layout import Execution
 from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection
-from shardwise.spec.support import not_trained
+from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection, TimeForecast
+from shardwise.spec.support import impossibilities, not_trained
+
+#: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: the
+#: one of its executions that needs least memory stands for it, and its reason says so.
+_OPEN_FOR_ALL = 4000
+
+
+@dataclass(kw_only=True)
+class _Strategy:
+    """All layouts of one name.
+
+    Attributes:
+        left_out: the first layout that is not considered, with its reason.
+    """
+
+    groups: list[Group] = field(default_factory=list[Group])
+    left_out: Choice | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The best candidates of one layout: those that fit by rank, or the one that needs least."""
+    """What came out for one strategy: its best candidate, or the reason why there is none.
 
-    fitting: tuple[Candidate, ...] = ()
+    Attributes:
+        least: the candidate that needs least memory, where none fits.
+    """
+
+    forecast: Forecast | None = None
+    best: Candidate | None = None
     least: Candidate | None = None
     rejection: Rejection | None = None
 
@@ -48,81 +66,124 @@ def make_plan(
             takes every sequence to be `data.max_length` long.
 
     Returns:
-        The best candidate of each strategy first (the chosen one before all), a handful of others, then for each
-        strategy that does not fit its least hungry execution. `rejected` has a sentence for each strategy left out.
+        The best candidate of each strategy, the chosen one before all, then for each strategy that does not fit its
+        least hungry execution. `rejected` has a sentence for each strategy that was not chosen.
 
     Raises:
         UnsupportedError: the job asks for what cannot be forecast or formed at all.
     """
-    _check_length(job, model)
-    limit = job.data.max_length
-    question = Question(
-        job=job,
-        model=model,
-        cluster=cluster,
-        inventory=take_inventory(job, model),
-        num_rows=job.data.num_rows if num_rows is None else num_rows,
-        length=padded_length(limit if lengths is None else lengths.longest, max_length=limit),
-        mean_length=padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit),
-    )
-    found = [_search(question, choice) for choice in layouts(job, cluster)]
-    fitting = arranged([one.fitting for one in found], ranking_of(job.goal, cluster.gpu))
+    return answer(ask(job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths))
+
+
+def answer(question: Question, *, prune: bool = True) -> Plan:
+    """The plan of a question; without pruning the same, more slowly."""
+    explorer = Explorer(question, prune=prune)
+    found = _explore(explorer)
+    goal, gpu = question.job.goal, question.cluster.gpu
+    bests = [one.best for one in found if one.best is not None]
+    fitting = chosen_first(bests, goal=goal, gpu=gpu) if bests else []
+    if fitting:
+        forecast = next(one.forecast for one in found if one.best is fitting[0])
+        reasons = why(explorer, forecast, fitting[0], runners_up=fitting[1:]) if forecast else ()
+        fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, explorer)]
     return Plan(
-        job=job.to_json(),
-        hardware=hardware_json(cluster),
+        job=question.job.to_json(),
+        hardware=hardware_json(question.cluster),
         model=_model_json(question),
         candidates=(*fitting, *(one.least for one in found if one.least is not None)),
         chosen=0 if fitting else None,
-        rejected=_distinct(found),
+        rejected=(*_not_taken(fitting), *(one.rejection for one in found if one.rejection is not None)),
         advice=() if fitting else tuple(remedies(question)),
     )
 
 
-def _check_length(job: Job, model: ModelShape) -> None:
-    length, most = job.data.max_length, model.max_position_embeddings
-    if model.position_parameters and length > most:
-        raise UnsupportedError(
-            f"data.max_length is {length}, and the model has {most} learned positions; lower it to {most}"
-        )
-    if model.attention_softcap and job.train.attn_implementation == "sdpa":
-        raise UnsupportedError(
-            "train.attn_implementation is sdpa, which cannot cap scores as this model does; use eager"
-        )
+def _explore(explorer: Explorer) -> list[_Found]:
+    """What every strategy comes to; for `fewest-gpus` on the smallest part of the cluster that any of them fits on."""
+    question = explorer.question
+    strategies: dict[str, _Strategy] = {}
+    found: list[_Found] = []
+    for part in parts(question.job, question.cluster):
+        if question.job.goal == "fewest-gpus":
+            strategies = {}
+        for choice in layouts(question.job, question.model, part):
+            _sort_in(explorer, choice, strategies)
+        if question.job.goal == "fewest-gpus":
+            found = _each(explorer, strategies)
+            if any(one.best is not None for one in found):
+                return found
+    return found or _each(explorer, strategies)
 
 
-def _search(question: Question, choice: Choice) -> _Found:
-    if choice.reason is not None:
-        return _Found(rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason=choice.reason))
-    groups = list(executions(question.job, question.model, choice))
-    refusals = left_out(question, choice, groups[0][0])
-    if refusals:
-        return _Found(rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason="; ".join(refusals)))
-    tried = list(forecasts(question, choice, groups))
-    fitting = [(work, memory) for work, memory in tried if memory.peak_high_bytes <= memory.capacity_bytes]
-    if not fitting:
-        return _too_large(question, choice, tried)
-    return _Found(fitting=_ranked_fitting(question, fitting, tried))
+def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy]) -> None:
+    question, strategy = explorer.question, strategies.setdefault(choice.strategy, _Strategy())
+    reasons = [choice.reason] if choice.reason is not None else []
+    if not reasons:
+        first = next(bases(question.job, question.model, choice))
+        reasons = impossibilities(question.job, _as_stated(first, question.job), model=question.model)
+    if reasons:
+        strategy.left_out = strategy.left_out or replace(choice, reason="; ".join(reasons))
+        return
+    strategy.groups += explorer.groups(choice)
 
 
-def _too_large(question: Question, choice: Choice, tried: list[tuple[Work, MemoryForecast]]) -> _Found:
-    work, memory = min(tried, key=lambda one: one[1].peak_high_bytes)
+def _as_stated(base: Execution, job: Job) -> Execution:
+    """With what of the job contradicts other things in it."""
+    size, loss = job.train.micro_batch_size, job.train.loss
+    return replace(base, micro_batch_size=1 if size == "auto" else size, loss=base.loss if loss == "auto" else loss)
+
+
+def _each(explorer: Explorer, strategies: dict[str, _Strategy]) -> list[_Found]:
+    """The simplest strategies first: a later one must be better than what they came to by more than the tie."""
+    names = sorted(strategies, key=simplicity_of)
+    found: list[_Found] = []
+    for name in names:
+        enough = None
+        if _is_large(explorer):
+            enough = limit([one.best for one in found if one.best], goal=explorer.question.job.goal, gpu=_gpu(explorer))
+        found.append(_of_strategy(explorer, name, strategies[name], enough=enough))
+    return found
+
+
+def _is_large(explorer: Explorer) -> bool:
+    return explorer.effort.open > _OPEN_FOR_ALL
+
+
+def _gpu(explorer: Explorer) -> Gpu:
+    return explorer.question.cluster.gpu
+
+
+def _of_strategy(explorer: Explorer, name: str, strategy: _Strategy, *, enough: tuple[float, ...] | None) -> _Found:
+    question, groups, left_out = explorer.question, strategy.groups, strategy.left_out
+    if left_out is not None and not groups:
+        return _Found(rejection=Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or ""))
+    best = explorer.best(groups, enough=enough)
+    if best is not None:
+        return _Found(forecast=best, best=_candidate(question, best.work, best.memory, best.time))
+    work, memory = explorer.least(groups)
+    if memory.peak_high_bytes <= memory.capacity_bytes:
+        forecast = Forecast(work=work, memory=memory, time=explorer.time(work))
+        return _Found(forecast=forecast, best=_candidate(question, work, memory, forecast.time))
     reason = why_not(work, memory)
-    least = replace(_candidate(question, work, memory), fits=False, reasons=(reason,))
-    return _Found(least=least, rejection=Rejection(strategy=choice.strategy, layout=choice.layout, reason=reason))
+    least = replace(_candidate(question, work, memory, explorer.time(work)), fits=False, reasons=(reason,))
+    return _Found(least=least, rejection=Rejection(strategy=name, layout=work.execution.layout, reason=reason))
 
 
-def _ranked_fitting(
-    question: Question, fitting: list[tuple[Work, MemoryForecast]], tried: list[tuple[Work, MemoryForecast]]
-) -> tuple[Candidate, ...]:
-    candidates = [_candidate(question, work, memory) for work, memory in fitting]
-    works = {id(candidate): work for candidate, (work, _) in zip(candidates, fitting, strict=True)}
-    shown = ranked(candidates, ranking_of(question.job.goal, question.cluster.gpu))[: OTHERS_LISTED + 1]
-    sizes = [(work.execution, memory) for work, memory in tried]
-    return tuple(replace(c, reasons=why(works[id(c)], c, alternatives=sizes)) for c in shown)
+def _compared(fitting: list[Candidate], explorer: Explorer) -> Iterable[Candidate]:
+    """All but the chosen candidate, each with why it was not chosen."""
+    goal, gpu = explorer.question.job.goal, _gpu(explorer)
+    for candidate in fitting[1:]:
+        better = why_faster(candidate, fitting[0], goal=goal, gpu=gpu)
+        slower = why_slower(candidate, fitting[0], goal=goal, gpu=gpu, one_of_many=_is_large(explorer))
+        yield replace(candidate, reasons=(better or slower,))
 
 
-def _candidate(question: Question, work: Work, memory: MemoryForecast) -> Candidate:
-    time = forecast_time(at_mean_length(question, work), num_rows=question.num_rows)
+def _not_taken(fitting: list[Candidate]) -> Iterable[Rejection]:
+    for candidate in fitting[1:]:
+        layout = candidate.execution.layout
+        yield Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(candidate.reasons))
+
+
+def _candidate(question: Question, work: Work, memory: MemoryForecast, time: TimeForecast) -> Candidate:
     hourly = _usd_per_hour(work)
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
     return Candidate(
@@ -139,13 +200,6 @@ def _usd_per_hour(work: Work) -> float | None:
     """All GPUs at the middle of the catalogue's range."""
     price = work.cluster.gpu.usd_per_hour
     return None if price is None else sum(price) / 2 * work.execution.layout.world_size
-
-
-def _distinct(found: Iterable[_Found]) -> tuple[Rejection, ...]:
-    """One rejection per strategy that fits nowhere: the last, which is that of the largest part of the cluster."""
-    fitting = {candidate.execution.layout.strategy for one in found for candidate in one.fitting}
-    rejections = {one.rejection.strategy: one.rejection for one in found if one.rejection is not None}
-    return tuple(rejection for name, rejection in rejections.items() if name not in fitting)
 
 
 def hardware_json(cluster: Cluster) -> dict[str, Any]:

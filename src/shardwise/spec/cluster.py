@@ -73,6 +73,11 @@ class Cluster:
         return self.num_nodes * self.node.num_gpus
 
     @property
+    def unit(self) -> str:
+        """What one of them is called, in the plural."""
+        return "processes" if self.gpu.kind == "cpu" else "GPUs"
+
+    @property
     def name(self) -> str:
         """As a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:2`."""
         if self.gpu.kind == "cpu":

@@ -108,6 +108,16 @@ def _slicing_refusal(layout: Layout, model: ModelShape | None) -> str | None:
     return f"tp = {layout.tp} does not divide the model's {' and '.join(uneven)}; choose a tp that does, or use fsdp"
 
 
+def misfit(model: ModelShape, layout: Layout) -> str | None:
+    """Why a model cannot be spread by a layout at all; None where it can."""
+    heads, groups = model.num_attention_heads, model.num_key_value_heads
+    if heads % layout.tp or groups % layout.tp:
+        return f"tp = {layout.tp} does not divide the model's {heads} attention heads and {groups} key-value heads"
+    if layout.num_stages > model.num_layers:
+        return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; use pp of fewer"
+    return None
+
+
 def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
     """Why `layout: auto` leaves a layout out; None where it considers it.
 

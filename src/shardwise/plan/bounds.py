@@ -1,0 +1,182 @@
+"""Lower bounds of time and memory, found without a schedule or an inventory of every rank: what the search leaves out
+by them could not have been chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from shardwise.plan.choices import micro_batch_sizes, sized
+from shardwise.plan.margins import context_bytes
+from shardwise.plan.memory import holdings_of
+from shardwise.plan.persistent import shard_degree, weight_degree
+from shardwise.plan.pieces import Pieces, pieces_of
+from shardwise.plan.question import Question, at_mean_length, work_on
+from shardwise.plan.step import send_seconds, stage_seconds, stages_of
+from shardwise.plan.types import FLOAT32_BYTES
+from shardwise.plan.work import Work
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.stages import stage_blocks
+
+#: Sums are taken in another order than the forecast takes them.
+_ROUNDING = 1 - 1e-9
+
+
+class Rung(NamedTuple):
+    """One size of micro-batch.
+
+    Attributes:
+        seconds: all forwards and backwards of a step, on one rank that has all layers.
+        saved: bytes that the mean block of one micro-batch keeps for its backward.
+    """
+
+    seconds: float
+    size: int
+    micros: int
+    pieces: Pieces
+    saved: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Totals:
+    """Bytes that all ranks of one copy hold together.
+
+    Attributes:
+        blocks: weights and optimizer states of the blocks, at least.
+        travelling: weights of the blocks when shards of them are brought together.
+        travelling_root: weights of what lies outside the blocks, likewise.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    blocks: int
+    travelling: float
+    travelling_root: float
+
+
+class Bounds:
+    """Bounds of one question's executions; what they share is found once."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._ladders: dict[tuple[object, ...], tuple[Rung, ...]] = {}
+        self._totals: dict[tuple[object, ...], _Totals] = {}
+        self._stages: dict[int, tuple[int, ...]] = {}
+
+    def ladder(self, cluster: Cluster, base: Execution) -> tuple[Rung, ...]:
+        """The sizes of micro-batch of an execution, the one that may be fastest first."""
+        layout = base.layout
+        key = (cluster.name, layout.data_world_size, _alike(layout), base.gradient_checkpointing, base.offload)
+        if key not in self._ladders:
+            job = self._question.job
+            rungs = (self._rung(cluster, base, size) for size in micro_batch_sizes(job, layout))
+            self._ladders[key] = tuple(sorted(rungs, key=lambda rung: (rung.seconds, rung.size)))
+        return self._ladders[key]
+
+    def _rung(self, cluster: Cluster, base: Execution, size: int) -> Rung:
+        execution = sized(base, self._question.job, self._question.model, size)
+        work = work_on(self._question, cluster, execution)
+        pieces, micros = pieces_of(at_mean_length(self._question, work)), execution.gradient_accumulation_steps
+        once = work.model.num_layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds
+        return Rung(micros * once, size, micros, pieces, work.tokens * work.saved)
+
+    def seconds(self, base: Execution, rung: Rung) -> float:
+        """Of a step, at least."""
+        layout = base.layout
+        if layout.pp == 1:
+            return rung.seconds * _ROUNDING
+        if layout.schedule == "sequential":
+            return rung.seconds * _ROUNDING
+        return max(rung.seconds / layout.pp, self._through_last(layout, rung)) * _ROUNDING
+
+    def _through_last(self, layout: Layout, rung: Rung) -> float:
+        """The last rank waits for the first micro-batch, does its own work, and the others end behind its last."""
+        blocks, pieces = self._blocks(layout.num_stages), rung.pieces
+        ahead, back = pieces.forward.seconds, pieces.backward.seconds
+        behind = back - pieces.weights if layout.schedule == "zero_bubble" else back
+        others = sum(blocks[: layout.pp - 1])
+        own = sum(blocks[stage] for stage in layout.stages_of(layout.pp - 1))
+        return others * (ahead + behind) + rung.micros * (own * (ahead + back) + pieces.loss.seconds)
+
+    @staticmethod
+    def seconds_by_stages(work: Work) -> float:
+        """Of a step of a pipeline, at least, with all that its stages send and wait for.
+
+        A rank waits for the first micro-batch, does its own work for all of them, and its last gradients go back
+        through the stages before it.
+        """
+        layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+        stages = stage_seconds(stages_of(work, pieces_of(work)))
+        hop = 2 * send_seconds(work)
+        if layout.schedule == "sequential":
+            return micros * sum(stage.forward + stage.backward for stage in stages) * _ROUNDING
+        deferred = layout.schedule == "zero_bubble"
+        longest = before = 0.0
+        for rank in range(layout.pp):
+            own = sum(stages[stage].forward + stages[stage].backward for stage in layout.stages_of(rank))
+            longest = max(longest, before + micros * own)
+            before += stages[rank].forward + stages[rank].backward - deferred * stages[rank].weights + hop
+        return longest * _ROUNDING
+
+    def _blocks(self, num_stages: int) -> tuple[int, ...]:
+        if num_stages not in self._stages:
+            spans = stage_blocks(self._question.model, num_stages=num_stages)
+            self._stages[num_stages] = tuple(len(span) for span in spans)
+        return self._stages[num_stages]
+
+    def bytes(self, cluster: Cluster, base: Execution, rung: Rung) -> float:
+        """On the rank that needs most, at least: what the mean rank needs, and what the first one does."""
+        layout, totals = base.layout, self._totals_of(cluster, base)
+        shards, kept = shard_degree(layout), weight_degree(layout)
+        weights, optimizer, gradients = totals.weights / kept, totals.optimizer / shards, totals.gradients / kept
+        layers, slices, context = self._question.model.num_layers, layout.tp * layout.pp, context_bytes(cluster, layout)
+        whole = totals.travelling / slices if kept > 1 and not layout.reshard_after_forward else 0.0
+        if kept > 1 and layout.pp == 1:
+            whole += totals.travelling_root / slices
+        piled = gradients / slices if rung.micros > 1 and layout.pp == 1 else 0.0
+        during = whole + rung.saved * (layers - 1) / layout.pp + piled
+        mean = (weights + optimizer) / slices + max(gradients / slices, during)
+        if layout.pp == 1:
+            return context + mean
+        blocks = self._blocks(layout.num_stages)[0]
+        held = totals.blocks * blocks / layers / layout.tp / shards
+        if kept > 1 and not layout.reshard_after_forward:
+            held += totals.travelling * blocks / layers / layout.tp
+        return context + max(mean, held + rung.saved * (blocks - 1) * self._in_flight(layout, rung.micros))
+
+    @staticmethod
+    def _in_flight(layout: Layout, micros: int) -> int:
+        """Micro-batches whose saved activations the first stage keeps together, at least."""
+        match layout.schedule:
+            case "gpipe":
+                return micros
+            case "1f1b" | "zero_bubble":
+                return min(micros, layout.pp)
+            case _:
+                return 1
+
+    def _totals_of(self, cluster: Cluster, base: Execution) -> _Totals:
+        key = (cluster.gpu.kind, base.offload)
+        if key not in self._totals:
+            alone = sized(base, self._question.job, self._question.model, 1)
+            work = work_on(self._question, cluster, replace(alone, layout=Layout()))
+            (held,) = holdings_of(work)
+            root, types = work.inventory.root, work.types
+            # Root tensors are taken at their largest, so that what is left are the blocks' bytes at least.
+            outer = root.elements * FLOAT32_BYTES + root.trained_elements * 2 * types.trainable
+            self._totals[key] = _Totals(
+                weights=held.weights,
+                gradients=held.gradients,
+                optimizer=held.optimizer,
+                blocks=max(0, held.weights + held.optimizer - outer),
+                travelling=work.inventory.over_blocks(lambda unit: unit.gathered_bytes(types)),
+                travelling_root=root.gathered_bytes(types),
+            )
+        return self._totals[key]
+
+
+def _alike(layout: Layout) -> tuple[object, ...]:
+    """Layouts whose blocks take equally long for one micro-batch and keep as many bytes."""
+    return layout.tp, layout.cp, layout.dp_shard > 1, layout.zero_stage == 1

@@ -1,0 +1,236 @@
+"""The best of very many executions: those that a bound rules out are never forecast, and none that could be the best is
+ruled out."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from shardwise.plan.bounds import Bounds, Rung
+from shardwise.plan.choices import Choice, bases, sized
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.peaks import Peaks
+from shardwise.plan.question import Question, at_mean_length, work_on
+from shardwise.plan.ranking import figures_of, simplicity
+from shardwise.plan.timeline import forecast_time
+from shardwise.plan.work import Work
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.plan import MemoryForecast, TimeForecast
+
+
+@dataclass(kw_only=True, slots=True)
+class Group:
+    """Executions that differ in nothing but their micro-batch.
+
+    Attributes:
+        ladder: their sizes, the one that may be fastest first.
+        too_large: sizes known not to fit, each with how many of them a stage may keep in flight.
+    """
+
+    cluster: Cluster
+    base: Execution
+    ladder: tuple[Rung, ...]
+    too_large: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def in_flight(self, rung: Rung) -> int:
+        """A number that no two sizes share unless they differ in nothing but their size.
+
+        Without a pipeline all that matters is whether gradients of an earlier micro-batch are there; in one, how many
+        are under way, of which no schedule but gpipe has more than twice as many as there are ranks.
+        """
+        layout = self.base.layout
+        most = {"sequential": 2, "1f1b": max(2, layout.pp)}.get(layout.schedule, 2 * layout.pp)
+        return rung.micros if layout.schedule == "gpipe" else min(rung.micros, most)
+
+    def is_too_large(self, rung: Rung) -> bool:
+        """Whether a smaller size with as few in flight does not fit."""
+        flying = self.in_flight(rung)
+        return any(size <= rung.size and others <= flying for size, others in self.too_large)
+
+    def note_too_large(self, rung: Rung) -> None:
+        """A larger micro-batch, or more of them, would need no less."""
+        self.too_large.append((rung.size, self.in_flight(rung)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """An execution with all that is known of it."""
+
+    work: Work
+    memory: MemoryForecast
+    time: TimeForecast
+
+
+@dataclass(kw_only=True, slots=True)
+class Effort:
+    """How many executions were open, and how many needed a forecast.
+
+    Attributes:
+        open: considered, by a bound or a forecast.
+        memory: forecasts of memory made.
+        time: forecasts of time made.
+    """
+
+    open: int = 0
+    memory: int = 0
+    time: int = 0
+
+
+class Explorer:
+    """Looks for the best executions of one question.
+
+    Args:
+        question: whose.
+        prune: leave out what a bound rules out; without, everything is forecast, with the same answer.
+    """
+
+    def __init__(self, question: Question, *, prune: bool = True) -> None:
+        self.question = question
+        self.effort = Effort()
+        self.bounds = Bounds(question)
+        self._prune = prune
+        self._peaks: dict[str, Peaks] = {}
+
+    def groups(self, choice: Choice) -> Iterator[Group]:
+        """The executions of a layout."""
+        for base in bases(self.question.job, self.question.model, choice):
+            ladder = self.bounds.ladder(choice.cluster, base)
+            self.effort.open += len(ladder)
+            yield Group(cluster=choice.cluster, base=base, ladder=ladder)
+
+    def best(self, groups: Sequence[Group], *, enough: tuple[float, ...] | None = None) -> Forecast | None:
+        """The execution that fits and is the best for the goal; None where there is none within `enough`.
+
+        Sizes come in the order of what they take at least, out of all groups; when even that is more than the best
+        one found takes, nothing better can follow.
+
+        Args:
+            groups: where to look.
+            enough: figures beyond which nothing is of interest.
+        """
+        heap = [(self._figures(g.base.layout, g.cluster, self._order(g, 0)), n, 0) for n, g in enumerate(groups)]
+        heapq.heapify(heap)
+        best: tuple[Work, TimeForecast] | None = None
+        best_key: tuple[object, ...] = ()
+        reached: tuple[float, ...] | None = None
+        while heap:
+            least, number, index = heapq.heappop(heap)
+            limit = min((one for one in (reached, enough) if one is not None), default=None)
+            if self._prune and limit is not None and least > limit:
+                break
+            group = groups[number]
+            if index + 1 < len(group.ladder):
+                following = self._figures(group.base.layout, group.cluster, self._order(group, index + 1))
+                heapq.heappush(heap, (following, number, index + 1))
+            rung = group.ladder[index]
+            if self._prune and limit is not None and self._least(group, rung) > limit:
+                continue
+            if not self._fits(group, rung):
+                continue
+            work = work_on(self.question, group.cluster, self._sized(group, rung.size))
+            if self._prune and limit is not None and self._stages_take_longer(work, group, limit):
+                continue
+            time = self.time(work)
+            figures = self._figures(group.base.layout, group.cluster, time.step_seconds)
+            key = (figures, simplicity(work.execution), index, number)
+            if best is None or key < best_key:
+                best, best_key, reached = (work, time), key, figures
+        return None if best is None else Forecast(work=best[0], memory=forecast_memory(best[0]), time=best[1])
+
+    def fits(self, groups: Iterable[Group]) -> bool:
+        """Whether any execution fits: the smallest micro-batch, or the largest, which needs no accumulation."""
+        rungs = ((g, rung) for g in groups for rung in (min(g.ladder, key=_size), max(g.ladder, key=_size)))
+        return any(self._fits(group, rung) for group, rung in rungs)
+
+    def least(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
+        """The execution that needs least memory, for saying what is missing."""
+        smallest = [(g, min(g.ladder, key=_size)) for g in groups]
+        needs = sorted((self.bounds.bytes(g.cluster, g.base, rung), n) for n, (g, rung) in enumerate(smallest))
+        least, found = float("inf"), smallest[0]
+        for bound, number in needs:
+            if bound >= least:
+                break
+            group, rung = smallest[number]
+            need = self._peaks_on(group.cluster).high_bytes(self._sized(group, rung.size))
+            if need < least:
+                least, found = need, (group, rung)
+        return self.memory(found[0].cluster, self._sized(found[0], found[1].size))
+
+    def memory(self, cluster: Cluster, execution: Execution) -> tuple[Work, MemoryForecast]:
+        """The memory of any execution."""
+        work = work_on(self.question, cluster, execution)
+        return work, forecast_memory(work)
+
+    def time(self, work: Work) -> TimeForecast:
+        """The time of any execution."""
+        self.effort.time += 1
+        return forecast_time(at_mean_length(self.question, work), num_rows=self.question.num_rows)
+
+    def _peaks_on(self, cluster: Cluster) -> Peaks:
+        if cluster.name not in self._peaks:
+            asked = self.question
+            self._peaks[cluster.name] = Peaks(
+                asked.longest, model=asked.model, cluster=cluster, inventory=asked.inventory
+            )
+        return self._peaks[cluster.name]
+
+    def _sized(self, group: Group, size: int) -> Execution:
+        return sized(group.base, self.question.job, self.question.model, size)
+
+    def _fits(self, group: Group, rung: Rung) -> bool:
+        if not self._prune:
+            _, memory = self.memory(group.cluster, self._sized(group, rung.size))
+            return memory.peak_high_bytes <= memory.capacity_bytes
+        if group.is_too_large(rung):
+            return False
+        if self._has_room(group, rung):
+            return True
+        if not group.too_large:
+            self._find_too_large(group)
+        group.note_too_large(rung)
+        return False
+
+    def _find_too_large(self, group: Group) -> None:
+        """Where one size is too large, its smaller neighbours often are: halving finds the smallest of them."""
+        sizes = sorted((rung for rung in group.ladder if not group.is_too_large(rung)), key=_size)
+        low, high = 0, len(sizes)
+        while low < high:
+            middle = (low + high) // 2
+            if self._has_room(group, sizes[middle]):
+                low = middle + 1
+            else:
+                group.note_too_large(sizes[middle])
+                high = middle
+
+    def _has_room(self, group: Group, rung: Rung) -> bool:
+        capacity = group.cluster.gpu.memory_bytes
+        if self.bounds.bytes(group.cluster, group.base, rung) > capacity:
+            return False
+        self.effort.memory += 1
+        return self._peaks_on(group.cluster).high_bytes(self._sized(group, rung.size)) <= capacity
+
+    @staticmethod
+    def _order(group: Group, index: int) -> float:
+        """Seconds that grow along a ladder, and that none of its sizes stays below."""
+        layout = group.base.layout
+        stages = 1 if layout.schedule == "sequential" else layout.pp
+        return group.ladder[index].seconds / stages * (1 - 1e-9)
+
+    def _least(self, group: Group, rung: Rung) -> tuple[float, ...]:
+        return self._figures(group.base.layout, group.cluster, self.bounds.seconds(group.base, rung))
+
+    def _stages_take_longer(self, work: Work, group: Group, limit: tuple[float, ...]) -> bool:
+        """Whether a pipeline's stages rule it out, whatever their order: many actions are slow to lay out."""
+        if work.execution.layout.pp == 1:
+            return False
+        seconds = self.bounds.seconds_by_stages(at_mean_length(self.question, work))
+        return self._figures(group.base.layout, group.cluster, seconds) > limit
+
+    def _figures(self, layout: Layout, cluster: Cluster, seconds: float) -> tuple[float, ...]:
+        return figures_of(self.question.job.goal, seconds=seconds, num_gpus=layout.world_size, gpu=cluster.gpu)
+
+
+def _size(rung: Rung) -> int:
+    return rung.size

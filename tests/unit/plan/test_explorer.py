@@ -1,0 +1,114 @@
+"""Pruning loses nothing: bounds lie below every forecast, and the pruned search finds what an exhaustive one finds."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.plan import choices
+from shardwise.plan.bounds import Bounds
+from shardwise.plan.choices import Choice, bases, layouts, micro_batch_sizes, parts, products, sized
+from shardwise.plan.explorer import Explorer
+from shardwise.plan.question import ask, work_on
+from shardwise.plan.search import answer
+from shardwise.spec.layout import Layout
+from tests.unit.plan.asking import job, shape
+
+
+@pytest.fixture
+def all_trained(monkeypatch):
+    """As if the trainer accepted every layout, so that the search has all of them to look at."""
+    monkeypatch.setattr(choices, "open_refusal", lambda *, method, layout, model: None)
+
+
+def question(seed):
+    """A small job, every part of it drawn."""
+    draw = random.Random(seed)
+    pick = draw.choice
+    model = shape(
+        num_hidden_layers=pick([2, 3, 6]), hidden_size=pick([64, 128]), tie_word_embeddings=pick([True, False])
+    )
+    asked = job(
+        method=pick(["full", "lora"]),
+        goal=pick(["fastest", "cheapest", "fewest-gpus"]),
+        data={"max_length": pick([64, 200, 1024])},
+        train={"global_batch_size": pick([1, 3, 6]), "precision": pick(["mixed", "bf16", "fp32"])},
+    )
+    cluster = parse_hardware(pick(["1x L4", "2x L4", "3x H100-SXM", "2 x 2x A100-80GB"]))
+    return ask(asked, model=model, cluster=_with_memory(cluster, draw.uniform(1.1, 3.0)))
+
+
+def _with_memory(cluster, gib):
+    gpu = replace(cluster.gpu, memory_bytes=int(gib * 2**30))
+    return replace(cluster, node=replace(cluster.node, gpu=gpu))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_pruned_search_chooses_what_the_exhaustive_one_chooses(all_trained, seed):
+    asked = question(seed)
+    pruned, exhaustive = answer(asked), answer(asked, prune=False)
+    assert pruned.best == exhaustive.best
+    assert pruned.advice == exhaustive.advice
+    if pruned.best is None:
+        assert {c.execution.layout.strategy for c in pruned.candidates} == {
+            c.execution.layout.strategy for c in exhaustive.candidates
+        }
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.randoms(use_true_random=False))
+def test_no_forecast_lies_below_its_bounds(seed, draw):
+    asked = question(seed)
+    bounds, explorer = Bounds(asked), Explorer(asked)
+    degrees = draw.choice(list(products(asked.cluster.num_gpus, {"cp": [1], "tp": [1, 2, 4], "pp": [1, 2]})))
+    layout = draw.choice(list(choices._variants(degrees)))
+    if layout.num_stages > asked.model.num_layers:
+        layout = Layout(dp_shard=asked.cluster.num_gpus)
+    choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
+    base = draw.choice(list(bases(asked.job, asked.model, choice)))
+    for rung in bounds.ladder(asked.cluster, base):
+        work = work_on(asked, asked.cluster, sized(base, asked.job, asked.model, rung.size))
+        assert bounds.bytes(asked.cluster, base, rung) <= explorer.memory(asked.cluster, work.execution)[1].peak_bytes
+        seconds = explorer.time(work).step_seconds
+        assert bounds.seconds(base, rung) <= seconds
+        if layout.pp > 1:
+            assert bounds.seconds_by_stages(work) <= seconds
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 96))
+def test_every_product_is_one_layout_and_none_comes_twice(world):
+    every = {axis: list(choices.divisors(world)) for axis in ("cp", "tp", "pp")}
+    found = [layout for degrees in products(world, every) for layout in choices._variants(degrees)]
+    assert all(layout.world_size == world for layout in found)
+    assert len(set(found)) == len(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 3000))
+def test_each_number_of_forwards_is_reached_by_the_smallest_micro_batch(share):
+    sizes = micro_batch_sizes(job(train={"global_batch_size": share}), Layout())
+    assert list(sizes) == sorted({-(-share // count) for count in range(1, share + 1)})
+
+
+def test_a_search_forecasts_a_small_part_of_what_is_open(all_trained):
+    asked = ask(
+        job(train={"global_batch_size": 64}),
+        model=find_model("llama-3.1-8b", offline=True),
+        cluster=parse_hardware("2 x 8x H100-SXM"),
+    )
+    explorer = Explorer(asked)
+    groups = [
+        group
+        for part in parts(asked.job, asked.cluster)
+        for choice in layouts(asked.job, asked.model, part)
+        if choice.reason is None
+        for group in explorer.groups(choice)
+    ]
+    assert explorer.best(groups) is not None
+    assert explorer.effort.open > 1000
+    assert explorer.effort.time < explorer.effort.open / 10
