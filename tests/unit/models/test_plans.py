@@ -39,3 +39,10 @@ def test_what_transformers_keeps_whole_is_a_norm_of_each_head(family: str) -> No
 def test_a_model_without_a_plan_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="gpt2 has no tensor parallel plan of its blocks in transformers"):
         tensor_plan(GPT2Config())
+
+
+def test_a_plan_that_names_the_tied_embedding_is_that_of_the_blocks() -> None:
+    config = config_of("llama")  # transformers 5.17 adds this entry when it builds a tied model
+    blocks = dict(config.base_model_tp_plan)
+    config.base_model_tp_plan = {**blocks, "embed_tokens": "embedding_rowwise"}
+    assert tensor_plan(config) == {name.removeprefix("layers.*."): style for name, style in blocks.items()}
