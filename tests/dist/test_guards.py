@@ -121,10 +121,15 @@ def test_ranks_that_started_differently_refuse_and_name_the_difference(
 
 def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     built = composed(run, chosen)
-    check_layout(built.world, built.model.parameters, ownership=built.model.ownership)
+    check_layout(
+        built.world, built.model.parameters, ownership=built.model.ownership, num_elements=built.model.num_elements
+    )
     object.__setattr__(built.world, "layout", pretend)
     return _sentence(
-        GuardError, lambda: check_layout(built.world, built.model.parameters, ownership=built.model.ownership)
+        GuardError,
+        lambda: check_layout(
+            built.world, built.model.parameters, ownership=built.model.ownership, num_elements=built.model.num_elements
+        ),
     )
 
 
@@ -173,7 +178,16 @@ def test_two_copies_that_train_on_the_same_rows_are_found(make_job: Callable[...
     assert "2 shares of the batch hold 8 samples, 4 of them different; the global batch has 8" in said
 
 
-@pytest.mark.parametrize(("chosen", "pretend"), [(DDP, Layout(dp_shard=2)), (FSDP, Layout(dp_replicate=2))])
+@pytest.mark.parametrize(
+    ("chosen", "pretend"),
+    [
+        (DDP, Layout(dp_shard=2)),
+        (FSDP, Layout(dp_replicate=2)),
+        (DDP, Layout(tp=2)),
+        (DDP, Layout(pp=2)),
+        (execution(Layout(pp=2)), Layout(dp_replicate=2)),
+    ],
+)
 def test_a_layout_that_is_not_what_runs_stops_the_run(
     chosen: Execution, pretend: Layout, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

@@ -57,7 +57,7 @@ def _start(run: RunDirectory, chosen: Execution) -> tuple[dict[str, torch.Tensor
     whole = {
         name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone() for name, p in built.model.trained
     }
-    return whole, live_logits(built.model.spread, PROBE)
+    return whole, live_logits(built.model, PROBE)
 
 
 def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

@@ -61,5 +61,7 @@ def test_a_cell_of_the_support_matrix_trains_as_one_process_does(
         assert ranks[0].series(exact) == expected.series(exact)
     held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
     assert held.keys() == expected.weights.keys()
+    for rank in ranks:
+        assert all(torch.equal(weight, held[name]) for name, weight in rank.weights.items())
     for name, weight in held.items():
         assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name

@@ -114,11 +114,11 @@ def join_world(layout: Layout) -> World:
         mesh=mesh,
         data_group=mesh["dp_replicate", "dp_shard"]._flatten("dp").get_group(),
         control=control,
-        pipes=_lay_pipes(layout, rank=rank) if layout.pp > 1 else None,
+        pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
     )
 
 
-def _lay_pipes(layout: Layout, *, rank: int) -> Pipes:
+def _lay_pipes(layout: Layout, *, rank: int, device: torch.device) -> Pipes:
     """Groups of all pipelines, which every rank makes in the same order; those of this rank's own are kept."""
     ways = [(forward, around) for forward in (True, False) for around in (False, True)]
     ways = [way for way in ways if layout.num_stages > layout.pp or not way[1]]
@@ -127,7 +127,30 @@ def _lay_pipes(layout: Layout, *, rank: int) -> Pipes:
         for ranks in pipelines(layout)
     ]
     mine = next(pipes for pipes in every if rank in pipes.ranks)
+    _meet_neighbours(mine, rank=rank, device=device)
     return mine if rank in (mine.ranks[0], mine.ranks[-1]) else replace(mine, ends=None)
+
+
+def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
+    """Passes one element along each way, round the ranks.
+
+    NCCL makes the communicator of two ranks when they first send or receive, and holds up both until it is made; in
+    the order of a schedule that can be a circle. Here one rank after the other sends what it was sent.
+    """
+    token, count, at = torch.zeros(1, device=device), len(pipes.ranks), pipes.ranks.index(rank)
+    for (forward, around), group in sorted(pipes.groups.items()):
+        step = 1 if forward else -1
+        first, last = (0, count - 1) if forward else (count - 1, 0)
+        if around:  # only from the last rank of the way to the first
+            if at == last:
+                dist.send(token, pipes.ranks[first], group=group)
+            elif at == first:
+                dist.recv(token, pipes.ranks[last], group=group)
+            continue
+        if at != first:
+            dist.recv(token, pipes.ranks[at - step], group=group)
+        if at != last:
+            dist.send(token, pipes.ranks[at + step], group=group)
 
 
 def pipelines(layout: Layout) -> list[tuple[int, ...]]:

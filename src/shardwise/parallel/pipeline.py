@@ -1,8 +1,9 @@
 """A model in stages over ranks: executes the order of spec/schedule.py, and sends what one stage needs of another.
 
 The order is data, shared with the planner; this file knows only how to do one action and how to pass tensors on. A
-rank that waits for a message has nothing else to do in its order: that is the bubble the planner draws. Receives are
-posted one action ahead, so that a message travels while the rank computes.
+rank that waits for a message has nothing else to do in its order: that is the bubble the planner draws. A receive is
+posted when its turn comes and not before: what it waits for may need the action at hand, and on a GPU a receive that
+cannot end holds up whatever synchronises the device.
 
 Why not `torch.distributed.pipelining`: it asks for equal shapes of all micro-batches of a run, where ours are padded
 to their own longest row, and its orders are private to it, where ours are the planner's too. Its cut of a backward
@@ -138,9 +139,8 @@ class _Run:
             "backward_input": self._backward_input,
             "backward_weight": self._backward_weight,
         }
-        for index, action in enumerate(order):
-            for ahead in order[index : index + 2]:
-                self._expect(ahead)
+        for action in order:
+            self._expect(action)
             do[action.kind](action)
         for _, work in self._leaving:
             work.wait()
@@ -200,9 +200,9 @@ class _Run:
             self._send(Message(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
 
     def _expect(self, action: Action) -> None:
-        """Posts the receive of what an action needs from another stage, unless it has been."""
+        """Posts the receive of what an action needs from another stage."""
         message = _needed(action, last_stage=self.pipeline.last_stage)
-        if message is None or message in self._arriving:
+        if message is None:
             return
         world = self.pipeline.world
         shape = (*self.micros[action.micro].input_ids.shape, self.pipeline.width)

@@ -76,7 +76,7 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
 
 
 def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
-    if layout.schedule == "zero_bubble" and layout.dp_shard > 1:
+    if layout.schedule == "zero_bubble" and layout.weight_shards > 1:
         # FSDP reduces gradients as a backward passes, which the deferred half of a cut backward does not.
         return "schedule zero_bubble is not trained with sharded weights; use schedule: 1f1b, or dp_shard: 1"
     if model is not None and model.family not in STAGED_FAMILIES:
@@ -159,6 +159,10 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
     reasons = [refusal(method=job.method, layout=execution.layout, model=model)]
     cut = execution.layout.pp > 1 and execution.layout.schedule == "zero_bubble"
+    if execution.compile and (cut or execution.layout.tp > 1):
+        reasons.append(
+            f"compile is not trained under {execution.layout.strategy} with this schedule; use compile: false"
+        )
     if cut and execution.gradient_checkpointing == "selective":
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     if model is not None and model.has_experts:

@@ -55,12 +55,14 @@ class TrainedModel:
     Attributes:
         parameters: (Hugging Face name, parameter) of this rank, each tensor once.
         ownership: which of them this rank counts.
+        num_elements: of the whole model, adapters included, each tensor once.
     """
 
     spread: Spread
     types: Types
     result: Result
     ownership: Ownership
+    num_elements: int
 
     @property
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -154,7 +156,13 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         chat_template=chat_template,
     )
     copies = frozenset(name for part in parts for name in part.copies)
-    return TrainedModel(spread=spread, types=types, result=result, ownership=Ownership(world=world, copies=copies))
+    return TrainedModel(
+        spread=spread,
+        types=types,
+        result=result,
+        ownership=Ownership(world=world, copies=copies),
+        num_elements=parts[0].num_elements,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +171,7 @@ class _Part:
 
     Attributes:
         stage: it, as it is to be spread.
+        num_elements: of the whole model, before other stages were taken out.
         elsewhere: names of the weights that were taken out of it.
         copies: names of its weights that an earlier stage counts.
     """
@@ -170,6 +179,7 @@ class _Part:
     model: nn.Module
     adapters: Any
     stage: Stage
+    num_elements: int
     elsewhere: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
 
@@ -185,6 +195,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
     _set_types(model, types)
     anatomy = find_anatomy(model)
     shared = _name_of(model, anatomy.embedding) if anatomy.tied and place.count > 1 else None
+    num_elements = sum(parameter.numel() for parameter in model.parameters())
     before = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if place.count > 1:
         keep_stage(anatomy, place)
@@ -203,6 +214,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
             parts=_slicing(anatomy, place) if execution.layout.tp > 1 else None,
             tied=frozenset({f"model.{shared}"}) if ends else frozenset(),
         ),
+        num_elements=num_elements,
         elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
         copies=frozenset({shared}) if shared is not None and place.is_last else frozenset(),
     )

@@ -88,22 +88,32 @@ def check_replicas(world: World, parameters: list[tuple[str, nn.Parameter]], *, 
             )
 
 
-def check_layout(world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> None:
+def check_layout(
+    world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, num_elements: int
+) -> None:
     """Reads the layout back from live tensors: this rank must hold its part of every weight, no more and no fewer, and
     all ranks together every element once.
+
+    Args:
+        parameters: of this rank, by name.
+        ownership: which of them it counts.
+        num_elements: of the whole model, as it was before anything was split.
 
     Raises:
         GuardError: names the first weight of which this rank holds something else, or says how much is missing.
     """
     for name, parameter in parameters:
         _check_part(world, name, parameter, shards=world.layout.weight_shards)
-    owned = [parameter for name, parameter in parameters if ownership.counts(name, parameter)]
-    mine = (sum(local_part(p).numel() for p in owned), _whole_elements(parameters, ownership=ownership))
-    held, whole = (sum(numbers) for numbers in zip(*gather(world, mine), strict=True))
-    if held != whole:
+    if world.layout.tp > 1 and not any(_sliced_dims(parameter) for _, parameter in parameters):
         raise GuardError(
-            f"all ranks together hold {held} elements that they count, and the model has {whole}. What was asked is "
+            f"rank {world.rank} holds no slice of any weight; the layout is {world.layout.strategy}. What was asked is "
             "not what runs"
+        )
+    held = sum(gather(world, sum(local_part(p).numel() for name, p in parameters if ownership.counts(name, p))))
+    if held != num_elements:
+        raise GuardError(
+            f"all ranks together hold {held} elements that they count, and the model has {num_elements}. What was "
+            "asked is not what runs"
         )
 
 
@@ -148,14 +158,6 @@ def _sliced_dims(parameter: torch.Tensor) -> list[int]:
     names = parameter.device_mesh.mesh_dim_names or ()
     placed = zip(names, parameter.placements, strict=True)
     return [placement.dim for name, placement in placed if name == "tp" and isinstance(placement, Shard)]
-
-
-def _whole_elements(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> int:
-    """Elements of the whole parameters here, on one rank of each stage; zero on the others."""
-    at = ownership.world.layout.coordinates(ownership.world.rank)
-    if any((at.dp_replicate, at.dp_shard, at.cp, at.tp)):
-        return 0
-    return sum(parameter.numel() for name, parameter in parameters if name not in ownership.copies)
 
 
 def check_peers(world: World, batch: GlobalBatch, checksums_by_rank: list[int]) -> None:

@@ -89,7 +89,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     if world.is_first:
         write_json(run.environment, _environment(world, peak=peak))
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
-    check_layout(world, composed.model.parameters, ownership=composed.model.ownership)
+    model = composed.model
+    check_layout(world, model.parameters, ownership=model.ownership, num_elements=model.num_elements)
     check_replicas(world, composed.model.parameters, when="at the start")
     journal.enter("types", **{name: kind for name, kind in _types(composed).items() if kind})
     start = composed.checkpoints.restore()
@@ -195,7 +196,7 @@ def _types(composed: Build) -> dict[str, str | None]:
         v for s in composed.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.ndim
     )
     frozen = {type_name(p.dtype) for _, p in composed.model.parameters if not p.requires_grad}
-    reduction = torch.float32 if composed.world.layout.dp_shard > 1 else composed.model.types.trainable
+    reduction = torch.float32 if composed.world.layout.weight_shards > 1 else composed.model.types.trainable
     return {
         "weights": "/".join(sorted({type_name(p.dtype) for p in composed.model.trainable})),
         "frozen": "/".join(sorted(frozen)) or None,

@@ -76,7 +76,7 @@ def test_training_needs_rows() -> None:
     ("keys", "processes", "message"),
     [
         ({"method": "qlora"}, 1, "method qlora is not trained by this version"),
-        ({"layout": "tp"}, 2, "tp is not trained by this version"),
+        ({"layout": {"cp": 2}}, 2, "cp is not trained by this version"),
         (
             {"layout": "hsdp"},
             5,
