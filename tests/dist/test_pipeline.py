@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from shardwise.errors import UnsupportedError
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
-from tests.dist.cells import Trained, execution, relative, train_cell
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import Trained, composed, execution, prepare_cell, relative, train_cell
+from tests.dist.worlds import run_world
 
 TOLERANCE = 1e-5
 
@@ -84,3 +87,18 @@ def test_a_pipeline_trains_as_one_process_does(
         for name, weight in rank.weights.items():
             assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name
             assert torch.equal(weight, held[name]), f"ranks hold different {name}"
+
+
+def _nothing_to_train(run: RunDirectory, chosen: Execution) -> str:
+    try:
+        composed(run, chosen)
+    except UnsupportedError as error:
+        return str(error)
+    return "it was built"
+
+
+def test_a_stage_without_anything_to_train_is_refused(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    job = make_job("untied", method="lora", lora={"r": 4, "target_modules": ["lm_head"]})
+    said = run_world(2, _nothing_to_train, prepare_cell(job, tmp_path), execution(Layout(pp=2)))
+    assert said[0].startswith("the part of the model on rank 0 has nothing to train under pp; name lora.target_modules")
+    assert said[1] == "it was built"

@@ -12,9 +12,9 @@ from shardwise.catalog.models import read_model
 from shardwise.errors import InputError
 from shardwise.launch.accept import training_cluster
 from shardwise.launch.joined import place_in_group
-from shardwise.launch.trials import Trial, Unable, find_trials
+from shardwise.launch.trials import Trial, Unable, find_trials, own_trial
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job
+from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
 
@@ -84,6 +84,12 @@ def read_trials(
     trials, unable = find_trials(
         layouts, cluster=cluster, method=request.job.method, model=read_model(request.job.model)
     )
+    if layouts is None and isinstance(request.job.layout, LayoutSpec):
+        own = own_trial(request.job.layout.to_layout(), cluster=cluster)
+        if isinstance(own, Unable):
+            unable = (*unable, own)
+        elif own.layout not in {trial.layout for trial in trials}:
+            trials = (*trials, own)
     return Trials(
         job=job,
         asked=request.job,

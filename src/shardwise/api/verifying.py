@@ -65,6 +65,8 @@ def verify(
     trials = replace(asked, trials=(REFERENCE, *others)).changed(common)
     reference = _trained_anew(trials, REFERENCE)
     found = [_verified(trials, trial, reference=reference, tolerance=tolerance) for trial in others]
+    if all(isinstance(one, Unable) for one in found):
+        raise InputError(_nothing_to_compare([*asked.unable, *(one for one in found if isinstance(one, Unable))]))
     return Parity(
         reference=str(reference.root),
         num_steps=len(read_metrics(reference)),

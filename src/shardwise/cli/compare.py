@@ -59,6 +59,8 @@ def print_versus(found: Versus, console: Console) -> None:
         console.print(f"cannot run here: {layout}: {reason}")
     console.print()
     console.print(found.sentence, style="bold")
+    for note in found.notes:
+        console.print(note)
     if found.contenders:
         console.print(f"page: {Path(found.contenders[0].run).parent / 'compare.html'}", soft_wrap=True)
 

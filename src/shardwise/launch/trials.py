@@ -111,6 +111,15 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return match[1], int(match[2]) if match[2] else None
 
 
+def own_trial(layout: Layout, *, cluster: Cluster) -> Trial | Unable:
+    """The layout that the job itself states by its degrees, which may be one that no name stands for."""
+    trial = Trial(name="job", layout=layout)
+    if layout.world_size > _room(cluster):
+        reason = f"it needs {layout.world_size} processes, and {cluster.name} has room for {_room(cluster)}"
+        return Unable(layout=trial.label, reason=reason)
+    return trial
+
+
 def _is_product(name: str) -> bool:
     """Whether a name is one way, or one way of the data at most and different ways of splitting the model."""
     ways = name.split("+")

@@ -120,6 +120,17 @@ class Versus:
         ratios = [f"{(slower or 0) / (seconds or 1):.2f} times as fast as {name}" for name, slower in others]
         return f"{sentence}, {', '.join(ratios)}"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the table alone would leave to be wondered at."""
+        in_turn = [one for one in self.contenders if one.layout.startswith("mp-")]
+        return tuple(
+            f"{one.layout} is a staircase: of its {one.processes} processes one works at a time, forward from the "
+            f"first blocks to the last and back, while the others wait; each can be busy for 1/{one.processes} of a "
+            "step"
+            for one in in_turn
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The whole of compare.json; keys are added, never renamed."""
         plain = asdict(self)
@@ -128,7 +139,7 @@ class Versus:
                 figure.what: {**asdict(figure), "error_percent": figure.error_percent} for figure in one.figures
             }
         plain["unable"] = [{"layout": layout, "reason": reason} for layout, reason in self.unable]
-        return {"version": VERSION, "sentence": self.sentence, **plain}
+        return {"version": VERSION, "sentence": self.sentence, "notes": list(self.notes), **plain}
 
 
 def contender(layout: str, *, processes: int, run: RunDirectory, report: Report) -> Contender:

@@ -24,6 +24,7 @@ def versus_html(found: Versus) -> str:
         element("p", f"Shardwise compare · {found.job}", class_="eyebrow"),
         element("h1", "One job, several layouts"),
         element("p", found.sentence, class_="facts"),
+        *(element("p", note, class_="facts") for note in found.notes),
     )
     charts = [_chart(found, name) for name in CHARTS]
     return page(

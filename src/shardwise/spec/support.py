@@ -174,6 +174,12 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
             for key, asked in beside.items()
             if asked
         ]
+    if execution.layout.pp > 1 and model is not None and model.tied and job.adapters and job.adapters.modules_to_save:
+        # The two ends of a tied weight lie on different ranks, and a copy of one needs the weight of the other.
+        reasons.append(
+            "lora.modules_to_save is not trained in pipeline stages of a model with tied weights by this version; "
+            "use fsdp"
+        )
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:

@@ -10,7 +10,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
-from shardwise.launch.trials import clear, find_trials
+from shardwise.launch.trials import Trial, Unable, clear, find_trials, own_trial
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import request_of_flags
 from shardwise.spec.run import RunDirectory, write_text
@@ -118,3 +118,10 @@ def test_a_trial_that_still_runs_is_not_removed(tmp_path: Path) -> None:
     with locked(run), pytest.raises(RunDirectoryError, match="in use by another run"):
         clear(run)
     assert run.resolved.exists()
+
+
+def test_the_jobs_own_layout_is_a_trial_where_there_is_room() -> None:
+    layout = Layout(pp=2, dp_shard=2, schedule="interleaved")
+    assert own_trial(layout, cluster=parse_hardware("cpu:1")) == Trial(name="job", layout=layout)
+    eight = own_trial(Layout(pp=2, dp_shard=2, tp=2), cluster=parse_hardware("cpu:1"))
+    assert eight == Unable(layout="job-8", reason="it needs 8 processes, and cpu:1 has room for 4")

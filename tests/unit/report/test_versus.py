@@ -38,6 +38,13 @@ def test_the_fastest_stands_first_and_the_sentence_has_the_ratios(tmp_path: Path
     )
 
 
+def test_a_staircase_is_explained(tmp_path: Path) -> None:
+    found = versus([ran(tmp_path, name, seconds=s) for name, s in (("ddp-2", 2.0), ("mp-2", 3.0))], job="tiny")
+    (note,) = found.notes
+    assert note.startswith("mp-2 is a staircase: of its 2 processes one works at a time")
+    assert found.to_json()["notes"] == [note]
+
+
 def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
     one = ran(tmp_path, "ddp-2", seconds=2.5)
     assert one.figure("step time").measured == 2.5
