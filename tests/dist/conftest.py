@@ -16,12 +16,26 @@ from tests.dist.worlds import toy_model
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
 
+#: Cells of one test above which most of them are left to `make test-all`.
+LARGE_TABLE = 12
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts processes."""
+    """Everything here starts processes; of large tables `make test` runs every fifth cell, `make test-all` all.
+
+    Five divides no side of the tables, so that what stays goes through every layout, method and model.
+    """
+    tables: dict[str, list[pytest.Item]] = {}
     for item in items:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
+            if item.get_closest_marker("slow") is None:
+                tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cells in tables.values():
+        if len(cells) > LARGE_TABLE:
+            for index, item in enumerate(cells):
+                if index % 5:
+                    item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)
