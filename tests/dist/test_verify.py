@@ -42,14 +42,18 @@ def verified(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFact
 def test_every_layout_is_the_same_training(verified: Verified) -> None:
     parity = verified.parity
     assert parity.agrees, parity.sentence
-    assert [(row.layout, row.processes, row.num_steps) for row in parity.layouts] == [("ddp-2", 2, 5), ("fsdp-2", 2, 5)]
+    assert [(row.layout, row.processes, row.num_steps) for row in parity.layouts] == [
+        ("ddp-2", 2, 5),
+        ("fsdp-2", 2, 5),
+        ("tp-2", 2, 5),
+    ]
     for row in parity.layouts:
         assert row.loss is not None
         assert row.grad_norm is not None
         assert row.weights is not None
         assert row.weights["num_tensors"] > 20
-    assert [layout for layout, _ in parity.unable] == ["tp-2"]
-    assert [u.layout for u in verified.updates if isinstance(u, api.Trying)] == ["single-1", "ddp-2", "fsdp-2"]
+    assert parity.unable == ()
+    assert [u.layout for u in verified.updates if isinstance(u, api.Trying)] == ["single-1", "ddp-2", "fsdp-2", "tp-2"]
 
 
 def test_what_is_not_as_the_job_says_is_told(verified: Verified) -> None:
