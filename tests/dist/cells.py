@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,9 @@ def relative(one: list[float], other: list[float]) -> float:
     """The largest relative difference of two series."""
     assert len(one) == len(other) > 0
     return max(abs(a - b) / abs(a) for a, b in zip(one, other, strict=True))
+
+
+def parity_job(make_job: Callable[..., Job], method: str, model: str, optimizer: str) -> Job:
+    """The job of the parity tables: only what the tables vary is stated."""
+    rate = {"adamw": 5e-4, "sgd": 0.05}[optimizer]
+    return make_job(model, method=method, train={"learning_rate": rate, "optimizer": optimizer})

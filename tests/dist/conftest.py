@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shardwise.spec.job import Job, job_from_data
+from tests.dist.cells import Trained, execution, parity_job, train_cell
 from tests.dist.worlds import toy_model
 
 NUM_ROWS = 53
@@ -129,3 +130,18 @@ def make_job(models: dict[str, Path], rows: dict[str, Path]) -> Callable[..., Jo
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
+    """One process, the whole global batch in one forward."""
+    known: dict[Any, Trained] = {}
+
+    def run(method: str, model: str, optimizer: str = "adamw") -> Trained:
+        key = (method, model, optimizer)
+        if key not in known:
+            root = tmp_path_factory.mktemp("single")
+            known[key] = train_cell(parity_job(make_job, *key), root, execution(optimizer=optimizer))[0]
+        return known[key]
+
+    return run

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
-from tests.dist.cells import Trained, execution, relative, train_cell
+from tests.dist.cells import Trained, execution, parity_job, relative, train_cell
 
 #: Loss and gradient norm of every step, relative to one process. Frameworks agree with a plain loop to 5e-6.
 TOLERANCE = 1e-5
@@ -42,26 +41,6 @@ CELLS: dict[str, Execution] = {
 }
 
 
-@pytest.fixture(scope="module")
-def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
-    """One process, the whole global batch in one forward: what every cell is compared with."""
-    known: dict[Any, Trained] = {}
-
-    def run(method: str, model: str, optimizer: str = "adamw") -> Trained:
-        key = (method, model, optimizer)
-        if key not in known:
-            root = tmp_path_factory.mktemp("single")
-            known[key] = train_cell(job_of(make_job, *key), root, execution(optimizer=optimizer))[0]
-        return known[key]
-
-    return run
-
-
-def job_of(make_job: Callable[..., Job], method: str, model: str, optimizer: str) -> Job:
-    rate = {"adamw": 5e-4, "sgd": 0.05}[optimizer]
-    return make_job(model, method=method, train={"learning_rate": rate, "optimizer": optimizer})
-
-
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("model", ["untied", "tied"])
 @pytest.mark.parametrize("method", ["full", "lora"])
@@ -69,7 +48,7 @@ def test_a_layout_trains_as_one_process_does(
     method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     expected = single(method, model)
-    ranks = train_cell(job_of(make_job, method, model, "adamw"), tmp_path, CELLS[cell])
+    ranks = train_cell(parity_job(make_job, method, model, "adamw"), tmp_path, CELLS[cell])
     found = ranks[0]
     assert len(found.metrics) == 20
     assert relative(expected.series("loss"), found.series("loss")) <= TOLERANCE
@@ -95,7 +74,7 @@ def test_sgd_ends_in_the_same_weights(
         gradient_accumulation_steps=CELLS[cell].gradient_accumulation_steps,
         optimizer="sgd",
     )
-    found = train_cell(job_of(make_job, method, model, "sgd"), tmp_path, chosen)[0]
+    found = train_cell(parity_job(make_job, method, model, "sgd"), tmp_path, chosen)[0]
     assert found.weights.keys() == expected.weights.keys()
     for name, weight in expected.weights.items():
         assert torch.allclose(found.weights[name], weight, rtol=1e-5, atol=1e-6), name
@@ -155,5 +134,5 @@ def test_a_plain_pytorch_loop_gives_the_same_losses(
 ) -> None:
     from tests.dist.reference import reference_losses
 
-    expected = reference_losses(job_of(make_job, "full", "untied", "adamw"), tmp_path)
+    expected = reference_losses(parity_job(make_job, "full", "untied", "adamw"), tmp_path)
     assert relative(expected, single("full", "untied").series("loss")) <= TOLERANCE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import Trained, composed, execution, prepare_cell, relative, train_cell
+from tests.dist.cells import Trained, composed, execution, parity_job, prepare_cell, relative, train_cell
 from tests.dist.worlds import run_world
 
 TOLERANCE = 1e-5
@@ -45,26 +44,6 @@ CELLS: dict[str, Execution] = {
 }
 
 
-@pytest.fixture(scope="module")
-def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
-    """One process, the whole global batch in one forward."""
-    known: dict[Any, Trained] = {}
-
-    def run(method: str, model: str, optimizer: str = "adamw") -> Trained:
-        key = (method, model, optimizer)
-        if key not in known:
-            root = tmp_path_factory.mktemp("single")
-            known[key] = train_cell(job_of(make_job, *key), root, execution(optimizer=optimizer))[0]
-        return known[key]
-
-    return run
-
-
-def job_of(make_job: Callable[..., Job], method: str, model: str, optimizer: str) -> Job:
-    rate = {"adamw": 5e-4, "sgd": 0.05}[optimizer]
-    return make_job(model, method=method, train={"learning_rate": rate, "optimizer": optimizer})
-
-
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("model", ["deep untied", "deep tied"])
 @pytest.mark.parametrize("method", ["full", "lora"])
@@ -74,7 +53,7 @@ def test_a_pipeline_trains_as_one_process_does(
     expected = single(method, model, "sgd")
     chosen = CELLS[cell]
     ranks = train_cell(
-        job_of(make_job, method, model, "sgd"), tmp_path, Execution(**{**vars(chosen), "optimizer": "sgd"})
+        parity_job(make_job, method, model, "sgd"), tmp_path, Execution(**{**vars(chosen), "optimizer": "sgd"})
     )
     found = ranks[0]
     assert relative(expected.series("loss"), found.series("loss")) <= TOLERANCE

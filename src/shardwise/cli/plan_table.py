@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.spec.layout import AXES, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory
 from shardwise.units import format_bytes, format_count, format_seconds
 
@@ -117,7 +117,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
     execution, memory, time = candidate.execution, candidate.memory, candidate.time
     return {
         "strategy": execution.layout.strategy,
-        "layout": layout_text(execution.layout),
+        "layout": execution.layout.written,
         "batch": f"{execution.micro_batch_size}x{execution.gradient_accumulation_steps}",
         "recompute": execution.gradient_checkpointing,
         "peak": format_bytes(memory.peak_bytes) if candidate.fits else f"{format_bytes(memory.peak_bytes)} !",
@@ -127,11 +127,6 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
         "GPU": f"{100 * time.gpu_utilization:.0f} %",
         "cost": cost_text(candidate.cost),
     }
-
-
-def layout_text(layout: Layout) -> str:
-    """The axes that do something: `dp_shard=4 tp=2`."""
-    return " ".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1) or "one process"
 
 
 def cost_text(cost: Cost) -> str:
@@ -188,7 +183,7 @@ def verdict(plan: Plan) -> str:
 
 
 def _named(strategy: str, layout: Layout) -> str:
-    return f"{strategy} ({layout_text(layout)})" if layout.world_size > 1 else strategy
+    return f"{strategy} ({layout.written})" if layout.world_size > 1 else strategy
 
 
 def why(plan: Plan) -> list[str]:

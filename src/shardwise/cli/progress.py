@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from shardwise.api import Phase, Planned, Step
-from shardwise.cli.plan_table import layout_text, ranks_text
+from shardwise.cli.plan_table import ranks_text
 from shardwise.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def plan_lines(planned: Planned) -> list[str]:
         return ["nothing fits"]
     execution, memory = best.execution, best.memory
     lines = [
-        f"{execution.layout.strategy} ({layout_text(execution.layout)}), micro-batch {execution.micro_batch_size} x "
+        f"{execution.layout.strategy} ({execution.layout.written}), micro-batch {execution.micro_batch_size} x "
         f"{execution.gradient_accumulation_steps} accumulation, recompute {execution.gradient_checkpointing}, "
         f"precision {execution.precision}"
     ]

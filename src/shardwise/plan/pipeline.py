@@ -124,14 +124,3 @@ def _ready(
     if kind == "backward_weight" or stage == last:
         return 0.0
     return backward.get((stage + 1, micro))
-
-
-def least_seconds(stages: tuple[StageSeconds, ...], *, num_micro_batches: int, ranks: int) -> float:
-    """No schedule is faster than its busiest rank."""
-    return (
-        max(
-            sum(stages[s].forward + stages[s].backward for s in range(rank, len(stages), ranks))
-            for rank in range(ranks)
-        )
-        * num_micro_batches
-    )

@@ -133,7 +133,7 @@ def stage_seconds(stages: tuple[Stage, ...]) -> tuple[StageSeconds, ...]:
 
 
 def send_seconds(work: Work) -> float:
-    """Seconds until a micro-batch's stream has reached the next stage; its ranks send their own parts of it."""
+    """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all of it."""
     layout = work.execution.layout
     tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp
     return group_of(work.cluster, layout, "pp").message(tokens * work.model.hidden_size * work.types.compute)
