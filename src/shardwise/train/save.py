@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from shardwise.parallel.mesh import World
 from shardwise.parallel.spread import Inputs
 from shardwise.spec.run import RunDirectory, write_json
-from shardwise.train.build import TrainedModel
 from shardwise.train.durable import seal, staged, together
 from shardwise.train.export import Files, Result, copy_tokenizer, files_of
 from shardwise.train.journal import Journal
+from shardwise.train.model import TrainedModel
 from shardwise.train.precision import Types, type_name
 from shardwise.train.whole import whole_tensors
 

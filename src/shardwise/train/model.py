@@ -1,0 +1,234 @@
+"""From a job's model to a spread one: built on the meta device, adapted, cut in stages, sharded, filled, and what is
+known about it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardwise.catalog.models import read_model
+from shardwise.errors import UnsupportedError
+from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
+from shardwise.models.anatomy import Anatomy, find_anatomy
+from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
+from shardwise.models.plans import tensor_plan
+from shardwise.models.stage import StagePlace, keep_stage, outer_modules
+from shardwise.models.weights import Weights
+from shardwise.parallel.apply import Stage, parallelize
+from shardwise.parallel.mesh import World
+from shardwise.parallel.ownership import Ownership
+from shardwise.parallel.spread import Spread
+from shardwise.parallel.tensor import Parts
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.model import ModelShape
+from shardwise.spec.stages import stage_blocks
+from shardwise.spec.support import execution_refusals
+from shardwise.train.export import Result
+from shardwise.train.loss import LossModule
+from shardwise.train.precision import TYPES, Types
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A spread model and what is known about it.
+
+    Attributes:
+        parameters: (Hugging Face name, parameter) of this rank, each tensor once.
+        ownership: which of them this rank counts.
+        num_elements: of the whole model, adapters included, each tensor once.
+    """
+
+    spread: Spread
+    types: Types
+    result: Result
+    ownership: Ownership
+    num_elements: int
+
+    @property
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """All parameters by name."""
+        return self.result.parameters
+
+    @property
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        """What training changes, by name."""
+        return [(name, parameter) for name, parameter in self.parameters if parameter.requires_grad]
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """What training changes."""
+        return [parameter for _, parameter in self.trained]
+
+    @property
+    def counted(self) -> list[nn.Parameter]:
+        """Those of them that this rank counts: over all ranks, every element once."""
+        return [p for name, p in self.parameters if p.requires_grad and self.ownership.counts(name, p)]
+
+    def set_training(self, training: bool) -> None:
+        """Switches dropout on or off."""
+        for module in self.spread.modules:
+            module.train(training)
+
+
+def build_model(job: Job, execution: Execution, *, world: World, chat_template: str | None = None) -> TrainedModel:
+    """Loads, adapts and spreads the model of a job.
+
+    Raises:
+        UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
+        ModelError: the model folder cannot be used.
+    """
+    shape = read_model(job.model)
+    reasons = execution_refusals(job, execution, model=shape)
+    if reasons:
+        raise UnsupportedError("; ".join(reasons))
+    types = TYPES[execution.precision]
+    source = find_model_folder(job.model)
+    weights = Weights(source)
+    config = read_config(source)
+    source_dtype = _source_dtype(config)  # read now: building sets the configuration's type to the built one
+    parts = [
+        _part(job, execution, config=config, source=source, types=types, place=place)
+        for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
+    ]
+
+    def materialise_parts() -> None:
+        for part in parts:
+            materialise(
+                part.model,
+                weights=weights,
+                device=world.device,
+                initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
+                elsewhere=part.elsewhere,
+            )
+            start_magnitudes(part.model)
+
+    spread = parallelize(
+        [part.stage for part in parts],
+        execution=execution,
+        world=world,
+        compute_dtype=types.compute,
+        materialise=materialise_parts,
+    )
+    result = Result(
+        model=parts[0].model,
+        adapters=parts[0].adapters,
+        source=source,
+        source_dtype=source_dtype,
+        parameters=[named for part in parts for named in part.model.named_parameters()],
+        chat_template=chat_template,
+    )
+    copies = frozenset(name for part in parts for name in part.copies)
+    if not any(parameter.requires_grad for _, parameter in result.parameters):
+        raise UnsupportedError(
+            f"the part of the model on rank {world.rank} has nothing to train under {execution.layout.strategy}; name "
+            "lora.target_modules in every stage, or use fsdp"
+        )
+    return TrainedModel(
+        spread=spread,
+        types=types,
+        result=result,
+        ownership=Ownership(world=world, copies=copies),
+        num_elements=parts[0].num_elements,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The model, or the part of it that one stage holds, on the meta device.
+
+    Attributes:
+        stage: it, as it is to be spread.
+        num_elements: of the whole model, before other stages were taken out.
+        elsewhere: names of the weights that were taken out of it.
+        copies: names of its weights that an earlier stage counts.
+    """
+
+    model: nn.Module
+    adapters: Any
+    stage: Stage
+    num_elements: int
+    elsewhere: frozenset[str] = frozenset()
+    copies: frozenset[str] = frozenset()
+
+
+def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
+    """The stages at a coordinate of the pipeline axis."""
+    blocks = stage_blocks(shape, num_stages=layout.num_stages)
+    return [StagePlace(index=index, count=layout.num_stages, blocks=blocks[index]) for index in layout.stages_of(pp)]
+
+
+def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: Types, place: StagePlace) -> _Part:
+    model, adapters = _adapted(job, execution, config=config, source=source)
+    _set_types(model, types)
+    anatomy = find_anatomy(model)
+    shared = _name_of(model, anatomy.embedding) if anatomy.tied and place.count > 1 else None
+    num_elements = sum(parameter.numel() for parameter in model.parameters())
+    before = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if place.count > 1:
+        keep_stage(anatomy, place)
+    root = LossModule(
+        anatomy, types=types, kind=execution.loss, first_block=place.blocks.start, makes_loss=place.is_last
+    )
+    ends = shared is not None and (place.is_first or place.is_last)
+    return _Part(
+        model=model,
+        adapters=adapters,
+        stage=Stage(
+            index=place.index,
+            root=root,
+            blocks=[anatomy.blocks[index] for index in place.blocks],
+            width=config.hidden_size,
+            parts=_slicing(anatomy, place) if execution.layout.tp > 1 else None,
+            tied=frozenset({f"model.{shared}"}) if ends else frozenset(),
+        ),
+        num_elements=num_elements,
+        elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
+        copies=frozenset({shared}) if shared is not None and place.is_last else frozenset(),
+    )
+
+
+def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
+    """The whole model on the meta device, and the PEFT model around it (None for full fine-tuning)."""
+    model = build_on_meta(copy.deepcopy(config), attn_implementation=execution.attn_implementation)
+    if job.adapters is None:
+        return model, None
+    return model, add_adapters(model, job.adapters, base_model=_base_model(job, source))
+
+
+def _slicing(anatomy: Anatomy, place: StagePlace) -> Parts:
+    """What of a stage tensor parallelism slices."""
+    _, norm = outer_modules(anatomy)
+    return Parts(
+        plan=tensor_plan(anatomy.model.config),
+        embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
+        blocks=[anatomy.blocks[index] for index in place.blocks],
+        norm=anatomy.backbone.get_submodule(norm),
+        head=anatomy.head if place.is_last else None,
+    )
+
+
+def _name_of(model: nn.Module, embedding: nn.Module) -> str:
+    """The name of the embedding's weight."""
+    return next(name for name, parameter in model.named_parameters() if parameter is embedding.weight)
+
+
+def _base_model(job: Job, source: Path) -> str:
+    """A folder by its whole path, so that the adapter finds it from anywhere; a hub id as it is."""
+    return str(source.resolve()) if Path(job.model).expanduser().exists() else job.model
+
+
+def _set_types(model: nn.Module, types: Types) -> None:
+    """Gives each parameter, still on the meta device, the type it will be stored in."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
+
+
+def _source_dtype(config: Any) -> torch.dtype:
+    dtype = getattr(config, "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
