@@ -109,5 +109,5 @@ def relative(one: list[float], other: list[float]) -> float:
 
 def parity_job(make_job: Callable[..., Job], method: str, model: str, optimizer: str) -> Job:
     """The job of the parity tables: only what the tables vary is stated."""
-    rate = {"adamw": 5e-4, "sgd": 0.05}[optimizer]
+    rate = 0.05 if optimizer == "sgd" else 5e-4
     return make_job(model, method=method, train={"learning_rate": rate, "optimizer": optimizer})

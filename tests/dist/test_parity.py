@@ -32,6 +32,10 @@ CELLS: dict[str, Execution] = {
         Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False), micro_batch_size=2, gradient_accumulation_steps=2
     ),
     "hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
+    "fsdp(2), AdamW over lists": execution(Layout(dp_shard=2), micro_batch_size=4, optimizer="adamw_foreach"),
+    "zero1(2), AdamW over lists": execution(
+        Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False), micro_batch_size=4, optimizer="adamw_foreach"
+    ),
     "fsdp(2), recompute, chunked": execution(
         Layout(dp_shard=2), micro_batch_size=4, gradient_checkpointing="full", loss="chunked"
     ),

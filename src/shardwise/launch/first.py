@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from shardwise.launch.causes import RankExit, launcher_log
 from shardwise.launch.command import WORKER
-from shardwise.launch.follow import Follower, Phase, Update
+from shardwise.launch.follow import Follower, Update
 from shardwise.launch.joined import Place, joined_environment
 from shardwise.launch.processes import end_all, send
 from shardwise.launch.rank import rank_argv
 from shardwise.launch.signals import StopRequests
-from shardwise.launch.workers import POLL_SECONDS, Outcome, conclude, read_pid, start, tell
+from shardwise.launch.workers import Outcome, conclude, follow_process, read_pid, start, tell
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import LAUNCH, RunDirectory
 
@@ -61,10 +61,7 @@ def run_first(
         )
         watch = _Watch(run, worker=worker, requests=requests, grace_seconds=grace_seconds)
         try:
-            while worker.poll() is None and not requests.is_urgent:
-                tell(watch.news() + follower.updates(), on_update)
-                watch.look()
-                requests.wait(POLL_SECONDS)
+            follow_process(worker, follower, requests=requests, look=watch.look, on_update=on_update)
         finally:
             end_all(launch)
             code = worker.wait()
@@ -84,17 +81,8 @@ class _Watch:
         self._worker = worker
         self._requests = requests
         self._grace_seconds = grace_seconds
-        self._announced = False
         self._told = False
         self._deadline = float("inf")
-
-    def news(self) -> list[Update]:
-        """That a request to stop was heard, once."""
-        asked = self._requests.first
-        if asked is None or self._announced:
-            return []
-        self._announced = True
-        return [Phase(name="stopping", total_steps=None, detail={"signal": asked.name})]
 
     def look(self) -> None:
         """Passes a request on once the worker listens to it, and ends a worker that waits for a rank that failed."""

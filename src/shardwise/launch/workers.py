@@ -91,10 +91,7 @@ def run_workers(
         watch = _Watch(run, launch=launch, processes=processes, requests=requests, grace_seconds=grace_seconds)
         follower = Follower(run)
         try:
-            while torchrun.poll() is None and not requests.is_urgent:
-                tell(watch.news() + follower.updates(), on_update)
-                watch.look()
-                requests.wait(POLL_SECONDS)
+            follow_process(torchrun, follower, requests=requests, look=watch.look, on_update=on_update)
         finally:
             end_all(launch)
             code = torchrun.wait()
@@ -136,6 +133,27 @@ def tell(updates: list[Update], on_update: Callable[[Update], None] | None) -> N
             on_update(update)
 
 
+def follow_process(
+    process: subprocess.Popen[bytes],
+    follower: Follower,
+    *,
+    requests: StopRequests,
+    look: Callable[[], None],
+    on_update: Callable[[Update], None] | None,
+) -> None:
+    """Hands on what a run writes until its process has ended, or until someone asked twice to stop it.
+
+    Args:
+        look: called every `POLL_SECONDS`; it acts on what must not wait for the end.
+    """
+    while process.poll() is None and not requests.is_urgent:
+        asked = requests.take_first()
+        stopping = [Phase(name="stopping", total_steps=None, detail={"signal": asked.name})] if asked else []
+        tell([*stopping, *follower.updates()], on_update)
+        look()
+        requests.wait(POLL_SECONDS)
+
+
 class _Watch:
     """What the launcher does between two looks at torchrun."""
 
@@ -149,18 +167,9 @@ class _Watch:
         self._requests = requests
         self._grace_seconds = grace_seconds
         self._told: set[int] = set()
-        self._announced = False
         self._evidence: frozenset[str] = frozenset()
         self._survivors: frozenset[int] = frozenset()
         self._deadline = float("inf")
-
-    def news(self) -> list[Update]:
-        """That a request to stop was heard, once."""
-        asked = self._requests.first
-        if asked is None or self._announced:
-            return []
-        self._announced = True
-        return [Phase(name="stopping", total_steps=None, detail={"signal": asked.name})]
 
     def look(self) -> None:
         """Passes a request on to ranks that have not had it, and ends the survivors of a failure."""

@@ -96,7 +96,8 @@ def flat_gradients(work: Work, part: Part, *, gradients: float) -> float:
 def step_temporaries(work: Work, part: Part, *, held: float) -> float:
     """What an optimizer's step needs beside its states.
 
-    Fused AdamW and 8-bit AdamW work in place. SGD adds the weight decay to copies of the gradients, all of them at
+    Fused AdamW and 8-bit AdamW work in place; AdamW over lists of tensors (`foreach`) holds the roots of all second
+    moments at once (`torch.optim.adamw`, `_multi_tensor_adamw`). SGD adds the weight decay to copies of the gradients, all of them at
     once on a GPU. Adafactor makes one tensor's whole update from its factors.
 
     Args:
@@ -104,6 +105,8 @@ def step_temporaries(work: Work, part: Part, *, held: float) -> float:
     """
     largest = part.largest_trained * work.types.trainable
     match work.execution.optimizer:
+        case "adamw_foreach":
+            return held
         case "sgd" if work.job.train.weight_decay:
             return held if work.setting.cuda else min(held, largest)
         case "adafactor":

@@ -194,7 +194,7 @@ def _late_gather(work: Work, trained: float) -> Piece:
 def _optimizer(work: Work, trained: float) -> Piece:
     """Reading and writing weights, gradients and states of this rank's share; the host walks over all tensors."""
     device, share = device_of(work), trained / work.execution.layout.dp_shard
-    states = 2 if work.execution.optimizer in ("adamw", "adamw_8bit") else 1
+    states = 2 if work.execution.optimizer.startswith("adamw") else 1
     width = work.types.trainable
     if work.execution.offload in ("optimizer", "all"):
         walked = share * FLOAT32_BYTES * (2 + states) * _OPTIMIZER_PASSES / CPU_OPTIMIZER_BYTES_PER_SECOND

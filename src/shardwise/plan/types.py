@@ -41,7 +41,7 @@ TYPES: dict[Precision, Types] = {
 }
 
 #: PyTorch keeps a step count as one float32 scalar per parameter tensor; bitsandbytes as a number of Python.
-_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adafactor"})
+_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach", "adafactor"})
 #: bitsandbytes leaves states of smaller tensors in 32 bits; the others are one byte per element and a float32 scale per
 #: block (Dettmers et al., 2022).
 _SMALLEST_IN_8_BIT, _BLOCK_OF_8_BIT = 4096, 256
@@ -52,7 +52,7 @@ def state_bytes(optimizer: OptimizerName, *, rows: int, columns: int, types: Typ
     elements = rows * columns
     step = FLOAT32_BYTES if optimizer in _STEP_COUNTS else 0
     match optimizer:
-        case "adamw":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight
+        case "adamw" | "adamw_foreach":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight
             return 2 * elements * types.trainable + step
         case "adamw_8bit":
             if elements < _SMALLEST_IN_8_BIT:

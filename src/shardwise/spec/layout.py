@@ -14,7 +14,7 @@ Precision = Literal["mixed", "bf16", "fp16", "fp32"]
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "parameters", "optimizer", "all"]
 LossKind = Literal["full", "chunked"]
-OptimizerName = Literal["adamw", "adamw_8bit", "sgd", "adafactor"]
+OptimizerName = Literal["adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"]
 

@@ -29,7 +29,7 @@ TRAINABLE: dict[str, tuple[str, ...]] = {
 STAGED_FAMILIES = ("llama", "qwen2", "qwen3")
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
-OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd")
+OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
 OFFLOADS: tuple[Offload, ...] = ("none",)
 
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.

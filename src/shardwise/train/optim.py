@@ -17,7 +17,9 @@ from shardwise.spec.job import TrainSpec
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str) -> torch.optim.Optimizer:
-    """AdamW (fused: no temporaries beside the states) or SGD over the trainable parameters.
+    """AdamW or SGD over the trainable parameters.
+
+    AdamW is fused, without temporaries beside its states, unless asked to walk over lists of tensors (`foreach`).
 
     Weight decay acts on matrices only; norms and biases (fewer than two dims) are left out, as in Transformers.
     """
@@ -28,9 +30,10 @@ def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, nam
     ]
     groups = [group for group in groups if group["params"]]
     match name:
-        case "adamw":
+        case "adamw" | "adamw_foreach":
             betas = (train.adam_beta1, train.adam_beta2)
-            return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.adam_epsilon, fused=True)
+            walk = {"foreach": True} if name == "adamw_foreach" else {"fused": True}
+            return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.adam_epsilon, **walk)
         case "sgd":
             return torch.optim.SGD(groups, lr=train.learning_rate, momentum=train.momentum)
         case _:

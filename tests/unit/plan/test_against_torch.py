@@ -213,6 +213,22 @@ def test_adafactor_keeps_sums_over_rows_and_columns():
     assert one.optimizer == trainer.held()[2]
 
 
+def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
+    """Few tokens, so that the peak is the optimizer's step."""
+
+    def walking(parameters):
+        return torch.optim.AdamW(parameters, foreach=True)
+
+    keys = {"hardware": "cpu:1", "micro_batch_size": 1, "precision": "fp32"}
+    peaks = {}
+    for name, optimizer in (("adamw", None), ("adamw_foreach", walking)):
+        peaks[name] = Trainer(TINY, sequences=1, length=16, optimizer=optimizer).peak()
+        forecast = memory(asked("full", data={"max_length": 16}), shape(TINY), optimizer=name, **keys)
+        assert forecast.peak_bytes == pytest.approx(peaks[name], rel=0.02)
+    trained = 4 * shape(TINY).num_parameters
+    assert peaks["adamw_foreach"] - peaks["adamw"] == pytest.approx(trained, rel=0.05)
+
+
 def saved_by_second_block(model, tokens, *, autocast):
     """Bytes per token of distinct storages that the second block keeps, parameters and their casts left out."""
     blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 3)

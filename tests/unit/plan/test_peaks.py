@@ -38,7 +38,7 @@ options = st.fixed_dictionaries(
         "gradient_checkpointing": st.sampled_from(["none", "selective", "full"]),
         "offload": st.sampled_from(["none", "none", "parameters", "optimizer"]),
         "precision": st.sampled_from(["mixed", "bf16", "fp32"]),
-        "optimizer": st.sampled_from(["adamw", "adamw_8bit", "sgd", "adafactor"]),
+        "optimizer": st.sampled_from(["adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"]),
         "loss": st.sampled_from(["full", "chunked"]),
         "attn_implementation": st.sampled_from(["sdpa", "eager", "flash_attention_2"]),
     }

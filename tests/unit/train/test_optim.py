@@ -42,6 +42,12 @@ def test_adamw_is_fused() -> None:
     assert build_optimizer(parameters(), train=TrainSpec(), name="adamw").param_groups[0]["fused"]
 
 
+def test_adamw_over_lists_of_tensors_is_asked_for_by_name() -> None:
+    (group, *_) = build_optimizer(parameters(), train=TrainSpec(), name="adamw_foreach").param_groups
+    assert group["foreach"]
+    assert not group["fused"]
+
+
 def test_an_unknown_optimizer_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="use adamw or sgd"):
         build_optimizer(parameters(), train=TrainSpec(), name="adafactor")
