@@ -97,8 +97,8 @@ def step_temporaries(work: Work, part: Part, *, held: float) -> float:
     """What an optimizer's step needs beside its states.
 
     Fused AdamW and 8-bit AdamW work in place; AdamW over lists of tensors (`foreach`) holds the roots of all second
-    moments at once (`torch.optim.adamw`, `_multi_tensor_adamw`). SGD adds the weight decay to copies of the gradients, all of them at
-    once on a GPU. Adafactor makes one tensor's whole update from its factors.
+    moments at once (`torch.optim.adamw`, `_multi_tensor_adamw`). SGD adds the weight decay to copies of the gradients,
+    all of them at once on a GPU. Adafactor makes one tensor's whole update from its factors.
 
     Args:
         held: bytes of this rank's gradients.
