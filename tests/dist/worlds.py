@@ -68,6 +68,8 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
         MASTER_PORT=str(port),
     )
     os.environ["OMP_NUM_THREADS"] = "1"
+    # The first call after a fork makes torch's thread pool anew, and autograd's threads must not be two to make it.
+    torch.set_num_threads(1)
     try:
         # Plain pickle copies tensors; a pipe's own `send` would share memory that dies with this process.
         pipe.send_bytes(pickle.dumps(("result", work(*arguments))))
