@@ -11,7 +11,7 @@ from shardwise.api.looking import report
 from shardwise.api.planning import plan_for, request_for
 from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.accept import check_present, check_trainable, training_cluster
-from shardwise.launch.child import AlreadySaidError, prepare_data
+from shardwise.launch.child import prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.first import run_first
 from shardwise.launch.folder import check_same_job, held_to, is_finished, known_data, run_of, write_start
@@ -19,6 +19,7 @@ from shardwise.launch.follow import Phase, Step
 from shardwise.launch.joined import (
     Place,
     become_worker,
+    leave_the_word_to_first,
     place_in_group,
     send_others_away,
     sending_away_on_error,
@@ -157,11 +158,16 @@ def _join(
 def _follow_first(
     job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place
 ) -> tuple[RunDirectory, DeviceKind]:
-    """All ranks read the same job and find the same mistakes in it; the first one is enough to say them."""
+    """All ranks read the same job and find the same mistakes in it; the first one is enough to say them.
+
+    A rank that ends makes torchrun end the others, the first among them, so this one keeps still meanwhile. If nothing
+    ends it, the mistake may be its own (another disk, another environment), and it says so.
+    """
     try:
         run = run_of(request_for(job, overrides).job)
-    except ShardwiseError as error:
-        raise AlreadySaidError(str(error), exit_code=error.exit_code) from None
+    except ShardwiseError:
+        leave_the_word_to_first()
+        raise
     return run, wait_for_first(run, place)
 
 

@@ -24,6 +24,7 @@ from shardwise.spec.run import RunDirectory, read_json, write_json
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 600.0
+FIRST_SPEAKS_WITHIN_SECONDS = 20.0
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
@@ -136,8 +137,15 @@ def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
                 file=sys.stderr,
             )
     if not word["begin"]:
+        if word["exit_code"]:
+            leave_the_word_to_first()
         sys.exit(int(word["exit_code"]))
     return "cuda" if word["kind"] == "cuda" else "cpu"
+
+
+def leave_the_word_to_first() -> None:
+    """The other ranks: time for rank 0 to say what is wrong. A rank that fails makes torchrun end all of them."""
+    time.sleep(FIRST_SPEAKS_WITHIN_SECONDS)
 
 
 def become_worker(run: RunDirectory, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:

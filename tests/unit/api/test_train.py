@@ -19,6 +19,7 @@ from shardwise.errors import (
     UnsupportedError,
     WorkerFailedError,
 )
+from shardwise.launch import joined
 from shardwise.spec.job import LayoutSpec, read_job
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import RunDirectory
@@ -222,6 +223,17 @@ def test_under_torchrun_one_rank_says_why_nothing_can_start(make: Maker, job: Jo
     done = torchrun(job("learning_rate: 1"), "fake_prepare")
     assert done.returncode != 0
     assert (done.stdout + done.stderr).count("it belongs under train:") == 1
+
+
+@needs_torch
+def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(
+    job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.0)
+    with pytest.raises(InputError, match="it belongs under train:"):
+        api.train(job("learning_rate: 1"), programs=FAKE)
 
 
 def test_the_verbs_do_not_import_torch() -> None:

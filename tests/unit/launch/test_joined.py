@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import InputError
+from shardwise.launch import joined
 from shardwise.launch.joined import (
     Place,
     place_in_group,
@@ -67,13 +68,17 @@ def test_the_others_wait_for_the_first_ones_word(run: RunDirectory) -> None:
 
 
 def test_the_others_leave_with_the_first_ones_exit_code_and_quietly(
-    run: RunDirectory, capfd: pytest.CaptureFixture[str]
+    run: RunDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send_others_away(run, FIRST, exit_code=2)
-    with pytest.raises(SystemExit) as caught:
-        wait_for_first(run, SECOND)
-    assert caught.value.code == 2
-    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.3)
+    for code, at_least in ((2, 0.3), (0, 0.0)):
+        send_others_away(run, FIRST, exit_code=code)
+        began = time.monotonic()
+        with pytest.raises(SystemExit) as caught:
+            wait_for_first(run, SECOND)
+        assert caught.value.code == code
+        assert time.monotonic() - began >= at_least, "the first has time to say why"
+        assert capfd.readouterr() == ("", "")
 
 
 def test_the_word_of_another_start_is_not_heard(run: RunDirectory) -> None:
