@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite tests/golden with what the program says now; the difference is for a person to review",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden") and os.environ.get("CI"):
+        raise pytest.UsageError(
+            "--update-golden: CI compares golden files and has nobody to review new ones; run it elsewhere"
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,80 @@
+"""plan.json as others read it: its published schema, and how two plans are told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = ROOT / "docs/plan.schema.json"
+
+#: Where floating-point sums are taken in another order, or by another machine's libraries.
+ROUNDING = 1e-9
+SCREEN = 400
+
+
+@cache
+def validator() -> Draft202012Validator:
+    """Of the schema as it is published."""
+    return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+@cache
+def closed_validator() -> Draft202012Validator:
+    """Of the same schema without room for keys that it does not describe: what this program writes is all described."""
+    return Draft202012Validator(_closed(json.loads(SCHEMA.read_text(encoding="utf-8"))))
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) for key, value in schema.items()}
+    # `properties` itself is a table of names, and `train` and `lora` are the job file's own.
+    if isinstance(schema.get("properties"), dict) and "type" in schema:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def flaws(plan: Any) -> list[str]:
+    """What of a plan the closed schema does not allow, each with its place."""
+    return [f"{error.json_path}: {error.message[:200]}" for error in closed_validator().iter_errors(plan)]
+
+
+def written(document: Any, indent: int = 0) -> str:
+    """JSON for people who review it: what holds nothing nested stands on one line, as long as that fits on a screen."""
+    line, inner, outer = json.dumps(document, allow_nan=False), " " * (indent + 1), " " * indent
+    nested = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    if not nested or (len(line) < SCREEN and not any(isinstance(value, dict) for value in nested)):
+        return line
+    if isinstance(document, dict):
+        rows = [f"{json.dumps(key)}: {written(value, indent + 1)}" for key, value in document.items()]
+        return "{\n" + ",\n".join(inner + row for row in rows) + f"\n{outer}}}"
+    return "[\n" + ",\n".join(inner + written(value, indent + 1) for value in document) + f"\n{outer}]"
+
+
+def differences(found: Any, expected: Any, at: str = "$") -> Iterator[str]:
+    """Where two documents differ by more than rounding, each place with both values."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in [*expected, *(key for key in found if key not in expected)]:
+            if key not in found or key not in expected:
+                yield f"{at}.{key} is {'new' if key in found else 'gone'}"
+            else:
+                yield from differences(found[key], expected[key], f"{at}.{key}")
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            yield from differences(one, other, f"{at}[{index}]")
+    elif not _same(found, expected):
+        yield f"{at} is {found!r}, and was {expected!r}"
+
+
+def _same(found: Any, expected: Any) -> bool:
+    if type(found) is float and type(expected) is float:
+        return abs(found - expected) <= ROUNDING * max(abs(found), abs(expected))
+    return type(found) is type(expected) and found == expected
