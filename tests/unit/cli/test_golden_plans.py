@@ -10,10 +10,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from shardwise.catalog import processors
+from shardwise.spec.layout import Execution
 from shardwise.units import GIB
 from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.plan_json import ROOT, SCHEMA, differences, flaws, validator, written
@@ -175,6 +177,12 @@ def test_the_schema_refuses_what_no_plan_says(spoil) -> None:
     assert validator().is_valid(plan)
     spoil(plan)
     assert not validator().is_valid(plan)
+
+
+@pytest.mark.parametrize("key", ["gradient_checkpointing", "offload", "precision", "optimizer", "loss"])
+def test_the_words_of_the_schema_are_those_of_the_program(key: str) -> None:
+    described = validator().schema["$defs"]["candidate"]["properties"][key]["enum"]
+    assert described == list(get_args(get_type_hints(Execution)[key]))
 
 
 def test_differences_are_seen_beyond_rounding_and_not_within() -> None:
