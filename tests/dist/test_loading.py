@@ -19,21 +19,21 @@ from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_llama
 
 
-def _own_bytes() -> int:
-    """Resident memory that is this process's own: pages of mapped weight files, which the kernel may drop, are not."""
+def _resident_bytes() -> int:
+    """All resident memory of this process: the interpreter, torch's libraries and pages of mapped weight files too."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
+        if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("this kernel tells no RssAnon")
+    raise AssertionError("this kernel tells no VmRSS")
 
 
 def _load(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
-    """(highest own memory while a rank loads, bytes of weights it keeps), the interpreter and torch included."""
-    highest, loaded = [_own_bytes()], threading.Event()
+    """(highest resident memory while a rank loads, bytes of weights it keeps)."""
+    highest, loaded = [_resident_bytes()], threading.Event()
 
     def watch() -> None:
         while not loaded.is_set():
-            highest[0] = max(highest[0], _own_bytes())
+            highest[0] = max(highest[0], _resident_bytes())
             time.sleep(0.002)
 
     watcher = threading.Thread(target=watch)

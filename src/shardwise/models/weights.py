@@ -20,6 +20,13 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _MAX_INDEX_BYTES = 64 * 1024 * 1024
 
+#: A file is mapped into memory, and its pages stay there for as long as it is open: after this many bytes it is opened
+#: anew, so that a rank's resident memory stays near what it keeps.
+_MAPPED_BYTES = 16 * 1024 * 1024
+
+#: Looking for NaN makes temporaries as large as what is looked at.
+_CHECKED_ELEMENTS = 1024 * 1024
+
 
 class Weights:
     """Named tensors spread over the safetensors files of one folder; nothing is read until a slice is asked for."""
@@ -27,6 +34,7 @@ class Weights:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, Any] = {}
+        self._mapped: dict[str, int] = {}
         self._file_of: dict[str, str] = {}
         for name in _weight_files(folder):
             handle = _open(folder / name)
@@ -53,9 +61,16 @@ class Weights:
         else:
             window = tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
             part = self._slice(name)[window]
-        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+        self._unmap(self._file_of[name], more=part.nbytes)
+        if not _is_finite(part):
             raise ModelError(Problem(where=self.where(name), message=f"the weight {name} holds NaN or infinity"))
         return part
+
+    def _unmap(self, file: str, *, more: int) -> None:
+        self._mapped[file] = self._mapped.get(file, 0) + more
+        if self._mapped[file] > _MAPPED_BYTES:
+            self._files[file] = _open(self.folder / file)
+            self._mapped[file] = 0
 
     def where(self, name: str) -> str:
         """The file a tensor stands in."""
@@ -63,6 +78,13 @@ class Weights:
 
     def _slice(self, name: str) -> Any:
         return self._files[self._file_of[name]].get_slice(name)
+
+
+def _is_finite(part: torch.Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity."""
+    if not part.is_floating_point():
+        return True
+    return all(bool(torch.isfinite(piece).all()) for piece in part.reshape(-1).split(_CHECKED_ELEMENTS))
 
 
 def _weight_files(folder: Path) -> list[str]:
