@@ -100,20 +100,14 @@ def parallelize(
     # Replicate last: buckets are made of real gradients. (ZeRO-1 is this, with an optimizer that steps windows.)
     (stage,) = stages
     root = stage.root
-    if _buckets_replicate(world):
+    if world.layout.fills_buckets:
         root = apply_replication(root, group=world.data_group, device=world.device)
     return WholeModel(module=root, world=world, gradient_divisor=_divisor(world), finish=finish)
 
 
-def _buckets_replicate(world: World) -> bool:
-    """Whether DDP adds gradients up: where data is the only thing that differs between ranks."""
-    layout = world.layout
-    return layout.weight_shards == 1 and layout.world_size == layout.data_world_size > 1
-
-
 def _divisor(world: World) -> int:
     """What DDP or FSDP divide gradients by when they add them up."""
-    divides = world.layout.weight_shards > 1 or _buckets_replicate(world)
+    divides = world.layout.weight_shards > 1 or world.layout.fills_buckets
     return world.layout.data_world_size if divides else 1
 
 
@@ -124,5 +118,5 @@ def _finish(stages: Sequence[Stage], *, world: World) -> Finish:
         trained=tuple(p for _, _, p in named),
         tied=tuple(p for stage, name, p in named if name in stage.tied),
         ends=world.pipes.ends if world.pipes is not None else None,
-        replicas=world.data_group if replicated and not _buckets_replicate(world) else None,
+        replicas=world.data_group if replicated and not world.layout.fills_buckets else None,
     )

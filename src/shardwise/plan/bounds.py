@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardwise.plan.choices import micro_batch_sizes, sized
+from shardwise.plan.links import group_of
 from shardwise.plan.margins import context_bytes
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.persistent import shard_degree, weight_degree
@@ -61,26 +62,42 @@ class Bounds:
 
     def __init__(self, question: Question) -> None:
         self._question = question
-        self._ladders: dict[tuple[object, ...], tuple[Rung, ...]] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._works: dict[int, tuple[Work, Work]] = {}
+        self._pieces: dict[tuple[int, int], Pieces] = {}
+        self._ladders: dict[tuple[int, int], tuple[Rung, ...]] = {}
         self._totals: dict[tuple[object, ...], _Totals] = {}
         self._stages: dict[int, tuple[int, ...]] = {}
 
     def ladder(self, cluster: Cluster, base: Execution) -> tuple[Rung, ...]:
         """The sizes of micro-batch of an execution, the one that may be fastest first."""
         layout = base.layout
-        key = (cluster.name, layout.data_world_size, _alike(layout), base.gradient_checkpointing, base.offload)
+        alike = self._alike(cluster, base)
+        key = (alike, layout.data_world_size)
         if key not in self._ladders:
-            job = self._question.job
-            rungs = (self._rung(cluster, base, size) for size in micro_batch_sizes(job, layout))
+            if alike not in self._works:
+                work = work_on(self._question, cluster, base)
+                self._works[alike] = (work, at_mean_length(self._question, work))
+            sizes = micro_batch_sizes(self._question.job, layout)
+            rungs = (self._rung(base, size, alike) for size in sizes)
             self._ladders[key] = tuple(sorted(rungs, key=lambda rung: (rung.seconds, rung.size)))
         return self._ladders[key]
 
-    def _rung(self, cluster: Cluster, base: Execution, size: int) -> Rung:
+    def _rung(self, base: Execution, size: int, alike: int) -> Rung:
         execution = sized(base, self._question.job, self._question.model, size)
-        work = work_on(self._question, cluster, execution)
-        pieces, micros = pieces_of(at_mean_length(self._question, work)), execution.gradient_accumulation_steps
-        once = work.model.num_layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds
-        return Rung(micros * once, size, micros, pieces, work.tokens * work.saved)
+        longest, mean = self._works[alike]
+        if (alike, size) not in self._pieces:
+            self._pieces[alike, size] = pieces_of(replace(mean, execution=execution))
+        pieces, micros = self._pieces[alike, size], execution.gradient_accumulation_steps
+        once = longest.model.num_layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds
+        return Rung(micros * once, size, micros, pieces, size * longest.tokens * longest.saved)
+
+    def _alike(self, cluster: Cluster, base: Execution) -> int:
+        """A number shared by executions whose blocks take equally long for one micro-batch and keep as many bytes."""
+        layout = base.layout
+        talking = [group_of(cluster, layout, axis) for axis in ("tp", "cp") if getattr(layout, axis) > 1]
+        key = (*talking, weight_degree(layout) > 1, base.gradient_checkpointing, base.offload)
+        return self._numbers.setdefault(key, len(self._numbers))
 
     def seconds(self, base: Execution, rung: Rung) -> float:
         """Of a step, at least."""
@@ -175,8 +192,3 @@ class Bounds:
                 travelling_root=root.gathered_bytes(types),
             )
         return self._totals[key]
-
-
-def _alike(layout: Layout) -> tuple[object, ...]:
-    """Layouts whose blocks take equally long for one micro-batch and keep as many bytes."""
-    return layout.tp, layout.cp, layout.dp_shard > 1, layout.zero_stage == 1

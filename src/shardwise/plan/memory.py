@@ -3,10 +3,11 @@ outside the allocator."""
 
 from __future__ import annotations
 
-from shardwise.plan.instants import Alive, instants
+from shardwise.plan.instants import instants
 from shardwise.plan.margins import context_bytes, doubt_bytes, reserved_bytes
 from shardwise.plan.parts import parts
 from shardwise.plan.persistent import Holding, holdings
+from shardwise.plan.saved import Alive
 from shardwise.plan.scene import Flight, Scene, flights
 from shardwise.plan.work import Work
 from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
@@ -65,9 +66,9 @@ def moments(work: Work, holding: Holding) -> list[tuple[str, Alive]]:
     """Every named instant of a step on the ranks of a holding, for every way their pipeline is full."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     return [
-        (name, instant(scene_of(work, holding, flight)))
+        named
         for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros)
-        for name, instant in instants(holding.part)
+        for named in instants(scene_of(work, holding, flight))
     ]
 
 

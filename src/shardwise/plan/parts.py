@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from shardwise.plan.inventory import Inventory, cut_of
 from shardwise.plan.tensors import Place
@@ -72,49 +73,66 @@ class Part:
         return _elements(self.inventory, "embedding") if trained else 0
 
 
-def parts(model: ModelShape, inventory: Inventory, layout: Layout) -> tuple[Part, ...]:
-    """The distinct parts of a layout, by pipeline rank, then by tensor-parallel rank.
+def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[Part, ...]:
+    """The parts of a layout, by pipeline rank, then by tensor-parallel rank.
+
+    Args:
+        model: whose blocks are spread.
+        inventory: its tensors.
+        layout: over which ranks.
+        distinct: leave out pipeline ranks that hold the same as an earlier one, which has no fewer micro-batches in
+            flight than they.
 
     Raises:
         ValueError: there are more stages than blocks.
     """
     stages = stage_blocks(model, num_stages=layout.num_stages)
     tensors = (*inventory.block_tensors(), *inventory.root.tensors)
-    cuts = bounds((getattr(t, t.cut) for t in tensors if t.cut), layout.tp)
-    return tuple(
-        _part(inventory.sliced(degree=layout.tp, index=begin), layout, stages, pp=pp, tp=range(begin, end))
-        for pp in range(layout.pp)
-        for begin, end in itertools.pairwise(cuts)
-    )
+    starts = bounds((getattr(t, t.cut) for t in tensors if t.cut), layout.tp)
+    slices = [
+        (range(begin, end), inventory.sliced(degree=layout.tp, index=begin))
+        for begin, end in itertools.pairwise(starts)
+    ]
+    kinds = [count for count, _ in inventory.blocks]
+    ranks = [_place(layout, stages, kinds, pp=pp) for pp in range(layout.pp)]
+    if distinct:
+        ranks = list({(p.counts, len(p.span), p.is_first, p.is_last): p for p in reversed(ranks)}.values())
+    return tuple(_part(place, tp, held, staged=layout.pp > 1) for place in ranks for tp, held in slices)
 
 
-def _part(whole: Inventory, layout: Layout, stages: tuple[range, ...], *, pp: int, tp: range) -> Part:
+class _Place(NamedTuple):
+    """A pipeline rank: how many blocks of each kind it holds, its largest stage, and which ends of the model."""
+
+    pp: int
+    counts: tuple[int, ...]
+    span: range
+    is_first: bool
+    is_last: bool
+
+
+def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: int) -> _Place:
     here = layout.stages_of(pp)
-    is_first, is_last = 0 in here, layout.num_stages - 1 in here
-    places: set[Place] = set()
-    if is_first:
-        places.add("front")
-    if is_last:
-        places.add("back")
-    held = whole
-    if layout.pp > 1:
-        counts = _counts([count for count, _ in whole.blocks], [stages[stage] for stage in here])
-        held = whole.staged(counts=counts, places=frozenset(places))
+    spans = [stages[stage] for stage in here]
+    return _Place(pp, _counts(kinds, spans), max(spans, key=len), 0 in here, layout.num_stages - 1 in here)
+
+
+def _part(place: _Place, tp: range, held: Inventory, *, staged: bool) -> Part:
+    ends: set[Place] = set()
+    if place.is_first:
+        ends.add("front")
+    if place.is_last:
+        ends.add("back")
+    inventory = held.staged(counts=place.counts, places=frozenset(ends)) if staged else held
     return Part(
-        pp=pp,
-        tp=tp,
-        inventory=held,
-        span=max((stages[stage] for stage in here), key=len),
-        is_first=is_first,
-        is_last=is_last,
+        pp=place.pp, tp=tp, inventory=inventory, span=place.span, is_first=place.is_first, is_last=place.is_last
     )
 
 
-def _counts(kinds: list[int], spans: list[range]) -> list[int]:
+def _counts(kinds: list[int], spans: list[range]) -> tuple[int, ...]:
     """Blocks of each kind among the blocks of some stages; kinds are taken to be spread evenly over the depth."""
     total = sum(kinds)
     counts = [sum(kind * span.stop // total - kind * span.start // total for span in spans) for kind in kinds[1:]]
-    return [sum(len(span) for span in spans) - sum(counts), *counts]
+    return sum(len(span) for span in spans) - sum(counts), *counts
 
 
 def bounds(sizes: Iterable[int], degree: int) -> list[int]:

@@ -1,148 +1,237 @@
 """Peaks of very many executions of one job: what they share is computed once.
 
-At every instant what is alive is affine in the tokens of a micro-batch and in the positions whose logits are alive
-together, and each further micro-batch in flight adds the same. So an instant that was evaluated three times is a line,
-which answers for all micro-batches, and the highest line is the upper end that `forecast_memory` finds; the tests hold
-the two equal. Lines below another everywhere are dropped, and of ranks that hold more and less of the same, the one
-with less is not looked at.
+At every instant what passes is affine in the tokens of a micro-batch and in the positions whose logits are alive
+together, and each further micro-batch in flight adds the same. So an instant that was evaluated three times answers for
+all micro-batches; and it answers for all degrees of data parallelism, which change what stays. The upper end found so
+is the one that `forecast_memory` finds; the tests hold the two equal. Ranks that cannot be the
+fullest are not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
-from shardwise.plan.instants import INSTANTS_BETWEEN, Instant, instants_of_micro_batch, of_a_head, of_a_pair
+from shardwise.plan.instants import (
+    INSTANTS_BESIDE,
+    INSTANTS_OF_STEP,
+    Gradients,
+    Instant,
+    gradient_bytes,
+    instants_of_micro_batch,
+)
 from shardwise.plan.inventory import Inventory
-from shardwise.plan.lines import Affine, Line, add, affine, highest, line
 from shardwise.plan.margins import context_bytes
 from shardwise.plan.memory import scene_of
 from shardwise.plan.parts import Part, parts
-from shardwise.plan.persistent import Holding, holdings
+from shardwise.plan.passing import Ceiling, Passing, Values, passing
+from shardwise.plan.persistent import Holding, holdings, shard_degree, streams_weights, weight_degree
+from shardwise.plan.saved import Alive, at_work, inputs, of_a_head, of_a_pair
 from shardwise.plan.scene import Flight, Scene, flights
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
-from shardwise.spec.layout import CHUNK_TOKENS, Execution, Layout
+from shardwise.spec.layout import CHUNK_TOKENS, Execution, Layout, OptimizerName, stages_per_rank
 from shardwise.spec.model import ModelShape
 
-#: Bytes alive at an instant, by part.
-_Function = Mapping[str, Affine]
+_Alive = Callable[[Scene], Alive]
+#: Optimizers that keep two numbers for each weight, in its type.
+_TWO_MOMENTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach"})
+#: Which gradients there are at each of some instants, and what passes.
+_Instants = tuple[tuple[Gradients, Passing], ...]
+
+
+class _Rank(NamedTuple):
+    """A rank that may be the fullest: what stays there, and what passes once a step's gradients are complete.
+
+    Attributes:
+        place: tells distinct parts apart.
+        states: bytes of weights and optimizer states.
+        gradients: bytes of those that exist.
+    """
+
+    place: object
+    holding: Holding
+    states: int
+    gradients: dict[Gradients, float]
+    step: _Instants
+
+
+class _MicroBatch(NamedTuple):
+    """What passes while a micro-batch is at work: at each instant, at all of them, and for each other one in flight."""
+
+    instants: _Instants
+    always: Passing
+    pair: Passing
+    head: Passing
 
 
 class Peaks:
-    """Peaks of a job's executions on parts of a cluster, remembered by what they depend on."""
+    """Peaks of a job's executions on a cluster, remembered by what they depend on."""
 
     def __init__(self, job: Job, *, model: ModelShape, cluster: Cluster, inventory: Inventory) -> None:
         self._job = job
         self._model = model
         self._cluster = cluster
         self._inventory = inventory
-        self._numbers: dict[object, int] = {}
         self._parts: dict[object, tuple[Part, ...]] = {}
-        self._holdings: dict[object, tuple[Holding, ...]] = {}
+        self._ranks: dict[object, tuple[_Rank, ...]] = {}
         self._works: dict[object, Work] = {}
-        self._moments: dict[object, tuple[tuple[_Function, ...], tuple[_Function, ...]]] = {}
-        self._within: dict[object, tuple[Line, ...]] = {}
-        self._between: dict[object, tuple[Line, ...]] = {}
+        self._within: dict[object, _MicroBatch] = {}
+        self._beside: dict[object, _Instants] = {}
+        self._ceilings: dict[object, Ceiling] = {}
 
     def high_bytes(self, execution: Execution) -> int:
         """What `MemoryForecast.peak_high_bytes` is for the execution."""
-        tokens = execution.micro_batch_size * -(-self._job.data.max_length // execution.layout.cp)
+        layout, micros = execution.layout, execution.gradient_accumulation_steps
+        tokens = execution.micro_batch_size * -(-self._job.data.max_length // layout.cp)
         positions = tokens
         if execution.loss == "chunked" and self._model.plain_head:
             positions = min(tokens, CHUNK_TOKENS)
-        lines = self._lines_of(execution, chunks=tokens > positions)
-        return round(max(one.high(tokens, positions) for one in lines))
+        like = _alike(execution)
+        work = self._work(execution, like)
+        ceiling, most = self._ceiling(work, layout), 0.0
+        for rank in self._fullest(execution, work, like):
+            nothing: Values = (0.0, 0.0, rank.holding.padding, 0.0)
+            for instants in (rank.step, self._beside_steps(work, rank, like)):
+                most = max(most, _highest(instants, rank, ceiling, nothing, tokens, positions))
+            for flight in flights(layout, pp=rank.holding.part.pp, num_micro_batches=micros):
+                micro = self._micro_batch(work, rank, flight, like, chunks=tokens > positions)
+                others = _others(micro, flight, nothing, tokens, positions)
+                most = max(most, _highest(micro.instants, rank, ceiling, others, tokens, positions))
+        return round(most)
 
-    def least_bytes(self, execution: Execution) -> int:
-        """What no micro-batch and no recompute goes below: what ranks hold between steps, and the context."""
-        held = max(h.weights + h.optimizer + h.padding for h in self._fullest(execution))
-        return held + context_bytes(self._cluster, execution.layout)
-
-    def _lines_of(self, execution: Execution, *, chunks: bool) -> Iterator[Line]:
-        """The lines of parts that may be the fullest; of stages that hold alike, the earliest has most in flight."""
-        e = execution
-        like = (e.layout, e.gradient_checkpointing, e.offload, e.precision, e.optimizer, e.loss, e.attn_implementation)
-        key = self._numbers.setdefault(like, len(self._numbers))
-        seen: set[object] = set()
-        for holding in self._fullest(e):
-            part = holding.part
-            # Chunks are a matter of the head.
-            stage = (part.num_blocks, len(part.span), part.is_first, part.is_last and 1 + chunks)
-            place = (key, stage, part.tp.start, holding.shards.start)
-            if place not in self._between:
-                self._between[place] = self._lines_between(execution, holding, key=key)
-            if place not in seen:
-                yield from self._between[place]
-            for flight in flights(e.layout, pp=part.pp, num_micro_batches=e.gradient_accumulation_steps):
-                if (place, flight.gradients) not in seen:
-                    seen |= {place, (place, flight.gradients)}
-                    drawn = (place, flight)
-                    if drawn not in self._within:
-                        scene = scene_of(self._work(execution, key), holding, flight)
-                        self._within[drawn] = self._lines_within(replace(scene, chunks=chunks), place)
-                    yield from self._within[drawn]
-
-    def _work(self, execution: Execution, key: int) -> Work:
-        if key not in self._works:
-            self._works[key] = work_of(
+    def _work(self, execution: Execution, like: object) -> Work:
+        if like not in self._works:
+            self._works[like] = work_of(
                 self._job, model=self._model, cluster=self._cluster, execution=execution, inventory=self._inventory
             )
-        return self._works[key]
+        return self._works[like]
 
-    def _lines_between(self, execution: Execution, holding: Holding, *, key: int) -> tuple[Line, ...]:
-        """Of what happens after the last backward."""
-        scene = scene_of(self._work(execution, key), holding, Flight())
-        return tuple(highest(_line(scene, function) for function in _functions(scene, INSTANTS_BETWEEN)))
+    def _ceiling(self, work: Work, layout: Layout) -> Ceiling:
+        key = (context_bytes(self._cluster, layout), work.sharded)
+        if key not in self._ceilings:
+            self._ceilings[key] = Ceiling(context=key[0], sharded=key[1])
+        return self._ceilings[key]
 
-    def _lines_within(self, scene: Scene, place: object) -> tuple[Line, ...]:
-        """Of what happens within a micro-batch, others beside it."""
-        key = (place, scene.whole, scene.fills)
-        if key not in self._moments:
-            alone = replace(scene, flight=replace(scene.flight, pairs=1, heads=1))
-            self._moments[key] = (
-                tuple(_functions(alone, instants_of_micro_batch(scene.part))),
-                tuple(_functions(alone, (("pair", of_a_pair), ("head", of_a_head)))),
-            )
-        within, (pair, head) = self._moments[key]
-        if scene.flight.pairs == 1:
-            return tuple(highest(_line(scene, function) for function in within))
-        more = add(add({}, pair, times=scene.flight.pairs - 1), head, times=scene.flight.heads - 1)
-        return tuple(highest(_line(scene, add(function, more)) for function in within))
+    def _fullest(self, execution: Execution, work: Work, like: object) -> tuple[_Rank, ...]:
+        """Those ranks of every distinct part that may be the fullest.
 
-    def _fullest(self, execution: Execution) -> tuple[Holding, ...]:
-        """The first rank of every part, which holds at least as much as the others of it.
-
-        Where states of small tensors are larger than those of large ones, any rank may be the fullest.
+        Ranks behind the first hold fewer rows, of slices and of shards. An element missing from a slice is nothing; one
+        missing from a shard is padding, which passes for more than a weight that stays, but for less than two moments.
+        Where AdamW in 8 bits keeps small tensors' states in 32, a smaller slice may take more.
         """
-        layout, first_only = execution.layout, execution.optimizer != "adamw_8bit"
-        key = (layout, execution.precision, execution.optimizer, execution.offload)
-        if key not in self._holdings:
+        layout, stages = execution.layout, stages_per_rank(execution.layout.schedule)
+        key = (like, layout.pp, stages, weight_degree(layout), shard_degree(layout))
+        if key not in self._ranks:
             types, momentum = TYPES[execution.precision], self._job.train.momentum > 0
-            self._holdings[key] = tuple(
-                holding
-                for part in self._parts_of(layout)
-                if part.tp.start == 0 or not first_only
-                for holding in holdings(part, execution, types=types, momentum=momentum, first_only=first_only)
+            moments = self._job.method == "full" and execution.optimizer in _TWO_MOMENTS and execution.offload == "none"
+            self._ranks[key] = tuple(
+                _rank(scene_of(work, holding, Flight()), place=(layout.pp, stages, number))
+                for number, part in enumerate(self._distinct(layout))
+                if part.tp.start == 0 or execution.optimizer == "adamw_8bit"
+                for holding in holdings(part, execution, types=types, momentum=momentum, first_only=moments)
             )
-        return self._holdings[key]
+        return self._ranks[key]
 
-    def _parts_of(self, layout: Layout) -> tuple[Part, ...]:
-        key = (layout.tp, layout.pp, layout.schedule)
+    def _distinct(self, layout: Layout) -> tuple[Part, ...]:
+        key = (layout.tp, layout.pp, stages_per_rank(layout.schedule))
         if key not in self._parts:
-            self._parts[key] = parts(self._model, self._inventory, layout)
+            self._parts[key] = parts(self._model, self._inventory, layout, distinct=True)
         return self._parts[key]
 
+    def _beside_steps(self, work: Work, rank: _Rank, like: object) -> _Instants:
+        key = (like, rank.place)
+        if key not in self._beside:
+            scene = scene_of(work, rank.holding, Flight())
+            self._beside[key] = _instants(scene, INSTANTS_BESIDE, beside=inputs)
+        return self._beside[key]
 
-def _functions(scene: Scene, named: Iterable[tuple[str, Instant]]) -> Iterator[_Function]:
-    """What is alive at each instant of a scene, whatever its micro-batch."""
-    at = tuple(replace(scene, tokens=t, head_tokens=p) for t, p in ((0, 0), (1, 0), (0, 1)))
-    for _, instant in named:
-        yield affine(*(instant(one) for one in at))
+    def _micro_batch(self, work: Work, rank: _Rank, flight: Flight, like: object, *, chunks: bool) -> _MicroBatch:
+        whole, fills = work.replicated or flight.gradients, flight.pairs > 1
+        key = (like, rank.place, chunks, whole, fills)
+        if key not in self._within:
+            scene = replace(scene_of(work, rank.holding, flight), chunks=chunks)
+            self._within[key] = _MicroBatch(
+                instants=_instants(scene, instants_of_micro_batch(scene.part)),
+                always=_passing(scene, at_work),
+                pair=_passing(scene, of_a_pair),
+                head=_passing(scene, of_a_head),
+            )
+        return self._within[key]
 
 
-def _line(scene: Scene, function: _Function) -> Line:
-    context = context_bytes(scene.work.cluster, scene.work.execution.layout)
-    return line(function, context=context, sharded=scene.work.sharded)
+def _alike(execution: Execution) -> tuple[object, ...]:
+    """What passes on a part depends on this and on no degree of data parallelism."""
+    e, layout = execution, execution.layout
+    return (
+        layout.tp,
+        layout.cp > 1,
+        layout.pp > 1,
+        layout.data_world_size > 1,
+        streams_weights(e),
+        layout.reshard_after_forward,
+        e.gradient_checkpointing,
+        e.offload,
+        e.precision,
+        e.optimizer,
+        e.loss,
+        e.attn_implementation,
+    )
+
+
+def _rank(scene: Scene, *, place: object) -> _Rank:
+    holding = scene.holding
+    kinds: tuple[Gradients, ...] = ("none", "all", "later")
+    return _Rank(
+        place=place,
+        holding=holding,
+        states=holding.weights + holding.optimizer,
+        gradients={kind: gradient_bytes(scene, kind) for kind in kinds},
+        step=_instants(scene, INSTANTS_OF_STEP, beside=inputs),
+    )
+
+
+def _instants(scene: Scene, instants: Iterable[Instant], *, beside: _Alive | None = None) -> _Instants:
+    def all_that_passes(at: Scene, instant: Instant) -> Alive:
+        alive = instant.passing(at)
+        for part, count in (beside(at) if beside is not None else {}).items():
+            alive[part] = alive.get(part, 0) + count
+        return alive
+
+    return tuple(
+        (instant.gradients(scene), _passing(scene, partial(all_that_passes, instant=instant))) for instant in instants
+    )
+
+
+def _passing(scene: Scene, of: _Alive) -> Passing:
+    """Whatever the micro-batch."""
+    return passing(*(of(replace(scene, tokens=t, head_tokens=p)) for t, p in ((0, 0), (1, 0), (0, 1))))
+
+
+def _others(micro: _MicroBatch, flight: Flight, stays: Values, tokens: float, positions: float) -> Values:
+    """What is alive at every instant of a micro-batch, with those in flight beside it."""
+    terms = [(1, micro.always)]
+    if flight.pairs > 1:
+        terms += [(flight.pairs - 1, micro.pair), (flight.heads - 1, micro.head)]
+    a, b, c, d = stays
+    for times, one in terms:
+        e, f, g, h = one.at(tokens, positions)
+        a, b, c, d = a + times * e, b + times * f, c + times * g, d + times * h
+    return a, b, c, d
+
+
+def _highest(
+    instants: _Instants, rank: _Rank, ceiling: Ceiling, others: Values, tokens: float, positions: float
+) -> float:
+    """The upper end at the fullest of some instants."""
+    a, b, c, d = others
+    most = 0.0
+    for gradients, one in instants:
+        e, f, g, h = one.at(tokens, positions)
+        high = ceiling.of(rank.states, rank.gradients[gradients] + one.gradients, (a + e, b + f, c + g, d + h))
+        most = max(most, high)
+    return most

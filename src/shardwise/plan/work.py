@@ -58,8 +58,7 @@ class Work:
     @cached_property
     def replicated(self) -> bool:
         """Whether whole gradients live in the buckets of data parallelism, which DDP alone keeps."""
-        layout = self.execution.layout
-        return not self.sharded and layout.data_world_size > 1 and layout.pp == layout.tp == layout.cp == 1
+        return self.execution.layout.fills_buckets and not self.sharded
 
     @property
     def accumulates(self) -> bool:

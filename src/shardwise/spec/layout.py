@@ -1,13 +1,13 @@
 """Layout and Execution: how a job is spread over GPUs, and how one step is executed there.
 
-This file is the single truth, for the planner and the trainer, about two maps: rank <-> coordinates on the axes, and
-layer <-> pipeline stage.
+This file is the single truth, for the planner and the trainer, about the map rank <-> coordinates on the axes;
+`stages.py` is it about layer <-> pipeline stage.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from math import prod
+from functools import cached_property
 from typing import Any, Literal
 
 Precision = Literal["mixed", "bf16", "fp16", "fp32"]
@@ -102,7 +102,7 @@ class Layout:
     @property
     def world_size(self) -> int:
         """Number of ranks, one GPU each."""
-        return prod(self.degrees)
+        return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
 
     @property
     def data_world_size(self) -> int:
@@ -127,6 +127,11 @@ class Layout:
     def weight_shards(self) -> int:
         """Over how many ranks one copy of the weights is cut between steps."""
         return 1 if self.shards_states_only else self.dp_shard
+
+    @property
+    def fills_buckets(self) -> bool:
+        """Whether DDP adds gradients up: where weights are whole and data is all that differs between ranks."""
+        return self.weight_shards == 1 and self.world_size == self.data_world_size > 1
 
     @property
     def sequence_multiple(self) -> int:
@@ -163,7 +168,7 @@ class Layout:
         """The axes that do something: `dp_shard=4 tp=2`."""
         return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "one process"
 
-    @property
+    @cached_property
     def strategy(self) -> str:
         """The product's name for this layout: `single`, `ddp`, `fsdp`, ..., or a product such as `fsdp x tp`."""
         names = [name for name in (self._data_strategy(), self._pipeline_strategy()) if name]
@@ -278,50 +283,3 @@ def rows_of_shard(rows: int, *, degree: int, index: int) -> int:
     """Rows of one tensor on one rank, as `torch.chunk` gives them out."""
     chunk = -(-rows // degree)
     return max(0, min(chunk, rows - index * chunk))
-
-
-def stage_layers(
-    costs: list[float], *, num_stages: int, first_extra: float = 0.0, last_extra: float = 0.0
-) -> list[range]:
-    """Splits layers into contiguous pipeline stages so that the costliest stage is as cheap as possible.
-
-    Args:
-        costs: cost of each layer (seconds, FLOPs or bytes; any one unit), length `num_layers`.
-        num_stages: number of stages, at most `num_layers`.
-        first_extra: cost of the embedding, borne by the first stage.
-        last_extra: cost of the norm, head and loss, borne by the last stage.
-
-    Returns:
-        One range of layer indices per stage; every layer lies in exactly one.
-
-    Raises:
-        ValueError: there are more stages than layers.
-    """
-    num_layers = len(costs)
-    if num_stages > num_layers:
-        raise ValueError(f"{num_stages} pipeline stages for {num_layers} layers; use at most {num_layers}")
-    totals = [0.0]
-    for cost in costs:
-        totals.append(totals[-1] + cost)
-
-    def span(start: int, end: int, stage: int) -> float:
-        extra = (first_extra if stage == 0 else 0.0) + (last_extra if stage == num_stages - 1 else 0.0)
-        return totals[end] - totals[start] + extra
-
-    # best[s][e]: the least possible maximum when stages 0..s hold layers 0..e-1; cut[s][e]: where stage s then begins.
-    best = [[float("inf")] * (num_layers + 1) for _ in range(num_stages)]
-    cut = [[0] * (num_layers + 1) for _ in range(num_stages)]
-    for end in range(1, num_layers + 1):
-        best[0][end] = span(0, end, 0)
-    for stage in range(1, num_stages):
-        for end in range(stage + 1, num_layers + 1):
-            for start in range(stage, end):
-                worst = max(best[stage - 1][start], span(start, end, stage))
-                if worst < best[stage][end]:
-                    best[stage][end], cut[stage][end] = worst, start
-    bounds = [num_layers]
-    for stage in range(num_stages - 1, 0, -1):
-        bounds.append(cut[stage][bounds[-1]])
-    bounds.append(0)
-    bounds.reverse()
-    return [range(bounds[i], bounds[i + 1]) for i in range(num_stages)]

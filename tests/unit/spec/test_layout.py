@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.spec.layout import AXES, STRATEGIES, Execution, Layout, accumulation_steps, stage_layers
+from shardwise.spec.layout import AXES, STRATEGIES, Execution, Layout, accumulation_steps
+from shardwise.spec.stages import stage_layers
 
 degrees = st.integers(1, 5)
 layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, pp=degrees, cp=degrees)
