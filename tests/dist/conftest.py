@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardwise.spec.job import Job, job_from_data
-from tests.dist.cells import Trained, execution, parity_job, train_cell
+from tests.dist.cells import OPTIMIZERS, Trained, execution, parity_job, train_cell
 from tests.dist.worlds import toy_model
 
 NUM_ROWS = 53
@@ -141,7 +141,8 @@ def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactor
         key = (method, model, optimizer)
         if key not in known:
             root = tmp_path_factory.mktemp("single")
-            known[key] = train_cell(parity_job(make_job, *key), root, execution(optimizer=optimizer))[0]
+            chosen = execution(optimizer=OPTIMIZERS[optimizer]["optimizer"])
+            known[key] = train_cell(parity_job(make_job, *key), root, chosen)[0]
         return known[key]
 
     return run

@@ -36,6 +36,14 @@ LAYOUTS = {
     "fsdp x 1f1b": execution(Layout(pp=2, dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2),
     "tp": execution(Layout(tp=2)),
     "fsdp x tp": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4),
+    "zero1 x tp": execution(replace(ZERO1, tp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+}
+#: Adapters with everything beside A and B that PEFT can train: magnitudes, and copies of a tied model's two ends.
+DORA = {"r": 4, "use_dora": True, "modules_to_save": ["embed_tokens", "lm_head", "norm"]}
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {"method": "full"},
+    "lora": {"method": "lora"},
+    "dora": {"method": "lora", "lora": DORA},
 }
 
 
@@ -69,12 +77,12 @@ def _interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
     run_world(chosen.layout.world_size, _until, run, chosen, after)
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_stopped_run_goes_on_bit_for_bit(
     name: str, method: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job, chosen = make_job("tied", method=method), LAYOUTS[name]
+    job, chosen = make_job("tied", **METHODS[method]), LAYOUTS[name]
     size = chosen.layout.world_size
     uninterrupted = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
     run = prepare_cell(job, tmp_path / "stopped")
@@ -103,6 +111,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         ("fsdp x tp", "ddp"),
         ("fsdp x 1f1b", "fsdp x tp"),
         ("single", "tp"),
+        ("zero1 x tp", "fsdp4"),
+        ("fsdp x tp", "zero1 x tp"),
     ],
 )
 def test_a_checkpoint_loads_under_another_layout(

@@ -16,7 +16,6 @@ from shardwise.models.load import local_window
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import execution_refusals
 from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, check_replicas, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
@@ -211,13 +210,6 @@ def test_what_is_not_trained_is_refused_before_anything_loads(
     chosen: Execution, sentence: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     assert sentence in run_world(1, _refused, prepare_cell(make_job(), tmp_path), chosen)[0]
-
-
-def test_dora_is_refused_under_tensor_parallel(make_job: Callable[..., Job]) -> None:
-    job = make_job(method="lora", lora={"use_dora": True})
-    reasons = execution_refusals(job, execution(Layout(tp=2)))
-    assert any("lora.use_dora is not trained under tensor parallel (tp)" in reason for reason in reasons)
-    assert not any("use_dora" in reason for reason in execution_refusals(job, execution(Layout(dp_shard=2))))
 
 
 def _model_error(run: RunDirectory, chosen: Execution) -> str:

@@ -31,6 +31,8 @@ LAYOUTS = [
     Layout(pp=2, dp_replicate=2),
     Layout(tp=2),
     Layout(tp=2, dp_shard=2),
+    Layout(tp=2, dp_shard=2, zero_stage=1, reshard_after_forward=False),
+    Layout(pp=2, dp_shard=2, zero_stage=1, reshard_after_forward=False),
     Layout(tp=2, pp=2),
 ]
 

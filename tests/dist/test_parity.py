@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,7 @@ import torch
 
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
-from tests.dist.cells import Trained, execution, parity_job, relative, train_cell
-
-#: Loss and gradient norm of every step, relative to one process. Frameworks agree with a plain loop to 5e-6.
-TOLERANCE = 1e-5
+from tests.dist.cells import TOLERANCE, Trained, execution, must_equal, parity_job, relative, train_cell
 
 CELLS: dict[str, Execution] = {
     "single, accumulation 2": execution(micro_batch_size=4, gradient_accumulation_steps=2),
@@ -30,6 +28,9 @@ CELLS: dict[str, Execution] = {
     ),
     "zero1(3), uneven": execution(
         Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False), micro_batch_size=2, gradient_accumulation_steps=2
+    ),
+    "zero1(2), 2 replicas": execution(
+        Layout(dp_replicate=2, dp_shard=2, zero_stage=1, reshard_after_forward=False), micro_batch_size=2
     ),
     "hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
     "fsdp(2), AdamW over lists": execution(Layout(dp_shard=2), micro_batch_size=4, optimizer="adamw_foreach"),
@@ -65,23 +66,24 @@ def test_a_layout_trains_as_one_process_does(
             assert torch.equal(weight, found.weights[name]), f"ranks hold different {name}"
 
 
-@pytest.mark.parametrize("cell", ["ddp(2), accumulation 4", "zero1(3), uneven", "fsdp(4)", "hsdp(2 x 2)"])
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd with momentum"])
+@pytest.mark.parametrize(
+    "cell", ["ddp(2), accumulation 4", "zero1(3), uneven", "zero1(2), 2 replicas", "fsdp(4)", "hsdp(2 x 2)"]
+)
 @pytest.mark.parametrize("model", ["untied", "tied"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_sgd_ends_in_the_same_weights(
-    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+    method: str,
+    model: str,
+    cell: str,
+    optimizer: str,
+    single: Callable[..., Trained],
+    make_job: Callable[..., Job],
+    tmp_path: Path,
 ) -> None:
-    expected = single(method, model, "sgd")
-    chosen = execution(
-        CELLS[cell].layout,
-        micro_batch_size=CELLS[cell].micro_batch_size,
-        gradient_accumulation_steps=CELLS[cell].gradient_accumulation_steps,
-        optimizer="sgd",
-    )
-    found = train_cell(parity_job(make_job, method, model, "sgd"), tmp_path, chosen)[0]
-    assert found.weights.keys() == expected.weights.keys()
-    for name, weight in expected.weights.items():
-        assert torch.allclose(found.weights[name], weight, rtol=1e-5, atol=1e-6), name
+    chosen = replace(CELLS[cell], optimizer="sgd")
+    ranks = train_cell(parity_job(make_job, method, model, optimizer), tmp_path, chosen)
+    must_equal(single(method, model, optimizer), ranks)
 
 
 def test_clipping_really_clips(single: Callable[..., Trained]) -> None:

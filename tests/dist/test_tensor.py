@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
-from tests.dist.cells import Trained, execution, relative, train_cell
-
-#: Loss and gradient norm of every step, relative to one process.
-TOLERANCE = 1e-5
+from tests.dist.cells import Trained, execution, must_equal, relative, train_cell
 
 TP2 = Layout(tp=2)
 CELLS: dict[str, Execution] = {
@@ -30,6 +26,21 @@ CELLS: dict[str, Execution] = {
     "fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=2),
     "zero2(2) x tp(2)": execution(
         Layout(dp_shard=2, tp=2, zero_stage=2, reshard_after_forward=False), micro_batch_size=4
+    ),
+    "zero1(2) x tp(2)": execution(
+        Layout(dp_shard=2, tp=2, zero_stage=1, reshard_after_forward=False),
+        micro_batch_size=2,
+        gradient_accumulation_steps=2,
+    ),
+    "zero1(3) x tp(2), uneven": execution(
+        Layout(dp_shard=3, tp=2, zero_stage=1, reshard_after_forward=False),
+        micro_batch_size=2,
+        gradient_accumulation_steps=2,
+    ),
+    "zero1(2) x 1f1b(2) x tp(2)": execution(
+        Layout(dp_shard=2, pp=2, tp=2, zero_stage=1, reshard_after_forward=False),
+        micro_batch_size=2,
+        gradient_accumulation_steps=2,
     ),
     "hsdp(2 x 2) x tp(2)": execution(Layout(dp_replicate=2, dp_shard=2, tp=2), micro_batch_size=2),
     "mp(2) x tp(2)": execution(Layout(pp=2, tp=2, schedule="sequential")),
@@ -73,24 +84,6 @@ def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactor
 def job_of(make_job: Callable[..., Job], model: str, method: str, lora: Any = None) -> Job:
     train = {"learning_rate": 0.05, "optimizer": "sgd"}
     return make_job(model, method=method, train=train, **({"lora": lora} if lora else {}))
-
-
-def must_equal(expected: Trained, ranks: list[Trained]) -> None:
-    """Figures of every step, final weights, frozen bytes; the same weights on all ranks."""
-    found = ranks[0]
-    assert len(found.metrics) == 20
-    assert relative(expected.series("loss"), found.series("loss")) <= TOLERANCE
-    assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= TOLERANCE
-    for exact in ("step", "epoch", "learning_rate", "tokens", "trained_tokens"):
-        assert found.series(exact) == expected.series(exact)
-    held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
-    assert held.keys() == expected.weights.keys()
-    if all(rank.weights.keys() == held.keys() for rank in ranks):
-        assert {rank.frozen for rank in ranks} == {expected.frozen}
-    for rank in ranks:
-        for name, weight in rank.weights.items():
-            assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name
-            assert torch.equal(weight, held[name]), f"ranks hold different {name}"
 
 
 @pytest.mark.parametrize(("model", "cell"), TABLE)

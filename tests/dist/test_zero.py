@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
+from shardwise.models.load import local_window
 from shardwise.parallel import zero
-from shardwise.parallel.mesh import join_world
+from shardwise.parallel.mesh import World, join_world
+from shardwise.parallel.ownership import local_part
 from shardwise.parallel.zero import exchange_rows, stepped
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
@@ -32,26 +35,44 @@ def _tensors() -> list[torch.Tensor]:
     return [torch.arange(torch.Size(shape).numel(), dtype=dtype).view(shape) + 1 for dtype, shape in shapes]
 
 
-def _exchanged(bucket_bytes: int) -> list[bool]:
+def _of(truths: list[torch.Tensor], world: World) -> list[torch.Tensor]:
+    """The tensors as a rank holds them: whole, or sliced in every way that tensor parallelism knows."""
+    mesh = world.mesh["tp"]
+    if mesh.size() == 1:
+        return truths
+    places: list[tuple[int, Placement]] = [(0, Replicate()), (0, Shard(0)), (1, Shard(1))]
+    ways = [(truth, placement) for truth in truths for dim, placement in places if dim < truth.ndim]
+    return [distribute_tensor(truth, mesh, [placement], src_data_rank=None) for truth, placement in ways]
+
+
+def _exchanged(layout: Layout, bucket_bytes: int) -> list[bool]:
     """Every rank keeps its own rows and forgets the others'; after the exchange all must be there again."""
     zero.BUCKET_BYTES = bucket_bytes
-    world = join_world(THREE)
-    wholes = [torch.zeros_like(tensor) for tensor in _tensors()]
+    world = join_world(layout)
+    truths = _of(_tensors(), world)
+    wholes = [torch.zeros_like(truth) for truth in truths]
     windows = stepped([(str(i), nn.Parameter(whole)) for i, whole in enumerate(wholes)], world=world)
     with torch.no_grad():
-        for window, whole, truth in zip(windows.parameters, windows.wholes, _tensors(), strict=True):
+        for window, whole, truth in zip(windows.parameters, windows.wholes, truths, strict=True):
             assert isinstance(window, DTensor)
             assert window.shape == whole.shape
-            rows = zero._rows(truth, world.mesh["dp_shard"]).to_local()
+            offsets, lengths = local_window(window)
+            everything = truth.full_tensor() if isinstance(truth, DTensor) else truth
+            rows = everything[tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))]
             window.to_local().copy_(rows)
-            assert int(whole.count_nonzero()) == rows.numel(), "a window is a view of the whole weight"
-    exchange_rows(windows.wholes, mesh=world.mesh["dp_shard"])
-    return [torch.equal(whole, truth) for whole, truth in zip(windows.wholes, _tensors(), strict=True)]
+            assert int(local_part(whole).count_nonzero()) == rows.numel(), "a window is a view of the whole weight"
+    exchange_rows([local_part(whole) for whole in windows.wholes], axis=world.mesh["dp_shard"])
+    return [
+        torch.equal(local_part(whole), local_part(truth)) for whole, truth in zip(windows.wholes, truths, strict=True)
+    ]
 
 
+@pytest.mark.parametrize(
+    "layout", [THREE, replace(THREE, dp_shard=2, tp=2), replace(THREE, tp=2)], ids=["3", "2 of slices", "3 of slices"]
+)
 @pytest.mark.parametrize("bucket_bytes", [1, 24, 100, 2**20])
-def test_rows_of_any_shape_come_together_in_buckets_of_any_size(bucket_bytes: int) -> None:
-    for rank in run_world(3, _exchanged, bucket_bytes):
+def test_rows_of_any_shape_come_together_in_buckets_of_any_size(bucket_bytes: int, layout: Layout) -> None:
+    for rank in run_world(layout.world_size, _exchanged, layout, bucket_bytes):
         assert all(rank), rank
 
 

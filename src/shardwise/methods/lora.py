@@ -9,8 +9,10 @@ import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.errors import JobError, UnsupportedError
 from shardwise.spec.job import LoraSpec
@@ -117,23 +119,30 @@ def start_magnitudes(model: nn.Module) -> None:
     """Gives DoRA's magnitudes their first values: the norm of each output's weights in the base matrix
     (Liu et al., 2024).
 
-    B is zero then, so that this is the norm of the adapted matrix too. Each rank takes norms of the slices it holds; a
-    matrix that is cut across its outputs has its norms put together by DTensor. Norms are taken in float32 of the
-    weights as they are stored, and are the same under every layout that keeps rows whole.
+    B is zero then, so that this is the norm of the adapted matrix too. Norms are taken in float32 of the weights as
+    they are stored, by each rank of what it holds; where that is a part of each output's weights, squares are added
+    over the ranks. They are the same, bit for bit, under every layout that leaves these together.
     """
     for module in model.modules():
         magnitudes: Any = getattr(module, "lora_magnitude_vector", None)
         if not magnitudes:
             continue
         layer: Any = module
-        base = layer.get_base_layer().weight.detach().float()
-        norms = torch.linalg.vector_norm(base, dim=0 if layer.fan_in_fan_out else 1)
         for magnitude in magnitudes.values():
-            _copy_into(magnitude.weight, norms)
+            _start(magnitude.weight, layer.get_base_layer().weight, dim=0 if layer.fan_in_fan_out else 1)
 
 
-def _copy_into(target: nn.Parameter, values: torch.Tensor) -> None:
-    if isinstance(target, DTensor) and isinstance(values, DTensor):
-        target.to_local().copy_(values.redistribute(target.device_mesh, target.placements).to_local())
-    else:
-        target.copy_(values)
+def _start(magnitudes: nn.Parameter, weight: torch.Tensor, *, dim: int) -> None:
+    """Copies the norms of a matrix over one of its dims into this rank's part of the magnitudes."""
+    if not isinstance(weight, DTensor) or not isinstance(magnitudes, DTensor):
+        magnitudes.copy_(torch.linalg.vector_norm(weight.float(), dim=dim))
+        return
+    norms = torch.linalg.vector_norm(weight.to_local().float(), dim=dim)
+    mesh, placed = weight.device_mesh, list(weight.placements)
+    for axis, placement in enumerate(placed):
+        if isinstance(placement, Shard | _StridedShard) and placement.dim == dim:
+            squares = norms.square()
+            dist.all_reduce(squares, group=mesh.get_group(axis))
+            norms, placed[axis] = squares.sqrt(), Replicate()
+    whole = DTensor.from_local(norms, mesh, placed, run_check=False, shape=magnitudes.shape, stride=(1,))
+    magnitudes.to_local().copy_(whole.redistribute(placements=magnitudes.placements).to_local())

@@ -22,6 +22,9 @@ from shardwise.errors import ModelError, Problem, UnsupportedError
 from shardwise.models.weights import Weights, check_names
 from shardwise.spec.layout import rows_of_shard
 
+#: Base name -> base names of everything that starts as the same tensor.
+Kin = dict[str, list[str]]
+
 #: Adapter wrappers put these parts into the names of weights that exist in the base model.
 _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 
@@ -136,6 +139,7 @@ def materialise(
     device: torch.device,
     initialise: Callable[[str, tuple[int, ...]], torch.Tensor | None],
     elsewhere: Iterable[str] = (),
+    kin: Kin | None = None,
 ) -> None:
     """Gives every meta parameter its values, each rank only its own slices.
 
@@ -146,13 +150,14 @@ def materialise(
         initialise: (parameter name, global shape) -> the whole initial value of a parameter that the folder does not
             have (adapters), or None for one that it must have.
         elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
+        kin: of the whole model, where this is a stage of it; found here where it is left out.
 
     Raises:
         ModelError: the folder lacks a weight, has one too many, or one of another shape.
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
-    kin = _kin(places)
+    kin = kin or kin_of(model)
     stored = {id(p): _stored_name(p, kin, weights, model) for p in places if fresh[id(p)] is None}
     shapes = {stored[id(p)]: tuple(p.parameter.shape) for p in places if id(p) in stored}
     aliases = {name for p in places for name in map(_base_name, p.names)}
@@ -188,20 +193,21 @@ def _base_name(name: str) -> str:
     return name
 
 
-def _kin(places: list[_Place]) -> dict[str, list[str]]:
-    """Base name -> base names of everything that started as the same tensor.
+def kin_of(model: nn.Module) -> Kin:
+    """The names of a model's weights that stand for one tensor of its folder.
 
-    A trained copy of a tied head has no alias of its own; the original that it is a copy of has one.
+    A trained copy of a tied head has no alias of its own; the original that it is a copy of has one. In a pipeline
+    that alias may be another stage's, so that these names are those of the whole model.
     """
-    kin: dict[str, list[str]] = {}
-    for place in places:
+    kin: Kin = {}
+    for place in _places(model):
         names = list(map(_base_name, place.names))
         for name in names:
             kin.setdefault(name, []).extend(names)
     return kin
 
 
-def _stored_name(place: _Place, kin: dict[str, list[str]], weights: Weights, model: nn.Module) -> str:
+def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) -> str:
     """The name a parameter has in the folder: one of its aliases, with or without the backbone's prefix."""
     candidates = [alias for name in place.names for alias in kin[_base_name(name)]]
     prefix = f"{getattr(model, 'base_model_prefix', '')}."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -27,19 +27,29 @@ class Slicer:
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh = mesh
         self._sliced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+        self._uncounted: dict[nn.Module, frozenset[str]] = {}
 
-    def slice(self, module: nn.Module, placements: Mapping[str, Placement], *, once: Iterable[str] = ()) -> None:
+    def slice(
+        self,
+        module: nn.Module,
+        placements: Mapping[str, Placement],
+        *,
+        once: Iterable[str] = (),
+        reads: Iterable[nn.Module] = (),
+    ) -> None:
         """Slices a module's own parameters and makes its forward compute on the slices.
 
         Args:
             placements: parameter name -> which slice a rank holds.
             once: names of whole parameters that count on the first rank only, because the ranks' results are summed.
+            reads: modules, sliced before, whose parameters its forward reads by itself.
         """
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 module._parameters[name] = self._slice(parameter, placements[name])
-        uncounted = frozenset(once) if self.mesh.get_local_rank() else frozenset[str]()
-        module.forward = partial(_forward_on_slices, module, uncounted, module.forward)
+        self._uncounted[module] = frozenset(once) if self.mesh.get_local_rank() else frozenset[str]()
+        held = [(of, self._uncounted[of]) for of in (module, *reads)]
+        module.forward = partial(_forward_on_slices, held, module.forward)
 
     def _slice(self, parameter: nn.Parameter, placement: Placement) -> nn.Parameter:
         # The whole is kept beside its slice, so that its id is not given to another.
@@ -50,9 +60,11 @@ class Slicer:
 
 
 def _forward_on_slices(
-    module: nn.Module, uncounted: frozenset[str], forward: Callable[..., Any], *args: Any, **kwargs: Any
+    held: Iterable[tuple[nn.Module, frozenset[str]]], forward: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    with _local_parameters(module, uncounted):
+    with ExitStack() as stack:
+        for module, uncounted in held:
+            stack.enter_context(_local_parameters(module, uncounted))
         return forward(*args, **kwargs)
 
 

@@ -26,26 +26,31 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from shardwise.errors import UnsupportedError
+from shardwise.parallel.magnitudes import slice_magnitudes
 from shardwise.parallel.moves import Moves
 from shardwise.parallel.slices import Slicer
 from shardwise.spec.layout import rows_of_shard
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 
-#: transformers' style of a module inside a block -> slices of a linear layer, and of an adapter's A and B beside it.
+#: transformers' style of a module inside a block -> slices of a linear layer, of an adapter's A and B beside it, and of
+#: DoRA's magnitudes, of which there is one for each row.
 SLICES: dict[str, dict[str, Placement]] = {
-    "colwise": {"weight": _ROWS, "bias": _ROWS, "A.weight": _WHOLE, "B.weight": _ROWS, "B.bias": _ROWS},
-    "rowwise": {"weight": _COLUMNS, "bias": _WHOLE, "A.weight": _COLUMNS, "B.weight": _WHOLE, "B.bias": _WHOLE},
+    "colwise": {"weight": _ROWS, "bias": _ROWS, "A.weight": _WHOLE, "B.weight": _ROWS, "M.weight": _ROWS},
+    "rowwise": {"weight": _COLUMNS, "bias": _WHOLE, "A.weight": _COLUMNS, "B.weight": _WHOLE, "M.weight": _WHOLE},
 }
 #: Its style of a norm of queries or keys: as every other parameter that is not sliced.
 WHOLE = "replicated_with_grad_allreduce"
 
-#: Where the parts of a linear layer lie inside PEFT's wrappers: itself, an adapter's A and B.
+#: Where the parts of a linear layer lie inside PEFT's wrappers: itself, an adapter's A and B, DoRA's magnitudes.
 _PARTS = {
     "": re.compile(r"|base_layer|original_module|modules_to_save\.\w+"),
     "A.": re.compile(r"lora_A\.\w+"),
     "B.": re.compile(r"lora_B\.\w+"),
+    "M.": re.compile(r"lora_magnitude_vector\.\w+"),
 }
+#: What stands in a name between a module that is trained as a copy (`modules_to_save`) and what is inside it.
+_COPY = re.compile(r"(^|\.)(original_module|modules_to_save\.\w+)(?=\.|$)")
 
 
 Move = Callable[[torch.Tensor], torch.Tensor]
@@ -111,22 +116,28 @@ def check_plan(plan: Mapping[str, str]) -> None:
 
 
 def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
-    """By rows: each rank looks up the ids among its own, and zeros stand for the others."""
-    if not isinstance(embedding, nn.Embedding):
-        raise UnsupportedError(
-            f"the embedding is wrapped into {type(embedding).__name__}, which tensor parallel does not slice in this "
-            "version; leave it out of lora.target_modules and lora.modules_to_save, or use tp: 1"
-        )
-    slicer.slice(embedding, {"weight": _ROWS})
-    total, rank, degree = embedding.num_embeddings, slicer.mesh.get_local_rank(), slicer.mesh.size()
+    """By rows: each rank looks up the ids among its own, and zeros stand for the others. A copy that is trained is
+    sliced like its original."""
+    for table in [module for module in embedding.modules() if module._parameters]:
+        if not isinstance(table, nn.Embedding):
+            raise UnsupportedError(
+                f"the embedding is wrapped into {type(embedding).__name__}, which tensor parallel does not slice in "
+                "this version; leave it out of lora.target_modules, or use tp: 1"
+            )
+        _slice_table(table, slicer=slicer, moves=moves)
+
+
+def _slice_table(table: nn.Embedding, *, slicer: Slicer, moves: Moves) -> None:
+    slicer.slice(table, {"weight": _ROWS})
+    total, rank, degree = table.num_embeddings, slicer.mesh.get_local_rank(), slicer.mesh.size()
     first = rank * rows_of_shard(total, degree=degree, index=0)
     count = rows_of_shard(total, degree=degree, index=rank)
-    if embedding.padding_idx is not None:
+    if table.padding_idx is not None:
         # The row that gets no gradient counts from the first row here.
-        here = embedding.padding_idx - first
-        embedding.padding_idx = here if 0 <= here < count else None
+        here = table.padding_idx - first
+        table.padding_idx = here if 0 <= here < count else None
     # As an item, because the type of an embedding's forward names its argument.
-    vars(embedding)["forward"] = partial(_look_up, embedding.forward, first, count, moves)
+    vars(table)["forward"] = partial(_look_up, table.forward, first, count, moves)
 
 
 def _look_up(
@@ -146,16 +157,27 @@ def _slice_head(head: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
 
 
 def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, moves: Moves) -> None:
-    sliced = {name: block.get_submodule(name) for name, style in plan.items() if style in SLICES}
-    for name, module in sliced.items():
-        _slice_linear(module, plan[name], slicer=slicer)
-        if plan[name] == "rowwise":
+    sliced = _sliced_modules(block, plan)
+    for name, style in sliced.items():
+        module = block.get_submodule(name)
+        _slice_linear(module, style, slicer=slicer)
+        if style == "rowwise":
             _after(module, moves.sum_to_sequence)
     gather = partial(moves.gather_sequence, sliced_after=True)
     # What reads one gathered input stands in one module, so that it is gathered once and its gradient summed once.
-    for group in {name.rpartition(".")[0] for name in sliced if plan[name] == "colwise"}:
+    for group in {name.rpartition(".")[0] for name, style in sliced.items() if style == "colwise"}:
         _before(block.get_submodule(group), gather)
     _keep_whole(block, slicer=slicer)
+
+
+def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
+    """Name in a block -> style of what the plan slices there; where a module is trained as a copy, in both of them."""
+    found: dict[str, str] = {}
+    for name, _ in block.named_modules():
+        style = plan.get(_COPY.sub("", name).removeprefix("."))
+        if style in SLICES and not any(name.startswith(f"{outer}.") for outer in found):
+            found[name] = style
+    return found
 
 
 def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
@@ -164,13 +186,16 @@ def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
         if not parameters:
             continue
         part = next((part for part, pattern in _PARTS.items() if pattern.fullmatch(name)), None)
-        if part is None or not isinstance(module, nn.Linear):
+        if part is None or not (isinstance(module, nn.Linear) or part == "M."):
             raise UnsupportedError(
                 f"{name or type(module).__name__} of {type(wrapped).__name__} is not sliced by tensor parallel in this "
-                "version; train plain LoRA adapters of linear layers, or use tp: 1"
+                "version; train LoRA or DoRA adapters of linear layers, or use tp: 1"
             )
         placements = {key: SLICES[style][part + key] for key in parameters}
-        slicer.slice(module, placements, once=["bias"] if style == "rowwise" else [])
+        if part == "M.":
+            slice_magnitudes(module, placements, layer=wrapped, slicer=slicer)
+        else:
+            slicer.slice(module, placements, once=["bias"] if style == "rowwise" else [])
 
 
 def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:

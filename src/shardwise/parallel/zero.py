@@ -4,6 +4,9 @@ The optimizer steps windows instead of weights. A window is a parameter of the s
 `dp_shard`, whose local part is a view of the whole weight's rows: stepping it changes the weight in place, its states
 are as large as the rows, and everything that reads sharded parameters (checkpoints, guards) reads it too. After the
 step the ranks exchange rows, so that all weights are whole again.
+
+Under tensor parallelism all of this is said of the slice that a rank has of each weight: its window lies in the mesh as
+FSDP2 lays what it shards of slices.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.mesh import World
+from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout import rows_of_shard
 
 Named = list[tuple[str, nn.Parameter]]
@@ -37,7 +42,8 @@ class Stepped:
     Attributes:
         named: windows under ZeRO-1, otherwise the trained parameters themselves.
         wholes: the trained parameters, in the same order.
-        mesh: the axis that states are sharded over; None where every state belongs to what its rank holds.
+        mesh: the axes `dp_shard`, over which states are sharded, and `tp`; None where every state belongs to what its
+            rank holds.
     """
 
     named: Named
@@ -63,13 +69,13 @@ class Stepped:
         """
         for window, whole in zip(self.parameters, self.wholes, strict=True):
             if whole.grad is not None:
-                window.grad = _rows(whole.grad, mesh)
+                window.grad = _window(whole.grad, mesh)
 
     def _make_whole(self, mesh: DeviceMesh) -> None:
         """Brings all rows together, and frees the gradients, which are used up: `zero_grad` knows the windows only."""
         for whole in self.wholes:
             whole.grad = None
-        exchange_rows(self.wholes, mesh=mesh)
+        exchange_rows([local_part(whole) for whole in self.wholes], axis=mesh["dp_shard"])
 
 
 def stepped(trained: Named, *, world: World) -> Stepped:
@@ -81,17 +87,20 @@ def stepped(trained: Named, *, world: World) -> Stepped:
     wholes = tuple(parameter for _, parameter in trained)
     if not world.layout.shards_states_only:
         return Stepped(named=trained, wholes=wholes, mesh=None)
-    mesh = world.mesh["dp_shard"]
-    windows = [(name, nn.Parameter(_rows(parameter.detach(), mesh))) for name, parameter in trained]
+    mesh = world.mesh["dp_shard", "tp"]
+    windows = [(name, nn.Parameter(_window(parameter.detach(), mesh))) for name, parameter in trained]
     return Stepped(named=windows, wholes=wholes, mesh=mesh)
 
 
-def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-    """This rank's rows of a tensor, as a view that knows the whole's shape."""
-    degree, index = mesh.size(), mesh.get_local_rank()
-    before = min(index * rows_of_shard(whole.shape[0], degree=degree, index=0), whole.shape[0])
-    rows = whole.narrow(0, before, rows_of_shard(whole.shape[0], degree=degree, index=index))
-    return DTensor.from_local(rows, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
+def _window(whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    """This rank's rows of a tensor, or of its slice of one, as a view that knows the whole's shape."""
+    held, degree, index = local_part(whole), mesh.size(0), mesh.get_local_rank(0)
+    before = min(index * rows_of_shard(held.shape[0], degree=degree, index=0), held.shape[0])
+    rows = held.narrow(0, before, rows_of_shard(held.shape[0], degree=degree, index=index))
+    sliced: Placement = whole.placements[0] if isinstance(whole, DTensor) else Replicate()
+    sharded = _StridedShard(0, split_factor=mesh.size(1)) if sliced == Shard(0) else Shard(0)
+    placements = [sharded, sliced]
+    return DTensor.from_local(rows, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +120,9 @@ class _Span:
 
 
 @torch.no_grad()
-def exchange_rows(wholes: Sequence[torch.Tensor], *, mesh: DeviceMesh) -> None:
-    """Every rank's rows of every tensor become every other rank's too; the tensors are contiguous."""
-    degree, group, here = mesh.size(), mesh.get_group(), mesh.get_local_rank()
+def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
+    """Every rank's rows of every tensor become every other rank's too; the tensors are plain and contiguous."""
+    degree, group, here = axis.size(), axis.get_group(), axis.get_local_rank()
     for bucket in _buckets(wholes, degree=degree):
         length = sum(span.length for span in bucket)
         mine = bucket[0].whole.new_empty(length)

@@ -88,8 +88,6 @@ def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
 
 
 def _slicing_refusal(layout: Layout, model: ModelShape | None) -> str | None:
-    if layout.shards_states_only:
-        return "zero1 is not trained with tensor parallel (tp) by this version; the nearest that are: zero2, fsdp"
     if model is None:
         return None
     if model.family not in TENSOR_FAMILIES:
@@ -167,19 +165,6 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     if model is not None and model.has_experts:
         reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
-    if execution.layout.tp > 1 and job.adapters is not None:
-        beside = {"use_dora": job.adapters.use_dora, "modules_to_save": job.adapters.modules_to_save}
-        reasons += [
-            f"lora.{key} is not trained under tensor parallel (tp) by this version; use fsdp"
-            for key, asked in beside.items()
-            if asked
-        ]
-    if execution.layout.pp > 1 and model is not None and model.tied and job.adapters and job.adapters.modules_to_save:
-        # The two ends of a tied weight lie on different ranks, and a copy of one needs the weight of the other.
-        reasons.append(
-            "lora.modules_to_save is not trained in pipeline stages of a model with tied weights by this version; "
-            "use fsdp"
-        )
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:

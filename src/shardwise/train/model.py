@@ -15,7 +15,7 @@ from shardwise.catalog.models import read_model
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.models.anatomy import Anatomy, find_anatomy
-from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
+from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.plans import tensor_plan
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Weights
@@ -105,6 +105,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
                 device=world.device,
                 initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
                 elsewhere=part.elsewhere,
+                kin=part.kin,
             )
             start_magnitudes(part.model)
 
@@ -145,6 +146,7 @@ class _Part:
     Attributes:
         stage: it, as it is to be spread.
         num_elements: of the whole model, before other stages were taken out.
+        kin: which weights of the whole model start as the same tensor.
         elsewhere: names of the weights that were taken out of it.
         copies: names of its weights that an earlier stage counts.
     """
@@ -153,6 +155,7 @@ class _Part:
     adapters: Any
     stage: Stage
     num_elements: int
+    kin: Kin
     elsewhere: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
 
@@ -167,7 +170,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
     model, adapters = _adapted(job, execution, config=config, source=source)
     _set_types(model, types)
     anatomy = find_anatomy(model)
-    shared = _name_of(model, anatomy.embedding) if anatomy.tied and place.count > 1 else None
+    kin, ends = kin_of(model), _shared_ends(anatomy)
     num_elements = sum(parameter.numel() for parameter in model.parameters())
     before = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if place.count > 1:
@@ -175,7 +178,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
     root = LossModule(
         anatomy, types=types, kind=execution.loss, first_block=place.blocks.start, makes_loss=place.is_last
     )
-    ends = shared is not None and (place.is_first or place.is_last)
+    shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return _Part(
         model=model,
         adapters=adapters,
@@ -185,12 +188,19 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
             blocks=[anatomy.blocks[index] for index in place.blocks],
             width=config.hidden_size,
             parts=_slicing(anatomy, place) if execution.layout.tp > 1 else None,
-            tied=frozenset({f"model.{shared}"}) if ends else frozenset(),
+            tied=frozenset(f"model.{name}" for name in shared),
         ),
         num_elements=num_elements,
+        kin=kin,
         elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
-        copies=frozenset({shared}) if shared is not None and place.is_last else frozenset(),
+        copies=frozenset(shared) if place.is_last else frozenset(),
     )
+
+
+def _shared_ends(anatomy: Anatomy) -> set[int]:
+    """What embedding and head hold both, by identity: the tied weight, or the frozen one that a trained copy
+    (`modules_to_save`) stands beside."""
+    return {id(p) for p in anatomy.embedding.parameters()} & {id(p) for p in anatomy.head.parameters()}
 
 
 def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
@@ -211,11 +221,6 @@ def _slicing(anatomy: Anatomy, place: StagePlace) -> Parts:
         norm=anatomy.backbone.get_submodule(norm),
         head=anatomy.head if place.is_last else None,
     )
-
-
-def _name_of(model: nn.Module, embedding: nn.Module) -> str:
-    """The name of the embedding's weight."""
-    return next(name for name, parameter in model.named_parameters() if parameter is embedding.weight)
 
 
 def _base_model(job: Job, source: Path) -> str:

@@ -63,19 +63,3 @@ def test_a_cut_backward_does_not_go_with_selective_recompute() -> None:
     layout = Layout(pp=2, schedule="zero_bubble")
     assert "use full or none" in reasons(layout, gradient_checkpointing="selective")[0]
     assert reasons(layout, gradient_checkpointing="full") == []
-
-
-def test_a_copy_of_a_tied_end_is_not_trained_in_stages() -> None:
-    job = job_from_data(
-        {
-            "model": "llama-3.2-1b",
-            "method": "lora",
-            "lora": {"modules_to_save": ["lm_head"]},
-            "data": {"max_length": 64, "num_rows": 8},
-        }
-    )
-    tied = read_model("llama-3.2-1b")
-    for layout, refused in ((Layout(pp=2), True), (Layout(dp_shard=2), False)):
-        execution = Execution(layout=layout, micro_batch_size=1, gradient_accumulation_steps=1)
-        found = execution_refusals(job, execution, model=tied)
-        assert any("modules_to_save is not trained in pipeline stages" in reason for reason in found) == refused

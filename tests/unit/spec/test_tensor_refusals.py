@@ -50,19 +50,18 @@ def test_a_family_that_is_not_proven_is_not_trained(job: Job, model: ModelShape)
     assert not any("tensor parallel" in reason for reason in not_trained(job, sliced(1), model=other))
 
 
-def test_states_alone_are_not_sharded_beside_slices(job: Job, model: ModelShape) -> None:
-    layout = Layout(dp_shard=2, tp=2, zero_stage=1, reshard_after_forward=False)
-    (reason,) = not_trained(job, replace(sliced(2), layout=layout), model=model)
-    assert reason.startswith("zero1 is not trained with tensor parallel (tp)")
-
-
 def test_what_is_left_open_is_chosen_among_what_the_model_can_be_sliced_into(model: ModelShape) -> None:
     assert open_refusal(method="lora", layout=Layout(tp=8), model=model) is None
     assert "8 key-value heads" in str(open_refusal(method="lora", layout=Layout(tp=16), model=model))
 
 
-@pytest.mark.parametrize("asked", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}])
-def test_adapters_that_are_not_sliced_are_not_trained(asked: dict[str, Any], model: ModelShape) -> None:
+@pytest.mark.parametrize("asked", [{}, {"use_dora": True}, {"modules_to_save": ["lm_head", "embed_tokens"]}])
+def test_every_kind_of_adapter_is_sliced(asked: dict[str, Any], model: ModelShape) -> None:
     data = {"model": "tinyllama-1.1b", "data": {"path": "rows.jsonl"}, "method": "lora", "lora": asked}
-    reasons = not_trained(job_from_data(data), sliced(2), model=model)
-    assert any(f"lora.{next(iter(asked))} is not trained under tensor parallel" in reason for reason in reasons)
+    assert not_trained(job_from_data(data), sliced(2), model=model) == []
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_way_of_sharding_goes_around_slices(stage: int, job: Job, model: ModelShape) -> None:
+    layout = Layout(dp_shard=2, tp=2, zero_stage=stage, reshard_after_forward=stage == 3)  # type: ignore[arg-type]
+    assert not_trained(job, replace(sliced(2), layout=layout), model=model) == []
