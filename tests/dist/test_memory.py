@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,7 +72,14 @@ def test_persistent_bytes_of_every_rank_are_forecast_exactly(
 
 
 @pytest.mark.parametrize("model", ["untied", "tied"])
-@pytest.mark.parametrize("setting", [{"use_dora": True}, {"modules_to_save": ["embed_tokens", "lm_head"]}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"use_dora": True},
+        {"modules_to_save": ["embed_tokens", "lm_head"]},
+        {"modules_to_save": ["norm", "q_proj", "mlp"]},
+    ],
+)
 def test_magnitudes_and_whole_copies_are_forecast_exactly(
     setting: dict[str, object], model: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -90,12 +98,21 @@ SLICED = {
 }
 
 
+#: Copies of both ends, of every norm and of matrices, and magnitudes.
+BESIDE = {"r": 4, "use_dora": True, "modules_to_save": ["embed_tokens", "lm_head", "norm", "q_proj", "down_proj"]}
+ASKED: dict[str, dict[str, Any]] = {
+    "full": {"method": "full"},
+    "lora": {"method": "lora"},
+    "dora and copies": {"method": "lora", "lora": BESIDE},
+}
+
+
 @pytest.mark.parametrize("cell", SLICED)
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", ASKED)
 def test_what_ranks_hold_of_slices_is_forecast_exactly(
     method: str, cell: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job, chosen = make_job("tied", method=method, train={"max_steps": 2}), SLICED[cell]
+    job, chosen = make_job("tied", train={"max_steps": 2}, **ASKED[method]), SLICED[cell]
     ranks = run_world(chosen.layout.world_size, _held, prepare_cell(job, tmp_path), chosen)
     forecast = {rank: holding for holding in _holdings(job, chosen) for rank in holding.ranks(chosen.layout)}
     assert sorted(forecast) == list(range(chosen.layout.world_size))

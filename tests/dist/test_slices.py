@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
 from shardwise.errors import UnsupportedError
-from shardwise.models.anatomy import find_anatomy
+from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.models.load import local_window
 from shardwise.models.plans import tensor_plan
 from shardwise.parallel.slices import settle_gradients
@@ -65,6 +65,7 @@ def slice_toy(model: nn.Module, mesh: DeviceMesh) -> None:
             blocks=list(parts.blocks),
             norm=parts.backbone.get_submodule("norm"),
             head=parts.head,
+            drops=drops_out(model),
         ),
         mesh=mesh,
     )

@@ -57,10 +57,11 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
         The PEFT model, which names and saves the adapters.
 
     Raises:
-        JobError: the target modules are not in the model.
+        JobError: the target modules, or those to be saved, are not in the model.
     """
     from peft import get_peft_model
 
+    _check_saved(model, lora)
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
@@ -73,6 +74,18 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
             return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise JobError(f"lora.target_modules is {lora.target_modules!r}: {str(error).splitlines()[0]}") from None
+    except TypeError as error:  # lists of modules, or modules that carry adapters
+        raise JobError(f"lora.modules_to_save is {lora.modules_to_save!r}: {str(error).splitlines()[0]}") from None
+
+
+def _check_saved(model: nn.Module, lora: LoraSpec) -> None:
+    """PEFT passes over names in `modules_to_save` that end no module's name."""
+    modules = [name for name, _ in model.named_modules()]
+    for name in lora.modules_to_save:
+        if not any(module.endswith(name) for module in modules):
+            ends = dict.fromkeys(module.rpartition(".")[2] for module in modules)
+            known = ", ".join(end for end in ends if end and not end.isdigit())
+            raise JobError(f"lora.modules_to_save names {name}, which is no module of the model; it has {known}")
 
 
 def is_adapter(name: str) -> bool:

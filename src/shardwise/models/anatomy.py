@@ -62,6 +62,15 @@ def find_anatomy(model: nn.Module) -> Anatomy:
     )
 
 
+def drops_out(model: nn.Module) -> bool:
+    """Whether anything is dropped out at random in training: by a module, or by the model's code, as its configuration
+    says under keys such as `attention_dropout` or `resid_pdrop`."""
+    stated: dict[str, Any] = cast(Any, model).config.to_dict()
+    rates = [value for key, value in stated.items() if "drop" in key and isinstance(value, int | float)]
+    rates += [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    return any(rate > 0 for rate in rates)
+
+
 def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
     lists = [m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
     outermost = [m for m in lists if not any(m is not other and m in set(other.modules()) for other in lists)]

@@ -84,6 +84,12 @@ class World:
         return self.layout.data_rank(self.rank)
 
     @property
+    def stream(self) -> int:
+        """Which random stream this rank begins with: ranks that hold slices of the same blocks and see the same samples
+        begin with the same."""
+        return self.layout.coordinates(self.rank).pp * self.layout.data_world_size + self.data_rank
+
+    @property
     def is_first(self) -> bool:
         """Rank 0, which writes what is written once."""
         return self.rank == 0

@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from shardwise.errors import UnsupportedError
+from shardwise.parallel.draws import Draws
 from shardwise.parallel.magnitudes import slice_magnitudes
 from shardwise.parallel.moves import Moves
 from shardwise.parallel.slices import Slicer
@@ -66,6 +67,7 @@ class Parts:
         blocks: the decoder blocks that are here, in order.
         norm: the norm before the head, or what stands in its place where another stage has it.
         head: the head, or None where another stage has it.
+        drops: something is dropped out at random in training.
     """
 
     plan: Mapping[str, str]
@@ -73,6 +75,7 @@ class Parts:
     blocks: Sequence[nn.Module]
     norm: nn.Module
     head: nn.Module | None
+    drops: bool = False
 
 
 def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
@@ -91,6 +94,8 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
         _slice_embedding(parts.embedding, slicer=slicer, moves=moves)
     for block in parts.blocks:
         _slice_block(block, plan=parts.plan, slicer=slicer, moves=moves)
+        if parts.drops:
+            _draw(block, plan=parts.plan, mesh=mesh)
     _keep_whole(parts.norm, slicer=slicer)
     if parts.head is not None:
         _slice_head(parts.head, slicer=slicer, moves=moves)
@@ -168,6 +173,14 @@ def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, m
     for group in {name.rpartition(".")[0] for name, style in sliced.items() if style == "colwise"}:
         _before(block.get_submodule(group), gather)
     _keep_whole(block, slicer=slicer)
+
+
+def _draw(block: nn.Module, *, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
+    """Each rank draws for its own slices; what is dropped out of gathered activations is the same on all."""
+    draws = Draws(block, mesh=mesh)
+    for name, style in _sliced_modules(block, plan).items():
+        if style == "colwise":
+            draws.share(block.get_submodule(name))
 
 
 def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.tensors import Cut, Tensor
+from shardwise.spec.flops import HEAD_NAMES, is_copied
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Matrix, ModelShape
 
 _EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
-_HEAD_NAMES = frozenset({"lm_head", "embed_out"})
+_FINAL_NORM_NAMES = frozenset({"norm", "ln_f", "final_layernorm", "final_layer_norm"})
+#: Behind the name of a tensor that is trained as a copy.
+COPY = ".saved"
 
 
 def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, cut: Cut | None) -> Iterator[Tensor]:
@@ -31,13 +35,15 @@ def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
     """Adapters on the head, and whole copies that PEFT trains beside the frozen original."""
     named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
     vocab, width = model.vocab_size, model.embedding_width
-    if _HEAD_NAMES & set(named):
+    if HEAD_NAMES & set(named):
         yield Tensor(name="head.lora_A", rows=lora.r, columns=width, place="back")
         yield Tensor(name="head.lora_B", rows=vocab, columns=lora.r, cut="rows", place="back")
         if lora.use_dora:
             yield Tensor(name="head.magnitude", rows=vocab, cut="rows", place="back")
     for name in lora.modules_to_save:
-        is_head = name in _HEAD_NAMES
+        is_head = name in HEAD_NAMES
+        if not is_head and name not in _EMBEDDING_NAMES:
+            continue
         yield Tensor(
             name=f"saved.{'head' if is_head else 'embedding'}",
             rows=vocab,
@@ -47,13 +53,25 @@ def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
         )
 
 
+def copies(tensors: Iterable[Tensor], lora: LoraSpec) -> Iterator[Tensor]:
+    """Whole copies that PEFT trains of what is in a block, and of the final norm; their originals stay, frozen."""
+    ends = _FINAL_NORM_NAMES & set(lora.modules_to_save)
+    for tensor in tensors:
+        final = tensor.name.startswith("final_norm")
+        if ends if final else is_copied(tensor.name, lora.modules_to_save):
+            yield replace(tensor, name=f"{tensor.name}{COPY}", trained=True, quantised=False, widened=False)
+
+
 def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
     """Raises UnsupportedError for settings whose tensors are not known here."""
-    known = _EMBEDDING_NAMES | _HEAD_NAMES
-    foreign = [name for name in lora.modules_to_save if name not in known]
+    known = _EMBEDDING_NAMES | HEAD_NAMES | _FINAL_NORM_NAMES
+    inside = [part.name for kind in model.kinds for part in (*kind.matrices, *kind.norms)]
+    named = [name for name in lora.modules_to_save if name not in known]
+    foreign = [name for name in named if model.has_experts or not any(is_copied(part, [name]) for part in inside)]
     if foreign:
+        whole = "" if model.has_experts else f", and for what is in a block: {', '.join(dict.fromkeys(inside))}"
         raise UnsupportedError(
-            f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))} only"
+            f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))}{whole}"
         )
     if not isinstance(lora.target_modules, str) and _EMBEDDING_NAMES & set(lora.target_modules):
         raise UnsupportedError(

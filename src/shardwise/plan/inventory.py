@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwise.plan.adapters import adapter_tensors, adapters_outside, check_targets, refuse_unforecast
+from shardwise.plan.adapters import COPY, adapter_tensors, adapters_outside, check_targets, copies, refuse_unforecast
 from shardwise.plan.tensors import Cut, Place, Tensor
 from shardwise.plan.types import Types
 from shardwise.spec.flops import is_target
@@ -156,9 +156,10 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
     root = list(_root(model, method=job.method))
     adapted: list[Matrix] = []
     if lora is not None:
-        adapted = [m for kind in model.kinds for m in kind.matrices if is_target(m, lora.target_modules)]
-        outer = [matrix for matrix in model.outer_matrices if is_target(matrix, lora.target_modules)]
+        adapted = [m for kind in model.kinds for m in kind.matrices if is_target(m, lora)]
+        outer = [matrix for matrix in model.outer_matrices if is_target(matrix, lora)]
         root += [replace(t, place=_outer_place(m.name)) for m in outer for t in adapter_tensors(m, lora, cut=None)]
+        root += [*copies((tensor for tensor in root if tensor.name.startswith("final_norm")), lora)]
         root += adapters_outside(model, lora)
         check_targets(model, lora, found=bool(adapted) or any(tensor.trained for tensor in root))
     tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
@@ -166,7 +167,7 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
         blocks=blocks,
         root=Unit(tensors=tuple(root)),
         adapted=frozenset(matrix.name for matrix in adapted),
-        trained_names=frozenset(tensor.name for tensor in tensors if tensor.trained),
+        trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in tensors if tensor.trained),
         tied=model.tied,
         dora=lora is not None and lora.use_dora,
     )
@@ -186,8 +187,9 @@ def _block(kind: ModelShape, job: Job) -> Unit:
         tensors += _matrix(matrix, method=job.method, cut=cut_of(matrix))
     tensors += _norms(kind, method=job.method)
     if lora is not None:
+        tensors += [*copies(tensors, lora)]
         for matrix in kind.matrices:
-            if is_target(matrix, lora.target_modules):
+            if is_target(matrix, lora):
                 tensors += adapter_tensors(matrix, lora, cut=cut_of(matrix))
     return Unit(tensors=tuple(tensors))
 

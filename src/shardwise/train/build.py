@@ -66,7 +66,7 @@ def build(
         InputError: job, model or data cannot be used; a sentence says why.
     """
     prepared = _prepared(run)
-    torch.manual_seed(job.train.seed + world.data_rank)
+    torch.manual_seed(job.train.seed + world.stream)
     if job.train.full_determinism:
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")

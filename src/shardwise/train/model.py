@@ -14,7 +14,7 @@ from torch import nn
 from shardwise.catalog.models import read_model
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
-from shardwise.models.anatomy import Anatomy, find_anatomy
+from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.plans import tensor_plan
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
@@ -220,6 +220,7 @@ def _slicing(anatomy: Anatomy, place: StagePlace) -> Parts:
         blocks=[anatomy.blocks[index] for index in place.blocks],
         norm=anatomy.backbone.get_submodule(norm),
         head=anatomy.head if place.is_last else None,
+        drops=drops_out(anatomy.model),
     )
 
 

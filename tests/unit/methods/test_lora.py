@@ -43,6 +43,13 @@ def test_targets_that_are_not_in_the_model_are_a_sentence() -> None:
         adapted(target_modules=["no_proj"])
 
 
+def test_copies_that_cannot_be_made_are_a_sentence() -> None:
+    with pytest.raises(JobError, match=r"names lm_haed, which is no module of the model; it has .*lm_head"):
+        adapted(modules_to_save=["lm_haed"])
+    with pytest.raises(JobError, match=r"lora.modules_to_save is \['layers'\]: "):
+        adapted(modules_to_save=["layers"], target_modules=["lm_head"])
+
+
 def test_initial_values_depend_on_seed_name_and_shape_alone() -> None:
     first = initial_adapter(NAME, (4, 32), seed=1)
     torch.manual_seed(5)

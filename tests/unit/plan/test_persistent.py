@@ -8,6 +8,7 @@ from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import UnsupportedError
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.persistent import rows_of_shard
+from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.layout import Layout
 from tests.unit.plan.asking import held, job, shape
 
@@ -111,3 +112,29 @@ def test_more_sharding_never_needs_more_weight_bytes(one, other):
 def test_lora_settings_without_a_forecast_are_refused_by_name(lora, word):
     with pytest.raises(UnsupportedError, match=word):
         take_inventory(job(method="lora", lora=lora), shape())
+
+
+def test_what_is_trained_as_a_copy_has_a_gradient_a_frozen_original_and_no_adapter():
+    asked, model = job(method="lora", lora={"modules_to_save": ["mlp", "norm"]}), shape()
+    inventory, plain = take_inventory(asked, model), take_inventory(job(method="lora"), model)
+    copied = {m.name for m in model.matrices if m.name.startswith("mlp.")}
+    assert len(copied) == 3
+    assert plain.adapted - inventory.adapted == copied
+    assert copied | {"input_layernorm", "post_attention_layernorm", "final_norm"} <= inventory.trained_names
+    (_, block), (_, without) = inventory.blocks[0], plain.blocks[0]
+    in_block = sum(m.num_parameters for m in model.matrices if m.name in copied) + 2 * model.hidden_size
+    adapters = sum(16 * (m.rows + m.columns) for m in model.matrices if m.name in copied)
+    assert block.elements - without.elements == in_block - adapters
+    assert inventory.root.elements - plain.root.elements == model.hidden_size
+
+
+def test_a_copy_costs_the_product_for_its_gradient_and_no_adapters():
+    model = shape()
+    flops = [
+        model_flops_per_token(model, length=64, lora=job(method="lora", lora=lora).adapters)
+        for lora in ({}, {"modules_to_save": ["mlp", "lm_head"]})
+    ]
+    matrices = [m for m in model.matrices if m.name.startswith("mlp.")]
+    gradients = model.num_layers * sum(m.rows * m.columns for m in matrices) + model.embedding_parameters
+    adapters = model.num_layers * sum(16 * (m.rows + m.columns) for m in matrices)
+    assert flops[1] - flops[0] == 2 * gradients - 6 * adapters
