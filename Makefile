@@ -5,6 +5,7 @@
 #   TORCH        another torch than the pinned one, as a requirement: `make demo TORCH=torch==2.12.1`
 #   PIP_ARGS     passed to every `pip install`, such as an index that has CPU or CUDA builds of torch
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
+#   WORKERS      how many files of tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -12,8 +13,10 @@ TORCH ?=
 PIP_ARGS ?=
 PUBLISHED ?=
 VENV ?= .venv
+WORKERS ?= auto
 
 BIN := $(VENV)/bin
+PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile
 USED := $(VENV)/.constraints.txt
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(USED)
 ifdef READY
@@ -36,10 +39,10 @@ demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on
 	$(BIN)/python examples/demo/run.py
 
 test: $(DEV_READY) ## the suite, without what is marked slow
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-all: $(DEV_READY) ## the suite, with everything this machine can run
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without torch
 	$(BIN)/ruff format --check .

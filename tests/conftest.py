@@ -6,6 +6,11 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more of what else the machine does than of what is tested.
+settings.register_profile("shardwise", deadline=None)
+settings.load_profile("shardwise")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -84,7 +84,7 @@ def test_global_batches_are_the_same_for_any_ranks_and_micro_batches(
 
 
 @given(size=st.integers(1, 40), batch=st.integers(1, 9), micro=st.integers(1, 4), ranks=st.integers(1, 4))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_sample_is_seen_exactly_once_per_epoch(
     tmp_path_factory: pytest.TempPathFactory, size: int, batch: int, micro: int, ranks: int
 ) -> None:

@@ -10,7 +10,7 @@ from shardwise.data.pack import pack
 
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=200), spare=st.integers(0, 60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_document_stands_once_and_no_pack_is_overfull(lengths: list[int], spare: int) -> None:
     capacity = max(lengths) + spare
     sizes = np.array(lengths, np.int32)
@@ -23,7 +23,7 @@ def test_every_document_stands_once_and_no_pack_is_overfull(lengths: list[int], 
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=2, max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_two_packs_could_be_one_unless_their_room_came_too_late(lengths: list[int]) -> None:
     """Any fit leaves at most one pack half empty."""
     sizes = np.array(lengths, np.int32)

@@ -45,7 +45,7 @@ def as_csv(rows: list[dict[str, str]]) -> str:
 
 @pytest.mark.parametrize(("suffix", "write"), [(".jsonl", as_jsonl), (".json", as_json), (".csv", as_csv)])
 @given(rows=TABLES, chunk_bytes=st.sampled_from([1, 7, 64, 1000]), mark=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_are_the_same_wherever_the_file_is_cut(
     tmp_path: Path, suffix: str, write: Any, rows: list[dict[str, str]], chunk_bytes: int, mark: bool
 ) -> None:

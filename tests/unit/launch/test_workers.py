@@ -78,7 +78,7 @@ time.sleep(600)  # a rank that hangs in a collective and does not hear the signa
     first, log = str(caught.value).splitlines()
     assert first == "rank 1 failed while training (step 17): ValueError: the loss is nan (loop.py:88)"
     assert log == f"its log: {run.rank_log(1)}"
-    assert ended - float((run.logs / "failed_at.json").read_text()) < 5
+    assert ended - float((run.logs / "failed_at.json").read_text()) < 10
     assert processes_of(run) == []
 
 

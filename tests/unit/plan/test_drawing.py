@@ -34,7 +34,7 @@ def stages(draw):
     return Stage(draw(st.integers(1, 9)), forward, backward, 0.0, loss, messages)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(stages())
 def test_the_closed_forms_are_the_schedule(stage):
     streams = Streams()

@@ -59,7 +59,7 @@ def test_the_pruned_search_chooses_what_the_exhaustive_one_chooses(all_trained, 
         }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
 def test_no_forecast_lies_below_its_bounds(seed, draw):
     asked = question(seed)
@@ -79,7 +79,7 @@ def test_no_forecast_lies_below_its_bounds(seed, draw):
             assert bounds.seconds_by_stages(work) <= seconds
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 96))
 def test_every_product_is_one_layout_and_none_comes_twice(world):
     every = {axis: list(choices.divisors(world)) for axis in ("cp", "tp", "pp")}
@@ -88,7 +88,7 @@ def test_every_product_is_one_layout_and_none_comes_twice(world):
     assert len(set(found)) == len(found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 3000))
 def test_each_number_of_forwards_is_reached_by_the_smallest_micro_batch(share):
     sizes = micro_batch_sizes(job(train={"global_batch_size": share}), Layout())

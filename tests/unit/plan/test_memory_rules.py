@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
@@ -85,7 +85,6 @@ def test_offload_leaves_nothing_persistent_on_the_gpu_but_what_is_gathered():
 FAMILIES = [{"dp_shard": 2}, {"tp": 2}, {"pp": 2}, {"dp_shard": 2, "tp": 2}, {"dp_shard": 2, "pp": 2}]
 
 
-@settings(deadline=None)
 @given(st.sampled_from(FAMILIES), st.sampled_from(["full", "lora", "qlora"]), st.integers(1, 3), st.integers(1, 8))
 def test_more_gpus_of_one_family_never_need_more_each(family, method, doublings, micro_batch_size):
     model = find_model("llama-3.1-8b", offline=True)
@@ -95,7 +94,6 @@ def test_more_gpus_of_one_family_never_need_more_each(family, method, doublings,
     assert more.peak_high_bytes <= few.peak_high_bytes
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([{}, *FAMILIES]),
     st.sampled_from(["none", "selective", "full"]),
@@ -125,7 +123,6 @@ odd_shapes = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(
     odd_shapes,
     st.sampled_from([{}, {"tp": 5}, {"pp": 3}, {"dp_shard": 7}, {"cp": 3}, {"pp": 2, "tp": 3, "dp_replicate": 2}]),

@@ -60,7 +60,7 @@ MIXED = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(layouts, options, st.sampled_from(["full", "lora", "qlora"]), st.booleans())
 def test_a_peak_among_many_is_the_peak_alone(layout, keys, method, tied):
     model = shape(num_hidden_layers=7, vocab_size=501, tie_word_embeddings=tied)

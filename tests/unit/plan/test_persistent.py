@@ -1,7 +1,7 @@
 """What ranks hold between steps: the rules of thumb, and where the truth differs from them."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model, known_models
@@ -93,7 +93,6 @@ def test_every_parameter_of_a_model_is_in_the_inventory_once(name):
     assert take_inventory(job(), model).elements == model.num_parameters
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_more_sharding_never_needs_more_weight_bytes(one, other):
     model, fewer, more = shape(), min(one, other), max(one, other)

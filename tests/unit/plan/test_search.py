@@ -215,7 +215,7 @@ recomputes = st.sampled_from(["none", "selective", "full"])
 methods = st.sampled_from(["full", "lora"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(layouts, recomputes, methods, st.integers(1, 32), st.integers(1, 32))
 def test_a_smaller_micro_batch_never_needs_more(layout, recompute, method, one, other):
     keys = {"gradient_checkpointing": recompute, "gradient_accumulation_steps": 2}
@@ -226,7 +226,7 @@ def test_a_smaller_micro_batch_never_needs_more(layout, recompute, method, one, 
     assert needs[0] <= needs[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 64), st.integers(2, 64), recomputes, methods)
 def test_more_ranks_of_one_sharding_never_need_more(one, other, recompute, method):
     needs = [
@@ -236,7 +236,7 @@ def test_more_ranks_of_one_sharding_never_need_more(one, other, recompute, metho
     assert needs[1] <= needs[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from([1, 2, 4]), st.floats(0.02, 3), st.floats(1, 4))
 def test_more_memory_never_turns_fits_into_does_not(gpus, gib, factor):
     cluster = parse_hardware(f"{gpus}x L4")
@@ -249,7 +249,7 @@ def test_more_memory_never_turns_fits_into_does_not(gpus, gib, factor):
     assert fits(gib) <= fits(gib * factor)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(1, 10**6),
     st.integers(1, 10**6),

@@ -107,7 +107,7 @@ seconds = st.floats(0.8, 1.25)
 balanced_stages = st.lists(st.builds(StageSeconds, seconds, seconds, st.floats(0.1, 0.4)), min_size=4, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(SCHEDULES), balanced_stages, st.integers(1, 80), st.floats(0.0, 0.2))
 def test_many_micro_batches_take_as_long_as_if_each_were_walked_through(schedule, stages, micros, send):
     quick = max(rank_ends(schedule, stages=tuple(stages), num_micro_batches=micros, send=send))

@@ -51,7 +51,7 @@ def ready_at(action: Action, done: dict[tuple[str, int, int], float], num_stages
     return done.get(("backward", action.stage + 1, action.micro))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(schedules, st.integers(2, 6), st.integers(1, 14))
 def test_no_order_gets_stuck_and_every_stage_sees_every_micro_batch_forward_and_backward_once(
     schedule: Schedule, ranks: int, micros: int
@@ -66,7 +66,7 @@ def test_no_order_gets_stuck_and_every_stage_sees_every_micro_batch_forward_and_
         assert set(seen) == every
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(schedules, st.integers(2, 6), st.integers(1, 14))
 def test_each_edge_passes_micro_batches_on_in_the_order_in_which_they_are_awaited(
     schedule: Schedule, ranks: int, micros: int
