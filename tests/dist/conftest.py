@@ -90,6 +90,9 @@ TOYS: dict[str, dict[str, Any]] = {
     "four key-value heads": {"num_key_value_heads": 4, "tied": True},
     "qwen2": {"family": "qwen2"},
     "qwen3": {"family": "qwen3", "head_dim": 16, "tied": True},
+    "gemma3": {"family": "gemma3_text", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, "tied": True},
+    "granite": {"family": "granite", "num_hidden_layers": 4, "embedding_multiplier": 3.0, "tied": True},
+    "phi3": {"family": "phi3", "num_hidden_layers": 4, "sliding_window": 8, "pad_token_id": 0},
 }
 
 

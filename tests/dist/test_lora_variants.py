@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from shardwise.methods.lora import peft_config
 from shardwise.spec.job import Job
@@ -175,15 +176,31 @@ def test_dora_moves_its_magnitudes(
 
 
 @pytest.mark.parametrize(
-    ("variant", "model"), [("all ends", "tied"), ("all ends", "untied"), ("head", "tied"), ("rslora", "untied")]
+    ("variant", "model", "cell"),
+    [
+        ("all ends", "tied", "fsdp(4)"),
+        ("all ends", "tied", "1f1b(2) x tp(2)"),
+        ("all ends", "untied", "fsdp(2) x tp(2)"),
+        ("head", "tied", "mp(2)"),
+        ("embedding", "tied", "tp(2)"),
+        ("rslora", "untied", "zero1(2) x tp(2)"),
+        ("matrices", "untied", "fsdp(2) x 1f1b(2)"),
+        ("whole modules", "tied", "tp(2)"),
+    ],
 )
-def test_a_saved_variant_loads_with_peft(
-    variant: str, model: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+def test_a_saved_variant_is_peft_s_in_names_and_shapes_and_loads_with_it(
+    variant: str, model: str, cell: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
 ) -> None:
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model, get_peft_model_state_dict
     from transformers import AutoModelForCausalLM
 
-    final, _, logits = _finish(_job(make_job, variant, model, max_steps=3), tmp_path, CELLS["fsdp(4)"])
+    job = _job(make_job, variant, model, max_steps=3)
+    final, _, logits = _finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
+    assert job.adapters is not None
+    fresh: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(models[model]), peft_config(job.adapters))
+    theirs = get_peft_model_state_dict(fresh, save_embedding_layers=False)
+    ours = load_file(final / "adapter_model.safetensors")
+    assert {name: weight.shape for name, weight in ours.items()} == {n: w.shape for n, w in theirs.items()}
     base: Any = AutoModelForCausalLM.from_pretrained(models[model])
     adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
     assert torch.allclose(adapted(PROBE).logits, logits, atol=1e-5)

@@ -58,6 +58,17 @@ def test_a_pipeline_trains_as_one_process_does(
     must_equal(single(method, model, "sgd"), ranks)
 
 
+@pytest.mark.parametrize("cell", ["1f1b(4), 4 micro-batches", "fsdp(2) x interleaved(2)"])
+@pytest.mark.parametrize("model", ["gemma3", "granite", "phi3"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_other_families_train_in_stages_as_one_process_does(
+    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = replace(CELLS[cell], optimizer="sgd")
+    ranks = train_cell(parity_job(make_job, method, model, "sgd"), tmp_path, chosen)
+    must_equal(single(method, model, "sgd"), ranks)
+
+
 def _nothing_to_train(run: RunDirectory, chosen: Execution) -> str:
     try:
         composed(run, chosen)

@@ -8,15 +8,18 @@ from pathlib import Path
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.catalog.probe import this_machine
-from shardwise.errors import InputError
+from shardwise.errors import InputError, Problem
 from shardwise.plan.drawing import timeline_of_plan
 from shardwise.plan.search import make_plan
 from shardwise.report.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job
+from shardwise.spec.job import Job, LayoutSpec
+from shardwise.spec.layout import Layout
+from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
 from shardwise.spec.run import write_json, write_text
+from shardwise.spec.support import misfit
 from shardwise.spec.timeline import Timeline
 
 
@@ -80,8 +83,33 @@ def request_for(job: Job | str | Path | None, overrides: Sequence[str | Override
 
 
 def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:
-    """The plan of a request on given hardware; `known` is the number of rows and their lengths, where known."""
+    """The plan of a request on given hardware; `known` is the number of rows and their lengths, where known.
+
+    Raises:
+        InputError: the question cannot be answered as asked.
+    """
     with request.blaming("model"):
         model = find_model(request.job.model)
     with request.placing():
-        return make_plan(request.job, model=model, cluster=cluster, num_rows=known[0], lengths=known[1])
+        made = make_plan(request.job, model=model, cluster=cluster, num_rows=known[0], lengths=known[1])
+    if made.best is None:
+        _refuse_misfit(request, model=model, cluster=cluster)
+    return made
+
+
+def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:
+    """A layout that the model cannot be cut into is a mistake in the job, and no question of memory.
+
+    Raises:
+        InputError: at the layout's place in the job.
+    """
+    stated = request.job.layout
+    if isinstance(stated, LayoutSpec):
+        layout = stated.to_layout()
+    elif stated in ("mp", "pp", "tp"):
+        layout = Layout.from_strategy(stated, world_size=cluster.num_gpus)
+    else:
+        return  # of the ways to spread that have a name, the others cut no model
+    reason = misfit(model, layout)
+    if reason is not None:
+        raise InputError(Problem(where=request.where("layout"), message=reason))

@@ -15,6 +15,10 @@ from torch import nn
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
 
+#: What some backbones do to embeddings before the first block, and the value that leaves alone the hidden states that
+#: stages behind the first are given in their place.
+_BEFORE_BLOCKS: dict[str, float] = {"embedding_multiplier": 1.0, "embedding_dropout": 0.0}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlace:
@@ -63,6 +67,10 @@ def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
             anatomy.blocks[index] = PassOn()
     if not place.is_first and not (place.is_last and anatomy.tied):
         setattr(anatomy.backbone, embedding, None)
+    if not place.is_first:
+        for name, nothing in _BEFORE_BLOCKS.items():
+            if hasattr(anatomy.backbone, name):
+                setattr(anatomy.backbone, name, nothing)
     if not place.is_last:
         setattr(anatomy.backbone, norm, PassOn())
         _remove(anatomy.model, anatomy.head)

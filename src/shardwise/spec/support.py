@@ -26,7 +26,30 @@ TRAINABLE: dict[str, tuple[str, ...]] = {
 }
 
 #: Families whose models are cut in stages: embedding, blocks and norm are all there is between tokens and head.
-STAGED_FAMILIES = ("llama", "qwen2", "qwen3")
+STAGED_FAMILIES = (
+    "arcee",
+    "cohere",
+    "cohere2",
+    "exaone4",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "granite",
+    "internlm3",
+    "llama",
+    "mistral",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "seed_oss",
+    "smollm3",
+    "starcoder2",
+)
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")

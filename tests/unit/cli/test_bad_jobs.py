@@ -158,3 +158,22 @@ def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path: Path, monkeypatc
     monkeypatch.setenv("SHARDWISE_DEBUG", "1")
     with pytest.raises(JobError):
         main(["plan", str(tmp_path / "absent.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("layout", "gpus", "says"),
+    [
+        ("{pp: 32}", 32, "32 pipeline stages for 22 layers; use pp of fewer"),
+        ("{pp: 16, schedule: interleaved}", 16, "32 pipeline stages for 22 layers"),
+        ("mp", 32, "32 pipeline stages for 22 layers"),
+        ("tp", 8, "tp = 8 does not divide the model's 32 attention heads and 4 key-value heads"),
+    ],
+)
+def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(
+    layout: str, gpus: int, says: str, shardwise: Shardwise, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"model: tinyllama-1.1b\ndata: {{num_rows: 100}}\nhardware: {gpus}x H100-SXM\nlayout: {layout}\n")
+    said = shardwise("plan", job)
+    assert said.code == 2
+    assert f"job.yaml:4: {says}" in said.err

@@ -7,7 +7,7 @@ import pytest
 from shardwise.catalog.models import read_model
 from shardwise.spec.job import job_from_data
 from shardwise.spec.layout import Execution, Layout
-from shardwise.spec.support import execution_refusals, refusal
+from shardwise.spec.support import STAGED_FAMILIES, execution_refusals, refusal
 
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
@@ -42,7 +42,8 @@ def test_what_is_not_trained_is_refused_with_the_nearest_that_is(layout: Layout,
 def test_a_family_that_is_not_cut_in_stages_is_refused_by_name() -> None:
     said = refusal(method="full", layout=Layout(pp=2), model=FALCON)
     assert said is not None
-    assert said.startswith("falcon is not cut in pipeline stages by this version, which does llama, qwen2, qwen3")
+    assert said.startswith("falcon is not cut in pipeline stages by this version, which does arcee, ")
+    assert all(f" {family}" in said for family in STAGED_FAMILIES)
     assert refusal(method="full", layout=Layout(dp_shard=2), model=FALCON) is None
 
 
