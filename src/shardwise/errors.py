@@ -10,6 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_PROBLEMS_LISTED = 20
+_QUOTED_LETTERS = 80
+
+
+def quoted(value: object) -> str:
+    """A stranger's value as a message shows it: on one line, and short, so that what to do about it stays in sight."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED_LETTERS else f"{text[: _QUOTED_LETTERS - 3]}..."
 
 
 @dataclass(frozen=True, kw_only=True)

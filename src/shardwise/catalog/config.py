@@ -15,12 +15,12 @@ from shardwise.catalog.blocks import Dimensions
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
 from shardwise.catalog.family import LOGIT_TRANSFORMS, Family
 from shardwise.catalog.placing import blocks_of, windowed_layers
-from shardwise.errors import ModelError, Problem
+from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.model import ModelShape
 
 MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
-_MAX_LAYERS = 10_000
+_MAX_LAYERS = 1_000
 
 #: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
 _CODE_KEYS = ("custom_pipelines", "trust_remote_code")
@@ -96,7 +96,7 @@ def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
     part: Any = data.get("text_config")
     if not isinstance(part, dict):
         raise ModelError(
-            Problem(where=file, message=f"text_config is {part!r}; expected the keys of the language model")
+            Problem(where=file, message=f"text_config is {quoted(part)}; expected the keys of the language model")
         )
     shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in data}
     return {"model_type": kind, **shared, **cast(dict[str, Any], part)}
@@ -109,7 +109,9 @@ def _family(data: dict[str, Any], *, file: str) -> Family:
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(sorted({*FAMILIES, *TEXT_PARTS}))
         code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
-        raise ModelError(Problem(where=file, message=f"model_type {kind!r} is not known{code}; known are {known}"))
+        raise ModelError(
+            Problem(where=file, message=f"model_type {quoted(kind)} is not known{code}; known are {known}")
+        )
     return FAMILIES[kind]
 
 
@@ -137,7 +139,7 @@ class _Config:
     def whole(self, key: str, *, most: int = _LARGEST) -> int:
         found = self.value(key)
         if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= most:
-            raise self.error(f"{self.name(key)} is {found!r}; expected a whole number from 1 to {most}")
+            raise self.error(f"{self.name(key)} is {quoted(found)}; expected a whole number from 1 to {most}")
         return found
 
     def optional_whole(self, key: str) -> int | None:
@@ -153,19 +155,19 @@ class _Config:
         if found is None:
             return None
         if not isinstance(found, list) or not all(type(index) is int for index in cast(list[Any], found)):
-            raise self.error(f"{self.name(key)} is {found!r}; expected a list of whole numbers")
+            raise self.error(f"{self.name(key)} is {quoted(found)}; expected a list of whole numbers")
         return tuple(cast(list[int], found))
 
     def flag(self, key: str) -> bool:
         found = self.value(key)
         if not isinstance(found, bool):
-            raise self.error(f"{self.name(key)} is {found!r}; expected true or false")
+            raise self.error(f"{self.name(key)} is {quoted(found)}; expected true or false")
         return found
 
     def word(self, key: str, *, choices: tuple[str, ...]) -> str:
         found = self.value(key)
         if found not in choices:
-            raise self.error(f"{self.name(key)} is {found!r}; expected one of {', '.join(choices)}")
+            raise self.error(f"{self.name(key)} is {quoted(found)}; expected one of {', '.join(choices)}")
         return found
 
 
@@ -259,7 +261,7 @@ def _windowed(config: _Config, d: Dimensions) -> int | None:
     if key is not None and key in config.data and not config.data.get("layer_types"):
         every = config.data[key]
         if type(every) is not int or every < 1:
-            raise config.error(f"{key} is {every!r}; expected a whole number from 1")
+            raise config.error(f"{key} is {quoted(every)}; expected a whole number from 1")
     return windowed_layers(config.data.get("layer_types"), every=every, layers=d.layers)
 
 
@@ -272,5 +274,5 @@ def _window(config: _Config, d: Dimensions) -> int | None:
 def _storage_type(config: _Config) -> str:
     found = config.data.get("dtype") or config.data.get("torch_dtype") or "float32"
     if found not in _STORAGE_TYPES:
-        raise config.error(f"dtype is {found!r}; expected one of {', '.join(_STORAGE_TYPES)}")
+        raise config.error(f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}")
     return found

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from shardwise.catalog.processors import cpu_cluster
-from shardwise.errors import HardwareError
+from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node
 from shardwise.units import MIB
 
@@ -129,7 +129,9 @@ def find_gpu(name: str) -> KnownGpu:
     for known in known_gpus().values():
         if wanted in known.names:
             return known
-    raise HardwareError(f"hardware names the GPU {name.strip()!r}, which is not in the catalogue{_nearest(wanted)}")
+    raise HardwareError(
+        f"hardware names the GPU {quoted(name.strip())}, which is not in the catalogue{_nearest(wanted)}"
+    )
 
 
 def _nearest(wanted: str) -> str:
@@ -152,14 +154,16 @@ def parse_hardware(text: str) -> Cluster:
     match = _HARDWARE.fullmatch(text.strip())
     if match is None:
         raise HardwareError(
-            f"hardware is {text!r}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada' or '2 x 8x H100-SXM', "
-            "or cpu:N"
+            f"hardware is {quoted(text)}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada' or "
+            "'2 x 8x H100-SXM', or cpu:N"
         )
     counts = [_count(n, text) for n in match.group("first", "second") if n]
     num_nodes, num_gpus = (counts[0], counts[1]) if len(counts) == 2 else (1, counts[0] if counts else 1)
     known = find_gpu(match.group("name"))
     if num_nodes * num_gpus > MAX_GPUS:
-        raise HardwareError(f"hardware is {text!r}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for")
+        raise HardwareError(
+            f"hardware is {quoted(text)}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for"
+        )
     return cluster_of(known, num_gpus=num_gpus, num_nodes=num_nodes)
 
 
@@ -172,12 +176,14 @@ def cluster_of(known: KnownGpu, *, num_gpus: int, num_nodes: int = 1) -> Cluster
 def _cpu_count(digits: str, text: str) -> int:
     count = _count(digits, text)
     if count > MAX_CPU_PROCESSES:
-        raise HardwareError(f"hardware is {text!r}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for")
+        raise HardwareError(f"hardware is {quoted(text)}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for")
     return count
 
 
 def _count(digits: str, text: str) -> int:
     count = int(digits[:9])
     if count < 1 or len(digits) > 9:
-        raise HardwareError(f"hardware is {text!r}; a number of nodes, GPUs or processes is at least 1 and below 10^9")
+        raise HardwareError(
+            f"hardware is {quoted(text)}; a number of nodes, GPUs or processes is at least 1 and below 10^9"
+        )
     return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from shardwise.errors import UnsupportedError
+from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.tensors import Cut, Tensor
 from shardwise.spec.flops import HEAD_NAMES, is_copied
 from shardwise.spec.job import LoraSpec
@@ -100,6 +100,6 @@ def check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:
         return
     names = dict.fromkeys(m.name.rpartition(".")[2] for k in model.kinds for m in k.matrices if m.adaptable)
     raise UnsupportedError(
-        f"lora.target_modules is {lora.target_modules!r}, which names no matrix of this model; it has "
+        f"lora.target_modules is {quoted(lora.target_modules)}, which names no matrix of this model; it has "
         f"{', '.join(names)}"
     )

@@ -78,10 +78,16 @@ class Bounds:
             if alike not in self._works:
                 work = work_on(self._question, cluster, base)
                 self._works[alike] = (work, at_mean_length(self._question, work))
-            sizes = micro_batch_sizes(self._question.job, layout)
-            rungs = (self._rung(base, size, alike) for size in sizes)
+            rungs = (self._rung(base, size, alike) for size in self._sizes(cluster, layout, alike))
             self._ladders[key] = tuple(sorted(rungs, key=lambda rung: (rung.seconds, rung.size)))
         return self._ladders[key]
+
+    def _sizes(self, cluster: Cluster, layout: Layout, alike: int) -> list[int]:
+        """Those that all GPUs together have room for, and the smallest: of huge batches, few."""
+        smallest, *others = micro_batch_sizes(self._question.job, layout)
+        work = self._works[alike][0]
+        of_one = work.tokens * work.saved * (work.model.num_layers - 1)
+        return [smallest, *(size for size in others if size * of_one <= cluster.num_gpus * cluster.gpu.memory_bytes)]
 
     def _rung(self, base: Execution, size: int, alike: int) -> Rung:
         execution = sized(base, self._question.job, self._question.model, size)

@@ -37,6 +37,12 @@ SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bu
 #: cost a second product with the head.
 FULL_LOGITS_BYTES = 64 * MIB
 
+#: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
+_EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
+
+#: GPUs of the largest node there is. Of more, in a node or in nodes, not every number is looked at.
+_LARGEST_NODE = 72
+
 #: What dp_shard may shard, as fields of a layout. Keeping gathered weights is ZeRO-2 by another name.
 _SHARDINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -157,16 +163,26 @@ def _stated(job: Job, model: ModelShape, cluster: Cluster) -> Choice:
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
     """The cluster, and before it smaller ones where a goal asks for fewer GPUs, the smallest first.
 
-    `fewest-gpus` looks at every number of GPUs in a node, and then of nodes; `cheapest` at powers of two of nodes.
+    `fewest-gpus` looks at the numbers of GPUs in a node and then of nodes, beyond `_LARGEST_NODE` an eighth apart;
+    `cheapest` at powers of two of nodes.
     """
     whole = isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu"
     if job.goal != "fastest" and not whole:
         inside, nodes = cluster.node.num_gpus, cluster.num_nodes
-        for count in range(1, inside if nodes == 1 else inside + 1):
+        for count in _numbers(inside if nodes == 1 else inside + 1):
             yield replace(cluster, node=replace(cluster.node, num_gpus=count), num_nodes=1, network=None)
-        counts = range(2, nodes) if job.goal == "fewest-gpus" else _powers(nodes)
+        counts = _numbers(nodes)[1:] if job.goal == "fewest-gpus" else _powers(nodes)
         yield from (replace(cluster, num_nodes=count) for count in counts)
     yield cluster
+
+
+def _numbers(most: int) -> list[int]:
+    """1, 2, 3, ... below `most`: every one that a node can have, and beyond those that are an eighth apart."""
+    found, number = [], 1
+    while number < most:
+        found.append(number)
+        number += 1 if number < _LARGEST_NODE else number // 8
+    return found
 
 
 def _powers(most: int) -> list[int]:
@@ -229,7 +245,8 @@ def _loss(job: Job, model: ModelShape, base: Execution, micro_batch_size: int) -
 def micro_batch_sizes(job: Job, layout: Layout) -> tuple[int, ...]:
     """The sizes worth considering, in growing order: for each number of forwards per step, the smallest that does.
 
-    A larger one with as many forwards computes the same sequences and more padding, in more memory.
+    A larger one with as many forwards computes the same sequences and more padding, in more memory. Beyond
+    `_EVERY_SIZE` sequences, sizes closer than `_SIZE_STEP` to one another are passed over: their times differ by less.
     """
     if job.train.micro_batch_size != "auto":
         return (job.train.micro_batch_size,)
@@ -241,5 +258,8 @@ def micro_batch_sizes(job: Job, layout: Layout) -> tuple[int, ...]:
 @cache
 def _sizes(share: int) -> tuple[int, ...]:
     root = isqrt(share) + 1
-    counts = {*range(1, root + 1), *(-(-share // size) for size in range(1, root + 1))}
+    counts = {-(-share // size) for size in range(1, min(root, _EVERY_SIZE) + 1)}
+    step, count = 0.0 if root <= _EVERY_SIZE else _SIZE_STEP, min(counts)
+    while count > 1:
+        counts.add(count := count - max(1, int(count * step)))
     return tuple(sorted({-(-share // count) for count in counts}))

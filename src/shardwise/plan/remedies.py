@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import layouts
-from shardwise.plan.explorer import Explorer
+from shardwise.plan.choices import bases, layouts, micro_batch_sizes, sized
 from shardwise.plan.inventory import take_inventory
+from shardwise.plan.peaks import Peaks
 from shardwise.plan.question import Question
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.layout import Layout
 
 _SHORTEST_LENGTH = 64
 _MOST_GPUS_ADVISED = 1024
@@ -40,24 +41,37 @@ def _with_adapters(question: Question) -> Question | None:
         return None
 
 
-def fits(question: Question, *, pipelines: bool = True) -> bool:
-    """Whether any execution that is considered fits.
+def fits(question: Question) -> bool:
+    """Whether any of the leanest executions fits; where none of them does, hardly another one will."""
+    job, model, cluster = question.job, question.model, question.cluster
+    peaks = Peaks(question.longest, model=model, cluster=cluster, inventory=question.inventory)
+    return any(
+        peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
+        for choice in layouts(job, model, cluster)
+        if choice.reason is None and (job.layout != "auto" or _is_lean(choice.layout))
+        for base in bases(job, model, choice)
+        if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
+        for size in _extremes(micro_batch_sizes(job, choice.layout))
+    )
 
-    Args:
-        question: whose.
-        pipelines: whether they are considered; on many GPUs they are most of what there is.
-    """
-    explorer = Explorer(question)
-    choices = (one for one in layouts(question.job, question.model, question.cluster) if one.reason is None)
-    open_ones = (one for one in choices if pipelines or one.layout.pp == 1)
-    return explorer.fits(group for one in open_ones for group in explorer.groups(one))
+
+def _is_lean(layout: Layout) -> bool:
+    """Whether it shards whatever it can, and keeps one micro-batch of it."""
+    whole = layout.dp_replicate > 1 or not layout.reshard_after_forward
+    return not whole and (layout.pp == 1 or layout.schedule == "sequential")
+
+
+def _extremes(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The smallest micro-batch, and the largest, which needs no accumulation: where neither fits, none does."""
+    return sizes[:1] if len(sizes) == 1 else (sizes[0], sizes[-1])
 
 
 def _longest_thatfits(question: Question) -> int | None:
     """The longest sequence that fits, in steps of the shortest one considered."""
     low, high = 0, question.length // _SHORTEST_LENGTH
     while high - low > 1:
-        middle = (low + high) // 2
+        # The first guesses are short: a stated length may be of any size.
+        middle = min((low + high) // 2, 16 * low + 1)
         enough = fits(replace(question, length=middle * _SHORTEST_LENGTH))
         low, high = (middle, high) if enough else (low, middle)
     return low * _SHORTEST_LENGTH or None
@@ -68,11 +82,14 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or question.job.layout != "auto":
         return None
+    doubled: list[Cluster] = []
     while cluster.num_gpus * 2 <= _MOST_GPUS_ADVISED:
         if cluster.num_nodes == 1 and cluster.node.num_gpus * 2 <= 8:
             cluster = replace(cluster, node=replace(cluster.node, num_gpus=cluster.node.num_gpus * 2))
         else:
             cluster = replace(cluster, num_nodes=cluster.num_nodes * 2, network=cluster.network or cluster.node.link)
-        if fits(replace(question, cluster=cluster), pipelines=False):
-            return cluster
-    return None
+        doubled.append(cluster)
+    # What does not fit on the most GPUs fits on no fewer of them.
+    if not doubled or not fits(replace(question, cluster=doubled[-1])):
+        return None
+    return next(one for one in doubled if fits(replace(question, cluster=one)))

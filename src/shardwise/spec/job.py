@@ -162,7 +162,7 @@ class TrainSpec(_Spec):
     """
 
     global_batch_size: Whole = 8
-    num_train_epochs: Positive = 1.0
+    num_train_epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     max_steps: Whole | None = None
     learning_rate: Positive = 2e-4
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"

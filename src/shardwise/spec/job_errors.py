@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from shardwise.errors import Problem
+from shardwise.errors import Problem, quoted
 from shardwise.spec.located import Located
 
 Key = tuple[str | int, ...]
@@ -81,32 +81,32 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
     context: dict[str, Any] = detail.get("ctx") or {}
     match detail["type"]:
         case "extra_forbidden":
-            return f"unknown key {key!r}{_nearest_key(root, path)}"
+            return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
         case "missing":
-            return f"the key {key!r} is missing{_hint(key)}"
+            return f"the key {quoted(key)} is missing{_hint(key)}"
         case "value_error":
             sentence = str(context.get("error", detail["msg"]))
             return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
         case "literal_error":
             expected = str(context["expected"]).replace("'", "")
-            return f"{key} is {found!r}; expected {expected}{_nearest_value(found, expected)}"
+            return f"{key} is {quoted(found)}; expected {expected}{_nearest_value(found, expected)}"
         case "int_type" | "int_from_float" | "float_type" | "finite_number":
             kind = "a whole number" if detail["type"].startswith("int") else "a number"
-            quoted = " without quotes" if isinstance(found, str) and _is_number(found) else ""
-            return f"{key} is {found!r}; expected {kind}{quoted}"
+            bare = " without quotes" if isinstance(found, str) and _is_number(found) else ""
+            return f"{key} is {quoted(found)}; expected {kind}{bare}"
         case "bool_type":
-            return f"{key} is {found!r}; expected true or false"
+            return f"{key} is {quoted(found)}; expected true or false"
         case "string_type":
-            return f"{key} is {found!r}; expected text"
+            return f"{key} is {quoted(found)}; expected text"
         case "list_type":
-            return f"{key} is {found!r}; expected a list"
+            return f"{key} is {quoted(found)}; expected a list"
         case "string_pattern_mismatch":
-            return f"{key} is {found!r}; expected text without a null character"
+            return f"{key} is {quoted(found)}; expected text without a null character"
         case "model_type" | "model_attributes_type":
-            return f"{key} is {found!r}; expected keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
+            return f"{key} is {quoted(found)}; expected keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
         case _:
             message = str(detail["msg"]).removeprefix("Input should be ").removeprefix("Value should be ")
-            return f"{key} is {found!r}; expected {message}"
+            return f"{key} is {quoted(found)}; expected {message}"
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from shardwise.errors import JobError, Problem
+from shardwise.errors import JobError, Problem, quoted
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
@@ -109,7 +109,7 @@ class _Reader:
                 continue
             key = str(key_node.value)
             if key in seen:
-                self._refuse(line, f"the key {key!r} stands twice (first on line {seen[key]}); remove one")
+                self._refuse(line, f"the key {quoted(key)} stands twice (first on line {seen[key]}); remove one")
                 continue
             seen[key] = line
             self.lines[(*path, key)] = line
@@ -127,7 +127,7 @@ class _Reader:
         try:
             return self.yaml.constructor.construct_object(node, deep=True)
         except (ValueError, TypeError) as error:
-            return self._refuse(line, f"{node.value!r} is not a value: {error}")
+            return self._refuse(line, f"{quoted(node.value)} is not a value: {error}")
 
     def _refuse(self, line: int, message: str) -> None:
         self.problems.append(Problem(where=f"{self.file}:{line}", message=message))

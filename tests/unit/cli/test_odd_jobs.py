@@ -1,0 +1,90 @@
+"""1,000 odd configurations and jobs through the command line: a plan or a sentence, at once, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.conftest import Said, Shardwise
+from tests.unit.cli.odd import odd_case
+from tests.unit.cli.plan_json import flaws
+
+NUM_CASES, NUM_QUICK = 1000, 200
+CASES = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK else []) for seed in range(NUM_CASES)]
+#: Of the processor's time, for each; on a core shared with others the best of three counts.
+MOST_SECONDS = 1.0
+#: What a sentence for people never holds.
+PYTHON = re.compile(r"Traceback|<class|object at 0x|\bError\(|\bdict\b|NoneType|\[type=")
+
+
+def _asked(shardwise: Shardwise, seed: int) -> tuple[Said, float]:
+    case = odd_case(seed)
+    Path("config.json").write_bytes(case.config)
+    Path("job.yaml").write_text(json.dumps(case.job).replace("NaN", ".nan").replace("Infinity", ".inf"))
+    began = time.process_time()
+    said = shardwise("plan", "job.yaml", *case.shown)
+    return said, time.process_time() - began
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_an_odd_job_is_answered_or_refused_in_a_sentence(
+    shardwise: Shardwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    said, seconds = _asked(shardwise, seed)
+    if said.code == 2:
+        _is_a_sentence(said)
+    else:
+        assert said.code in (0, 1), said.err
+        assert said.err == ""
+        if odd_case(seed).shown == ("--json",):
+            _is_a_plan(json.loads(said.out, parse_constant=_not_json), code=said.code)
+    for _ in range(2):
+        if seconds >= MOST_SECONDS:
+            seconds = min(seconds, _asked(shardwise, seed)[1])
+    assert seconds < MOST_SECONDS
+
+
+def _is_a_sentence(said: Said) -> None:
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert lines
+    for line in lines:
+        assert re.match(r"error: \S.{20,}", line), line
+        assert not PYTHON.search(line), line
+        assert len(line) < 2000, line
+
+
+def _is_a_plan(plan: dict[str, Any], *, code: int) -> None:
+    assert flaws(plan) == []
+    assert (plan["chosen"] is None) == (code == 1)
+    fitting = [candidate["fits"] for candidate in plan["candidates"]]
+    assert any(fitting) == (code == 0)
+    assert fitting == sorted(fitting, reverse=True)
+    assert bool(plan["candidates"] or plan["rejected"])
+    for candidate in plan["candidates"]:
+        memory = candidate["memory"]
+        assert memory["peak_low_bytes"] <= memory["peak_bytes"] <= memory["peak_high_bytes"]
+        assert candidate["fits"] == (memory["peak_high_bytes"] <= memory["capacity_bytes"])
+        for rank in memory["ranks"]:
+            assert sum(rank["parts"].values()) == rank["peak_bytes"] <= memory["peak_bytes"]
+        assert candidate["time"]["compute_utilization"] <= candidate["time"]["gpu_utilization"]
+
+
+def _not_json(constant: str) -> Any:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_the_cases_are_of_every_kind(tmp_path: Path) -> None:
+    """A generator whose every case is refused proves little: by far not all are broken."""
+    cases = [odd_case(seed) for seed in range(NUM_CASES)]
+    assert len({(case.config, str(case.job)) for case in cases}) == NUM_CASES
+    assert {str(case.job.get("method")) for case in cases} >= {"full", "lora", "qlora"}
+    assert {case.shown for case in cases} == {("--json",), (), ("--timeline",), ("--html", "page.html")}
