@@ -178,7 +178,8 @@ def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
 
 def _numbers(most: int) -> list[int]:
     """1, 2, 3, ... below `most`: every one that a node can have, and beyond those that are an eighth apart."""
-    found, number = [], 1
+    found: list[int] = []
+    number = 1
     while number < most:
         found.append(number)
         number += 1 if number < _LARGEST_NODE else number // 8
