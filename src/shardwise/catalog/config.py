@@ -155,7 +155,7 @@ class _Config:
         if found is None:
             return None
         if not isinstance(found, list) or not all(type(index) is int for index in cast(list[Any], found)):
-            raise self.error(f"{self.name(key)} is {quoted(found)}; expected a list of whole numbers")
+            raise self.error(f"{self.name(key)} is {quoted(cast(object, found))}; expected a list of whole numbers")
         return tuple(cast(list[int], found))
 
     def flag(self, key: str) -> bool:

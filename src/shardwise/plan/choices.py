@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.errors import UnsupportedError
 from shardwise.plan.types import TYPES
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job, LayoutSpec
+from shardwise.spec.job import Goal, Job, LayoutSpec
 from shardwise.spec.layout import (
     STRATEGIES,
     Attention,
@@ -40,8 +40,9 @@ FULL_LOGITS_BYTES = 64 * MIB
 #: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
 _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
 
-#: GPUs of the largest node there is. Of more, in a node or in nodes, not every number is looked at.
-_LARGEST_NODE = 72
+#: Up to so many GPUs of a node, or nodes, every number is looked at where a goal asks for fewer; beyond, not every one.
+#: 72 is the largest node there is.
+_EVERY_NUMBER: dict[Goal, int] = {"fewest-gpus": 72, "cheapest": 16}
 
 #: What dp_shard may shard, as fields of a layout. Keeping gathered weights is ZeRO-2 by another name.
 _SHARDINGS: tuple[dict[str, Any], ...] = (
@@ -163,26 +164,27 @@ def _stated(job: Job, model: ModelShape, cluster: Cluster) -> Choice:
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
     """The cluster, and before it smaller ones where a goal asks for fewer GPUs, the smallest first.
 
-    `fewest-gpus` looks at the numbers of GPUs in a node and then of nodes, beyond `_LARGEST_NODE` an eighth apart;
+    `fewest-gpus` looks at the numbers of GPUs in a node and then of nodes, beyond `_EVERY_NUMBER` an eighth apart;
     `cheapest` at powers of two of nodes.
     """
     whole = isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu"
     if job.goal != "fastest" and not whole:
         inside, nodes = cluster.node.num_gpus, cluster.num_nodes
-        for count in _numbers(inside if nodes == 1 else inside + 1):
+        every = _EVERY_NUMBER[job.goal]
+        for count in _numbers(inside if nodes == 1 else inside + 1, every=every):
             yield replace(cluster, node=replace(cluster.node, num_gpus=count), num_nodes=1, network=None)
-        counts = _numbers(nodes)[1:] if job.goal == "fewest-gpus" else _powers(nodes)
+        counts = _numbers(nodes, every=every)[1:] if job.goal == "fewest-gpus" else _powers(nodes)
         yield from (replace(cluster, num_nodes=count) for count in counts)
     yield cluster
 
 
-def _numbers(most: int) -> list[int]:
-    """1, 2, 3, ... below `most`: every one that a node can have, and beyond those that are an eighth apart."""
+def _numbers(most: int, *, every: int) -> list[int]:
+    """1, 2, 3, ... below `most`; those beyond `every` are an eighth apart."""
     found: list[int] = []
     number = 1
     while number < most:
         found.append(number)
-        number += 1 if number < _LARGEST_NODE else number // 8
+        number += 1 if number < every else number // 8
     return found
 
 
