@@ -80,8 +80,11 @@ def page() -> str:
         "- Whole models: every causal language model of transformers whose embedding, blocks and head are found,",
         "  without experts.",
         f"- Precisions: {', '.join(PRECISIONS)}. Optimizers: {', '.join(OPTIMIZERS)}. Offload: {', '.join(OFFLOADS)}.",
-        "- QLoRA, mixtures of experts, fp16, 8-bit AdamW, Adafactor and offload are planned where they are asked for,",
-        "  and not trained.",
+        "- Offload (`optimizer`: its states, with copies of the weights that it steps; `parameters`, or `all`:",
+        "  weights, gradients and optimizer states) goes with every cell, (CPU) in `tests/dist/test_offload.py`;",
+        "  `parameters` not with `zero1` and `zero_bubble`. What it saves a GPU is forecast, not yet measured on one.",
+        "- QLoRA, mixtures of experts, fp16, 8-bit AdamW and Adafactor are planned where they are asked for, and not",
+        "  trained.",
         "",
     ]
     return "\n".join(lines)

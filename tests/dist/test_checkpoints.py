@@ -64,7 +64,7 @@ def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> None:
     assert (ended.steps, ended.signal) == (stop_after, 15)
 
 
-def _resume(run: RunDirectory, chosen: Execution) -> tuple[int, Trained]:
+def resume(run: RunDirectory, chosen: Execution) -> tuple[int, Trained]:
     built = composed(run, chosen)
     start = built.checkpoints.restore()
     built.schedule.last_epoch = start - 1
@@ -73,7 +73,7 @@ def _resume(run: RunDirectory, chosen: Execution) -> tuple[int, Trained]:
     return start, outcome(run, built)
 
 
-def _interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
+def interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
     run_world(chosen.layout.world_size, _until, run, chosen, after)
 
 
@@ -86,8 +86,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     size = chosen.layout.world_size
     uninterrupted = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
     run = prepare_cell(job, tmp_path / "stopped")
-    _interrupt(run, chosen, after=7)
-    for whole, (start, resumed) in zip(uninterrupted, run_world(size, _resume, run, chosen), strict=True):
+    interrupt(run, chosen, after=7)
+    for whole, (start, resumed) in zip(uninterrupted, run_world(size, resume, run, chosen), strict=True):
         assert start == 7
         assert [loss.hex() for loss in resumed.series("loss")] == [loss.hex() for loss in whole.series("loss")]
         assert resumed.series("learning_rate") == whole.series("learning_rate")
@@ -121,8 +121,8 @@ def test_a_checkpoint_loads_under_another_layout(
     job = make_job("tied")
     whole = run_world(1, train_rank, prepare_cell(job, tmp_path / "whole"), LAYOUTS["single"])[0]
     run = prepare_cell(job, tmp_path / "moved")
-    _interrupt(run, LAYOUTS[before], after=9)
-    start, resumed = run_world(LAYOUTS[after].layout.world_size, _resume, run, LAYOUTS[after])[0]
+    interrupt(run, LAYOUTS[before], after=9)
+    start, resumed = run_world(LAYOUTS[after].layout.world_size, resume, run, LAYOUTS[after])[0]
     assert start == 9
     assert relative(whole.series("loss"), resumed.series("loss")) <= 1e-5
 

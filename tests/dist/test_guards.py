@@ -203,7 +203,6 @@ def _refused(run: RunDirectory, chosen: Execution) -> str:
     [
         (execution(precision="fp16"), "use mixed or bf16"),
         (execution(optimizer="adafactor"), "use adamw or sgd"),
-        (execution(offload="all"), "use none"),
     ],
 )
 def test_what_is_not_trained_is_refused_before_anything_loads(

@@ -15,7 +15,7 @@ from shardwise.models.load import local_window
 from shardwise.parallel import zero
 from shardwise.parallel.mesh import World, join_world
 from shardwise.parallel.ownership import local_part
-from shardwise.parallel.zero import exchange_rows, stepped
+from shardwise.parallel.zero import Windows, exchange_rows
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
@@ -50,10 +50,10 @@ def _exchanged(layout: Layout, bucket_bytes: int) -> list[bool]:
     zero.BUCKET_BYTES = bucket_bytes
     world = join_world(layout)
     truths = _of(_tensors(), world)
-    wholes = [torch.zeros_like(truth) for truth in truths]
-    windows = stepped([(str(i), nn.Parameter(whole)) for i, whole in enumerate(wholes)], world=world)
+    named = [(str(i), nn.Parameter(torch.zeros_like(truth))) for i, truth in enumerate(truths)]
+    windows = Windows(named, world.mesh["dp_shard", "tp"])
     with torch.no_grad():
-        for window, whole, truth in zip(windows.parameters, windows.wholes, truths, strict=True):
+        for (_, window), (_, whole), truth in zip(windows.named, named, truths, strict=True):
             assert isinstance(window, DTensor)
             assert window.shape == whole.shape
             offsets, lengths = local_window(window)
@@ -61,10 +61,8 @@ def _exchanged(layout: Layout, bucket_bytes: int) -> list[bool]:
             rows = everything[tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))]
             window.to_local().copy_(rows)
             assert int(local_part(whole).count_nonzero()) == rows.numel(), "a window is a view of the whole weight"
-    exchange_rows([local_part(whole) for whole in windows.wholes], axis=world.mesh["dp_shard"])
-    return [
-        torch.equal(local_part(whole), local_part(truth)) for whole, truth in zip(windows.wholes, truths, strict=True)
-    ]
+    exchange_rows([local_part(whole) for _, whole in named], axis=world.mesh["dp_shard"])
+    return [torch.equal(local_part(whole), local_part(truth)) for (_, whole), truth in zip(named, truths, strict=True)]
 
 
 @pytest.mark.parametrize(

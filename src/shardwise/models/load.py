@@ -137,6 +137,7 @@ def materialise(
     *,
     weights: Weights,
     device: torch.device,
+    buffer_device: torch.device | None = None,
     initialise: Callable[[str, tuple[int, ...]], torch.Tensor | None],
     elsewhere: Iterable[str] = (),
     kin: Kin | None = None,
@@ -146,7 +147,8 @@ def materialise(
     Args:
         model: parameters on the meta device, plain or sharded (DTensor).
         weights: the folder to read from.
-        device: where the values go.
+        device: where the values go; each rank's own part, and nothing else.
+        buffer_device: where buffers go, if not there too.
         initialise: (parameter name, global shape) -> the whole initial value of a parameter that the folder does not
             have (adapters), or None for one that it must have.
         elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
@@ -173,7 +175,7 @@ def materialise(
         )
     for module in model.modules():
         for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else buffer.to(device)
+            module._buffers[name] = None if buffer is None else buffer.to(buffer_device or device)
 
 
 Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]
@@ -236,14 +238,11 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
 def _fill(place: _Place, *, device: torch.device, read: Read) -> None:
     old = place.parameter
     offsets, lengths = local_window(old)
-    local = torch.empty(lengths, dtype=old.dtype, device=device)
+    # Not DTensor.from_local, which moves the local part to the mesh's device: it may belong in the host's memory.
+    value = torch.empty_like(old.detach(), device=device)
+    local = value.to_local() if isinstance(value, DTensor) else value
     if local.numel():
         local.copy_(read(offsets, lengths))
-    value: torch.Tensor = local
-    if isinstance(old, DTensor):
-        value = DTensor.from_local(
-            local, old.device_mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride()
-        )
     new = nn.Parameter(value, requires_grad=old.requires_grad)
     for module, attribute in place.holders:
         module._parameters[attribute] = new

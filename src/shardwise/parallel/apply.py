@@ -63,7 +63,6 @@ def parallelize(
         compute_dtype: type in which sharded weights are gathered and activations travel between stages.
         materialise: gives the (by then sharded) parameters their values.
     """
-    layout = execution.layout
     for stage in stages:
         # Slice first: what follows works on what a rank has of each matrix.
         if stage.parts is not None:
@@ -78,14 +77,23 @@ def parallelize(
                 block.compile()
 
         # Shard on the meta device, so that no rank ever holds more than its own slices ...
-        if layout.weight_shards > 1:
-            apply_sharding(stage.root, blocks=stage.blocks, mesh=world.mesh, layout=layout, compute_dtype=compute_dtype)
+        if execution.gathers_weights:
+            apply_sharding(
+                stage.root,
+                blocks=stage.blocks,
+                mesh=world.mesh,
+                layout=execution.layout,
+                compute_dtype=compute_dtype,
+                on_host=execution.parameters_on_host,
+            )
 
     # ... which are read here.
     materialise()
 
     # What backward leaves undone is composed of live parameters.
-    finish = _finish(stages, world=world)
+    buckets = execution.layout.fills_buckets and not execution.gathers_weights
+    divisor = world.layout.data_world_size if execution.gathers_weights or buckets else 1
+    finish = _finish(stages, world=world, replicates=not (execution.gathers_weights or buckets))
     if world.pipes is not None:
         return Pipeline(
             stages={stage.index: stage.root for stage in stages},
@@ -93,30 +101,24 @@ def parallelize(
             world=world,
             width=stages[0].width,
             dtype=compute_dtype,
-            gradient_divisor=_divisor(world),
+            gradient_divisor=divisor,
             finish=finish,
         )
 
     # Replicate last: buckets are made of real gradients. (ZeRO-1 is this, with an optimizer that steps windows.)
     (stage,) = stages
     root = stage.root
-    if world.layout.fills_buckets:
+    if buckets:
         root = apply_replication(root, group=world.data_group, device=world.device)
-    return WholeModel(module=root, world=world, gradient_divisor=_divisor(world), finish=finish)
+    return WholeModel(module=root, world=world, gradient_divisor=divisor, finish=finish)
 
 
-def _divisor(world: World) -> int:
-    """What DDP or FSDP divide gradients by when they add them up."""
-    divides = world.layout.weight_shards > 1 or world.layout.fills_buckets
-    return world.layout.data_world_size if divides else 1
-
-
-def _finish(stages: Sequence[Stage], *, world: World) -> Finish:
+def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:
+    """What is left to do after backward; `replicates` where neither DDP nor FSDP adds replicas up."""
     named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
-    replicated = world.layout.weight_shards == 1 and world.layout.data_world_size > 1
     return Finish(
         trained=tuple(p for _, _, p in named),
         tied=tuple(p for stage, name, p in named if name in stage.tied),
         ends=world.pipes.ends if world.pipes is not None else None,
-        replicas=world.data_group if replicated and not world.layout.fills_buckets else None,
+        replicas=world.data_group if replicates and world.layout.data_world_size > 1 else None,
     )

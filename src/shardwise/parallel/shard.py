@@ -1,17 +1,19 @@
 """ZeRO-2/3 and hybrid sharding through FSDP2: one unit per block, and a root unit with embedding, norm and head.
 
 Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective; gradients exist for
-the trainable ones only.
+the trainable ones only. Where weights lie in the host's memory, the same mechanism brings them to the device, on one
+rank too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from shardwise.spec.layout import Layout
 
@@ -23,15 +25,27 @@ def apply_sharding(
     mesh: DeviceMesh,
     layout: Layout,
     compute_dtype: torch.dtype,
+    on_host: bool = False,
 ) -> None:
     """Shards a model in place over `dp_shard`, replicating over `dp_replicate` where that is above 1.
 
     Gradients are reduced in float32 whatever the compute type: the sum over ranks must not lose what one rank's
     accumulation would keep.
+
+    Args:
+        root: the module whose forward is called; parameters on the meta device.
+        blocks: its decoder blocks.
+        mesh: all axes of the layout.
+        layout: how many ranks a copy of the weights is cut over (which may be one), and how many copies there are.
+        compute_dtype: in which weights are gathered.
+        on_host: weights, gradients and optimizer states stay in the host's memory.
     """
     axes = ("dp_replicate", "dp_shard") if layout.dp_replicate > 1 else ("dp_shard",)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    # Only page-locked memory can be copied while the GPU computes; without a GPU there is none.
+    host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
+    shard = partial(fully_shard, mesh=mesh[axes], mp_policy=policy, offload_policy=host)
     for block in blocks:
-        fully_shard(block, mesh=mesh[axes], mp_policy=policy, reshard_after_forward=layout.reshard_after_forward)
+        shard(block, reshard_after_forward=layout.reshard_after_forward)
     # The root's weights are needed last in forward and first in backward: freeing them between would be for nothing.
-    fully_shard(root, mesh=mesh[axes], mp_policy=policy, reshard_after_forward=False)
+    shard(root, reshard_after_forward=False)

@@ -22,11 +22,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import local_part
+from shardwise.parallel.stepped import Named
 from shardwise.spec.layout import rows_of_shard
-
-Named = list[tuple[str, nn.Parameter]]
 
 #: Bytes that one exchange brings together: enough to fill a link, little beside what training holds anyway.
 BUCKET_BYTES = 64 * 1024 * 1024
@@ -35,61 +33,38 @@ BUCKET_BYTES = 64 * 1024 * 1024
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stepped:
-    """What the optimizer steps, under the names of the trained parameters.
+class Windows:
+    """Windows of this rank's rows of whole weights: a detour of the optimizer's (`parallel/stepped.py`).
 
     Attributes:
-        named: windows under ZeRO-1, otherwise the trained parameters themselves.
-        wholes: the trained parameters, in the same order.
-        mesh: the axes `dp_shard`, over which states are sharded, and `tp`; None where every state belongs to what its
-            rank holds.
+        weights: what is trained, with its values; contiguous, and alike on every rank but for slices.
+        mesh: the axes `dp_shard`, over which states are sharded, and `tp`.
+        named: the windows, under the names of their weights.
     """
 
-    named: Named
-    wholes: tuple[nn.Parameter, ...]
-    mesh: DeviceMesh | None
+    def __init__(self, weights: Named, mesh: DeviceMesh) -> None:
+        self.weights = weights
+        self.mesh = mesh
+        self.named: Named = [(name, nn.Parameter(_window(weight.detach(), mesh))) for name, weight in weights]
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """What is handed to the optimizer."""
-        return [parameter for _, parameter in self.named]
-
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes every step of the optimizer take its gradients from the weights, and leave them whole again."""
-        mesh = self.mesh
-        if mesh is not None:
-            optimizer.register_step_pre_hook(lambda *_: self._take_gradients(mesh))
-            optimizer.register_step_post_hook(lambda *_: self._make_whole(mesh))
-
-    def _take_gradients(self, mesh: DeviceMesh) -> None:
+    def before_step(self) -> None:
         """Windows see their rows of the whole gradients, without a copy.
 
         A weight without a gradient leaves its window's alone, so that states can be created by a step of zeros.
         """
-        for window, whole in zip(self.parameters, self.wholes, strict=True):
+        for (_, window), (_, whole) in zip(self.named, self.weights, strict=True):
             if whole.grad is not None:
-                window.grad = _window(whole.grad, mesh)
+                window.grad = _window(whole.grad, self.mesh)
 
-    def _make_whole(self, mesh: DeviceMesh) -> None:
+    def after_step(self) -> None:
         """Brings all rows together, and frees the gradients, which are used up: `zero_grad` knows the windows only."""
-        for whole in self.wholes:
+        wholes = [whole for _, whole in self.weights]
+        for whole in wholes:
             whole.grad = None
-        exchange_rows([local_part(whole) for whole in self.wholes], axis=mesh["dp_shard"])
+        exchange_rows([local_part(whole) for whole in wholes], axis=self.mesh["dp_shard"])
 
-
-def stepped(trained: Named, *, world: World) -> Stepped:
-    """What the optimizer of a spread model steps.
-
-    Args:
-        trained: (name, parameter) of what is trained, with its values.
-    """
-    wholes = tuple(parameter for _, parameter in trained)
-    if not world.layout.shards_states_only:
-        return Stepped(named=trained, wholes=wholes, mesh=None)
-    mesh = world.mesh["dp_shard", "tp"]
-    windows = [(name, nn.Parameter(_window(parameter.detach(), mesh))) for name, parameter in trained]
-    return Stepped(named=windows, wholes=wholes, mesh=mesh)
+    def reread(self) -> None:
+        """Nothing: a window is a view."""
 
 
 def _window(whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:

@@ -98,11 +98,14 @@ def step_temporaries(work: Work, part: Part, *, held: float) -> float:
 
     Fused AdamW and 8-bit AdamW work in place; AdamW over lists of tensors (`foreach`) holds the roots of all second
     moments at once (`torch.optim.adamw`, `_multi_tensor_adamw`). SGD adds the weight decay to copies of the gradients,
-    all of them at once on a GPU. Adafactor makes one tensor's whole update from its factors.
+    all of them at once on a GPU. Adafactor makes one tensor's whole update from its factors. A step on the host needs
+    nothing of a GPU.
 
     Args:
         held: bytes of this rank's gradients.
     """
+    if work.execution.optimizer_on_host and work.setting.cuda:
+        return 0
     largest = part.largest_trained * work.types.trainable
     match work.execution.optimizer:
         case "adamw_foreach":

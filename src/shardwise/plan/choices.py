@@ -27,7 +27,7 @@ from shardwise.spec.layout import (
     accumulation_steps,
 )
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import OFFLOADS, misfit, open_refusal
+from shardwise.spec.support import misfit, open_refusal
 from shardwise.units import MIB
 
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -193,27 +193,37 @@ def _powers(most: int) -> list[int]:
     return [1 << e for e in range(1, most.bit_length()) if 1 << e < most]
 
 
+def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
+    """The offloads that a job leaves open, in turn: the next is looked at where nothing fits with those before it.
+
+    Every step waits for the host then, so that none is chosen where there is another way. `all` is `parameters`.
+    """
+    if job.train.offload != "auto":
+        return (job.train.offload,)
+    # CPU processes have no other memory to go to.
+    return ("none",) if cluster.gpu.kind == "cpu" else ("none", "optimizer", "parameters")
+
+
 def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
-    """Executions of a layout at a micro-batch of one: one for each recompute and offload that the job leaves open."""
+    """Executions of a layout at a micro-batch of one: one for each recompute that the job leaves open.
+
+    An offload that it leaves open is none: `offloads` says where that is another question.
+    """
     train = job.train
     recomputes = RECOMPUTE_ORDER if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
-    offloads: tuple[Offload, ...] = OFFLOADS if train.offload == "auto" else (train.offload,)
-    if choice.cluster.gpu.kind == "cpu" and train.offload == "auto":
-        offloads = ("none",)  # there is no other memory to go to
     default = "fp32" if choice.cluster.gpu.kind == "cpu" else "mixed"
-    for offload in offloads:
-        for recompute in recomputes:
-            yield Execution(
-                layout=choice.layout,
-                micro_batch_size=1,
-                gradient_accumulation_steps=1,
-                gradient_checkpointing=recompute,
-                precision=default if train.precision == "auto" else train.precision,
-                optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
-                offload=offload,
-                attn_implementation=_attention(job, model),
-                compile=train.compile,
-            )
+    for recompute in recomputes:
+        yield Execution(
+            layout=choice.layout,
+            micro_batch_size=1,
+            gradient_accumulation_steps=1,
+            gradient_checkpointing=recompute,
+            precision=default if train.precision == "auto" else train.precision,
+            optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
+            offload="none" if train.offload == "auto" else train.offload,
+            attn_implementation=_attention(job, model),
+            compile=train.compile,
+        )
 
 
 def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:

@@ -8,6 +8,7 @@ from math import prod
 
 from shardwise.plan.choices import RECOMPUTE_ORDER
 from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.memory import holdings_of
 from shardwise.plan.ranking import BETTER, ratio, tie_of
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work
@@ -100,6 +101,7 @@ def why(
         _tie(candidate, runners_up, goal=goal, gpu=work.cluster.gpu),
         _batch(work),
         _recompute(explorer, work),
+        _offload(work),
         _loss(work),
         _precision(work),
         _length(work),
@@ -250,6 +252,20 @@ def _recompute(explorer: Explorer, work: Work) -> str | None:
     _, memory = explorer.memory(work.cluster, replace(execution, gradient_checkpointing="none"))
     kept = f"; without it this micro-batch needs {_gib(memory.peak_high_bytes)}"
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
+
+
+def _offload(work: Work) -> str | None:
+    """What lies in the host's memory, and how much of that a machine must have."""
+    offload, node = work.execution.offload, work.cluster.node
+    if offload == "none" or not work.setting.cuda:
+        return None
+    held = max(holding.on_host for holding in holdings_of(work))
+    why = "as asked" if work.job.train.offload == offload else "because nothing fits without"
+    return (
+        f"offload is {offload} {why}: {_gib(held)} of each GPU's share in the host's memory, up to "
+        f"{_gib(held * min(node.num_gpus, work.execution.layout.world_size))} on each machine, page-locked where it "
+        "travels; every step waits for the host"
+    )
 
 
 def _loss(work: Work) -> str | None:

@@ -58,7 +58,7 @@ def holdings_of(work: Work) -> tuple[Holding, ...]:
     return tuple(
         holding
         for part in parts(work.model, work.inventory, work.execution.layout)
-        for holding in holdings(part, work.execution, types=work.types, momentum=momentum)
+        for holding in holdings(part, work.execution, types=work.types, momentum=momentum, host_apart=work.setting.cuda)
     )
 
 

@@ -2,7 +2,8 @@
 
 The seconds are closed forms of the schedule that `drawing.py` lays out task by task; a test holds them equal. What
 overlaps here is what overlaps in the trainer: FSDP gathers one unit ahead and reduces one behind, over one set of
-wires; DDP reduces a block's gradients while earlier blocks go backward.
+wires, and fetches from the host what lies there before it is gathered (one GPU alone fetches when a unit is needed, and
+waits); DDP reduces a block's gradients while earlier blocks go backward.
 """
 
 from __future__ import annotations
@@ -78,9 +79,11 @@ def stage_of(
         inside_hooks: blocks are FSDP's units, whose weights are copied in and out of buffers.
     """
     copy_out, copy_in, host = _copies(work) if inside_hooks else (0.0, 0.0, 0.0)
-    forward = _beside(pieces.forward, copying=copy_out, host=host, talking=messages.gather)
-    copying = copy_in + (copy_out if messages.again else 0.0)
-    backward = _beside(pieces.backward, copying=copying, host=host, talking=messages.again + messages.reduce)
+    again = float(work.execution.layout.reshard_after_forward)
+    waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
+    forward = _beside(pieces.forward, copying=copy_out, host=host + waited, talking=messages.gather)
+    copying, waiting = copy_in + again * copy_out, host + again * waited
+    backward = _beside(pieces.backward, copying=copying, host=waiting, talking=messages.again + messages.reduce)
     loss = pieces.loss if last else NO_TIME
     return Stage(blocks, forward, backward, pieces.weights, loss, messages)
 
@@ -144,27 +147,45 @@ def sharded_messages(work: Work, *, outer: Unit) -> Messages:
     layout = work.execution.layout
     shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
 
-    def gather(whole: float) -> float:
-        held = whole / layout.tp
-        fetched = held / shard.size / OFFLOAD_BYTES_PER_SECOND if _fetches(work) else 0.0
-        return shard.gather(held) + fetched
+    def gather(unit: Unit) -> float:
+        return shard.gather(gathered_bytes(work, unit) / layout.tp)
 
-    def reduce(trained: float) -> float:
-        held = trained * REDUCTION_BYTES / layout.tp
-        return shard.gather(held) + replicate.all_reduce(held / shard.size)
+    def reduce(unit: Unit) -> float:
+        held = unit.trained_elements * REDUCTION_BYTES / layout.tp
+        return shard.gather(held) + replicate.all_reduce(held / shard.size) + _return_seconds(work, unit)
 
-    gathered, trained = mean(work, lambda unit: gathered_bytes(work, unit)), mean(work, _trained)
+    ahead = mean(work, gather)
+    if _fetches_ahead(work):
+        ahead += mean(work, lambda unit: _fetch_seconds(work, unit))
     return Messages(
-        gather=gather(gathered),
-        again=gather(gathered) if layout.reshard_after_forward else 0.0,
-        reduce=reduce(trained),
-        outer_gather=gather(gathered_bytes(work, outer)),
-        outer_reduce=reduce(outer.trained_elements),
+        gather=ahead,
+        again=ahead if layout.reshard_after_forward else 0.0,
+        reduce=mean(work, reduce),
+        outer_gather=gather(outer) + _fetch_seconds(work, outer),
+        outer_reduce=reduce(outer),
     )
 
 
-def _fetches(work: Work) -> bool:
-    return work.execution.offload in ("parameters", "all")
+def _fetches_ahead(work: Work) -> bool:
+    """Whether FSDP fetches beside the computation; with nothing to gather it does so when a unit is needed."""
+    return work.execution.layout.weight_shards > 1
+
+
+def _fetch_seconds(work: Work, unit: Unit) -> float:
+    """A rank's share of a unit from the host's memory, in the types that it is stored in."""
+    stored = sum(tensor.elements * tensor.element_bytes(work.types) for tensor in unit.tensors)
+    return _over_the_bus(work, stored)
+
+
+def _return_seconds(work: Work, unit: Unit) -> float:
+    """A rank's share of a unit's gradients to the host's memory, in the type of the weights."""
+    return _over_the_bus(work, unit.trained_elements * work.types.trainable)
+
+
+def _over_the_bus(work: Work, whole: float) -> float:
+    if not (work.execution.parameters_on_host and work.setting.cuda):
+        return 0.0
+    return whole / work.execution.layout.tp / work.execution.layout.weight_shards / OFFLOAD_BYTES_PER_SECOND
 
 
 def reduced_messages(work: Work, *, outer: Unit) -> Messages:

@@ -27,7 +27,7 @@ from shardwise.plan.margins import context_bytes
 from shardwise.plan.memory import scene_of
 from shardwise.plan.parts import Part, parts
 from shardwise.plan.passing import Ceiling, Passing, Values, passing
-from shardwise.plan.persistent import Holding, holdings, shard_degree, streams_weights, weight_degree
+from shardwise.plan.persistent import Holding, holdings, shard_degree, weight_degree
 from shardwise.plan.saved import Alive, at_work, inputs, of_a_head, of_a_pair
 from shardwise.plan.scene import Flight, Scene, flights
 from shardwise.plan.types import TYPES
@@ -129,11 +129,14 @@ class Peaks:
         if key not in self._ranks:
             types, momentum = TYPES[execution.precision], self._job.train.momentum > 0
             moments = self._job.method == "full" and execution.optimizer in _TWO_MOMENTS and execution.offload == "none"
+            apart = self._cluster.gpu.kind == "cuda"
             self._ranks[key] = tuple(
                 _rank(scene_of(work, holding, Flight()), place=(layout.pp, stages, number))
                 for number, part in enumerate(self._distinct(layout))
                 if part.tp.start == 0 or execution.optimizer == "adamw_8bit"
-                for holding in holdings(part, execution, types=types, momentum=momentum, first_only=moments)
+                for holding in holdings(
+                    part, execution, types=types, momentum=momentum, first_only=moments, host_apart=apart
+                )
             )
         return self._ranks[key]
 
@@ -172,7 +175,7 @@ def _alike(execution: Execution) -> tuple[object, ...]:
         layout.cp > 1,
         layout.pp > 1,
         layout.data_world_size > 1,
-        streams_weights(e),
+        e.gathers_weights,
         layout.reshard_after_forward,
         e.gradient_checkpointing,
         e.offload,

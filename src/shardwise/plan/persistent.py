@@ -27,6 +27,7 @@ class Holding:
         gradients: all gradients, as they are when a step's backward has ended.
         block_gradients: those of the block that has fewest.
         padding: rows of zeros that make all shards of a tensor as long as the first.
+        on_host: what offload puts into the host's memory instead, at most.
     """
 
     part: Part
@@ -36,6 +37,7 @@ class Holding:
     block_gradients: int
     optimizer: int
     padding: int
+    on_host: int = 0
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
         """The ranks that hold this."""
@@ -61,19 +63,21 @@ def weight_degree(layout: Layout) -> int:
     return 1 if layout.zero_stage == 1 else shard_degree(layout)
 
 
-def streams_weights(execution: Execution) -> bool:
-    """Whether weights come to the GPU as they are needed, from other ranks or from the host."""
-    return weight_degree(execution.layout) > 1 or execution.offload in ("parameters", "all")
-
-
 def holdings(
-    part: Part, execution: Execution, *, types: Types, momentum: bool = False, first_only: bool = False
+    part: Part,
+    execution: Execution,
+    *,
+    types: Types,
+    momentum: bool = False,
+    first_only: bool = False,
+    host_apart: bool = True,
 ) -> tuple[Holding, ...]:
     """Persistent bytes of every distinct rank of a part along the dp_shard axis.
 
     Args:
         part: what is sharded.
         first_only: leave all out but the first, which holds at least as much as any other.
+        host_apart: the host's memory is another than the device's, as it is not where CPU processes train.
     """
     degree = shard_degree(execution.layout)
     tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
@@ -81,7 +85,10 @@ def holdings(
     spans = (range(begin, end) for begin, end in itertools.pairwise(starts))
     if first_only:
         spans = (range(1),)
-    return tuple(_holding(part, shards, execution, types=types, momentum=momentum) for shards in spans)
+    found = (_holding(part, shards, execution, types=types, momentum=momentum) for shards in spans)
+    if execution.offload == "none":
+        return tuple(found)
+    return tuple(_offloaded(held, execution, types=types, host_apart=host_apart) for held in found)
 
 
 def _holding(part: Part, shards: range, execution: Execution, *, types: Types, momentum: bool) -> Holding:
@@ -107,7 +114,7 @@ def _holding(part: Part, shards: range, execution: Execution, *, types: Types, m
         return blocks + _sum(inventory.root, of)
 
     of_blocks = [(count, gradients(unit)) for count, unit in inventory.blocks]
-    held = Holding(
+    return Holding(
         part=part,
         shards=shards,
         weights=round(everywhere(lambda t: kept(t) * t.element_bytes(types) + t.scale_bytes)),
@@ -116,18 +123,33 @@ def _holding(part: Part, shards: range, execution: Execution, *, types: Types, m
         optimizer=round(everywhere(states_of)),
         padding=round(everywhere(lambda t: _padded(t, weights, whose) * t.element_bytes(types))),
     )
-    return _on_host(held, execution)
 
 
-def _on_host(held: Holding, execution: Execution) -> Holding:
-    """What offload takes off the GPU: parameters take their gradients and optimizer states along."""
-    match execution.offload:
-        case "none":
+def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart: bool) -> Holding:
+    """What offload takes off the GPU, and puts into the host's memory.
+
+    Parameters take their gradients and optimizer states along. Optimizer states alone go to copies, on the host, of the
+    weights that they are of; their gradients come there for the step.
+    """
+    if execution.parameters_on_host:
+        if not host_apart:
             return held
-        case "optimizer":
-            return replace(held, optimizer=0)
-        case _:
-            return replace(held, weights=0, gradients=0, block_gradients=0, optimizer=0, padding=0)
+        whole = held.weights + held.gradients + held.optimizer + held.padding
+        return replace(held, weights=0, gradients=0, block_gradients=0, optimizer=0, padding=0, on_host=whole)
+    copies = _stepped_elements(held, execution.layout) * types.trainable
+    if not host_apart:
+        return replace(held, optimizer=held.optimizer + copies)
+    return replace(held, optimizer=0, on_host=held.optimizer + 2 * copies)
+
+
+def _stepped_elements(held: Holding, layout: Layout) -> int:
+    """Trained elements whose optimizer states a rank has."""
+    degree, inventory = shard_degree(layout), held.part.inventory
+
+    def stepped(tensor: Tensor) -> int:
+        return _kept(tensor, degree=degree, index=held.shards.start) if tensor.trained else 0
+
+    return round(inventory.over_blocks(lambda unit: _sum(unit, stepped)) + _sum(inventory.root, stepped))
 
 
 def _padded(tensor: Tensor, degree: int, index: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
@@ -11,7 +11,7 @@ from shardwise.plan.inventory import Inventory, take_inventory
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, padded_length
+from shardwise.spec.layout import Execution, Offload, padded_length
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Lengths
 
@@ -32,6 +32,11 @@ class Question:
     num_rows: int | None
     length: int
     mean_length: int
+
+    def with_offload(self, offload: Offload) -> Question:
+        """The question of a job that states an offload."""
+        train = self.job.train.model_copy(update={"offload": offload})
+        return replace(self, job=self.job.model_copy(update={"train": train}))
 
     @cached_property
     def longest(self) -> Job:

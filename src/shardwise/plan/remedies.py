@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import bases, layouts, micro_batch_sizes, sized
+from shardwise.plan.choices import bases, layouts, micro_batch_sizes, offloads, sized
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.peaks import Peaks
 from shardwise.plan.question import Question
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout import Layout
+from shardwise.spec.support import impossibilities
 
 _SHORTEST_LENGTH = 64
 _MOST_GPUS_ADVISED = 1024
@@ -43,6 +44,11 @@ def _with_adapters(question: Question) -> Question | None:
 
 def fits(question: Question) -> bool:
     """Whether any of the leanest executions fits; where none of them does, hardly another one will."""
+    leanest_first = reversed(offloads(question.job, question.cluster))
+    return any(_fits_so(question.with_offload(offload)) for offload in leanest_first)
+
+
+def _fits_so(question: Question) -> bool:
     job, model, cluster = question.job, question.model, question.cluster
     peaks = Peaks(question.longest, model=model, cluster=cluster, inventory=question.inventory)
     return any(
@@ -51,6 +57,7 @@ def fits(question: Question) -> bool:
         if choice.reason is None and (job.layout != "auto" or _is_lean(choice.layout))
         for base in bases(job, model, choice)
         if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
+        if not impossibilities(job, base, model=model)
         for size in _extremes(micro_batch_sizes(job, choice.layout))
     )
 

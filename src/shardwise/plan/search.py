@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from shardwise.plan.choices import Choice, bases, layouts, parts
+from shardwise.plan.choices import Choice, bases, layouts, offloads, parts
 from shardwise.plan.explain import why, why_faster, why_not, why_slower
 from shardwise.plan.explorer import Explorer, Forecast, Group
 from shardwise.plan.question import Question, ask
@@ -77,8 +77,7 @@ def make_plan(
 
 def answer(question: Question, *, prune: bool = True) -> Plan:
     """The plan of a question; without pruning the same, more slowly."""
-    explorer = Explorer(question, prune=prune)
-    found = _explore(explorer)
+    explorer, found = _with_as_little_offload(question, prune=prune)
     goal, gpu = question.job.goal, question.cluster.gpu
     bests = [one.best for one in found if one.best is not None]
     fitting = chosen_first(bests, goal=goal, gpu=gpu) if bests else []
@@ -95,6 +94,17 @@ def answer(question: Question, *, prune: bool = True) -> Plan:
         rejected=(*_not_taken(fitting), *(one.rejection for one in found if one.rejection is not None)),
         advice=() if fitting else tuple(remedies(question)),
     )
+
+
+def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explorer, list[_Found]]:
+    """What comes out with the first offload that anything fits with; with the first of all where nothing does."""
+    tried: list[tuple[Explorer, list[_Found]]] = []
+    for offload in offloads(question.job, question.cluster):
+        explorer = Explorer(question.with_offload(offload), prune=prune)
+        tried.append((explorer, _explore(explorer)))
+        if any(one.best is not None for one in tried[-1][1]):
+            return tried[-1]
+    return tried[0]
 
 
 def _explore(explorer: Explorer) -> list[_Found]:

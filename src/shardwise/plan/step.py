@@ -18,7 +18,6 @@ from shardwise.plan.links import group_of
 from shardwise.plan.passes import Messages, Stage, mean, reduced_messages, sharded_messages, stage_of
 from shardwise.plan.pieces import Piece, Pieces, device_of, pieces_of
 from shardwise.plan.pipeline import StageSeconds, rank_ends
-from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.stages import stage_blocks
 
@@ -192,13 +191,30 @@ def _late_gather(work: Work, trained: float) -> Piece:
 
 
 def _optimizer(work: Work, trained: float) -> Piece:
-    """Reading and writing weights, gradients and states of this rank's share; the host walks over all tensors."""
+    """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
     device, share = device_of(work), trained / work.execution.layout.dp_shard
     states = 2 if work.execution.optimizer.startswith("adamw") else 1
     width = work.types.trainable
-    if work.execution.offload in ("optimizer", "all"):
-        walked = share * FLOAT32_BYTES * (2 + states) * _OPTIMIZER_PASSES / CPU_OPTIMIZER_BYTES_PER_SECOND
-        return Piece(walked + 2 * share * width / OFFLOAD_BYTES_PER_SECOND, 0.0)
+    if work.execution.optimizer_on_host and work.setting.cuda:
+        return _on_host(work, share * width, states)
     seconds = device.bytes_moved(share * width * ((2 + states) * _OPTIMIZER_PASSES + _CLIPPING_PASSES))
     host = _OPTIMIZER_OPERATORS * HOST_SECONDS_PER_OPERATOR
     return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
+
+
+def _on_host(work: Work, held: float, states: int) -> Piece:
+    """The step in the host's memory, while the GPU waits.
+
+    Where the parameters lie there, so do their gradients, which are clipped there. Otherwise gradients, clipped on the
+    GPU, come and new values go back.
+
+    Args:
+        held: bytes of the trained weights of this rank's share.
+        states: tensors of that size that the optimizer keeps.
+    """
+    passes = (2 + states) * _OPTIMIZER_PASSES
+    if work.execution.parameters_on_host:
+        return Piece(held * (passes + _CLIPPING_PASSES) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)
+    clipping = device_of(work).bytes_moved(held * _CLIPPING_PASSES)
+    moved = 2 * held / OFFLOAD_BYTES_PER_SECOND
+    return Piece(clipping + moved + held * passes / CPU_OPTIMIZER_BYTES_PER_SECOND, clipping)

@@ -14,7 +14,6 @@ from shardwise.plan.activations import (
 )
 from shardwise.plan.inventory import Inventory
 from shardwise.plan.parts import sliced_shape
-from shardwise.plan.persistent import streams_weights
 from shardwise.plan.types import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
@@ -53,7 +52,7 @@ class Work:
     @cached_property
     def sharded(self) -> bool:
         """Whether weights are gathered as they are needed, from other ranks or from the host."""
-        return streams_weights(self.execution)
+        return self.execution.gathers_weights
 
     @cached_property
     def replicated(self) -> bool:
@@ -115,7 +114,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
     setting = Setting(
         inventory=inventory,
         types=types,
-        sharded=streams_weights(execution),
+        sharded=execution.gathers_weights,
         masked=job.data.packing or (model.sliding_window or length) < length,
         attention=execution.attn_implementation,
         length=length,

@@ -245,6 +245,8 @@ class Execution:
         micro_batch_size: sequences per forward per data-parallel rank.
         gradient_accumulation_steps: forwards per optimizer step per rank.
         precision: `mixed` keeps float32 masters of what is trained and computes in bfloat16.
+        offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
+            `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
         loss: `full` materialises all logits; `chunked` a slice of them at a time.
     """
 
@@ -258,6 +260,21 @@ class Execution:
     loss: LossKind = "full"
     attn_implementation: Attention = "sdpa"
     compile: bool = False
+
+    @property
+    def parameters_on_host(self) -> bool:
+        """Whether weights lie in the host's memory, and come to the GPU as they are used."""
+        return self.offload in ("parameters", "all")
+
+    @property
+    def optimizer_on_host(self) -> bool:
+        """Whether optimizer states lie in the host's memory, where the step is then computed."""
+        return self.offload != "none"
+
+    @property
+    def gathers_weights(self) -> bool:
+        """Whether FSDP brings weights to the GPU unit by unit, from other ranks or from the host."""
+        return self.layout.weight_shards > 1 or self.parameters_on_host
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: `strategy`, `layout`, then the fields by their names."""

@@ -53,7 +53,7 @@ STAGED_FAMILIES = (
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
-OFFLOADS: tuple[Offload, ...] = ("none",)
+OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
 
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
 TENSOR_FAMILIES = (
@@ -168,12 +168,27 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
             f"{layout.strategy} makes {layout.num_stages} stages, and the model has {model.num_layers} blocks; "
             f"use pp: {model.num_layers * layout.pp // layout.num_stages} at most"
         )
+    if execution.parameters_on_host:
+        reasons += _streaming_contradictions(execution)
     if job.data.packing and execution.attn_implementation.startswith("flash") and execution.micro_batch_size > 1:
         # transformers tells packed documents apart by their positions for one sequence at a time only.
         reasons.append(f"packing with {execution.attn_implementation} needs train.micro_batch_size: 1, or use sdpa")
     if model is not None and execution.loss == "chunked" and not model.plain_head:
         reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
     return reasons
+
+
+def _streaming_contradictions(execution: Execution) -> list[str]:
+    """What does not go with weights that come from the host as they are used."""
+    layout, asked = execution.layout, f"offload {execution.offload}"
+    if layout.shards_states_only:
+        return [
+            f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there; use offload: optimizer"
+        ]
+    if layout.pp > 1 and layout.schedule == "zero_bubble" and layout.weight_shards == 1:
+        # As with sharded weights: FSDP lets go of them, and of their gradients, as a backward passes.
+        return [f"{asked} does not go with schedule zero_bubble; use schedule: 1f1b, or offload: optimizer"]
+    return []
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -193,5 +208,5 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     if execution.optimizer not in OPTIMIZERS:
         reasons.append(f"optimizer {execution.optimizer} is not trained by this version; use adamw or sgd")
     if execution.offload not in OFFLOADS:
-        reasons.append(f"offload {execution.offload} is not trained by this version; use none")
+        reasons.append(f"offload {execution.offload} is not trained by this version; use {', '.join(OFFLOADS)}")
     return [reason for reason in reasons if reason]

@@ -13,8 +13,10 @@ from shardwise.catalog.models import read_model
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import RunDirectoryError
+from shardwise.parallel.host import HostCopies
 from shardwise.parallel.mesh import World
-from shardwise.parallel.zero import stepped
+from shardwise.parallel.stepped import Detour, Stepped
+from shardwise.parallel.zero import Windows
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import HOW_IT_RUNS, Job
 from shardwise.spec.layout import Execution
@@ -26,6 +28,7 @@ from shardwise.train.memory import MemoryMeter
 from shardwise.train.metrics import Metrics, Rates
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
+from shardwise.train.places import read_back_places
 from shardwise.train.step import Step
 from shardwise.train.trackers import Trackers, open_trackers
 
@@ -35,6 +38,7 @@ class Build:
     """Everything the loop uses."""
 
     job: Job
+    execution: Execution
     world: World
     model: TrainedModel
     step: Step
@@ -73,17 +77,18 @@ def build(
     model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
     data = _training_data(run, prepared)
     batches = _batches(job, execution, data=data, world=world, padding_id=prepared["padding_id"])
-    steps = stepped(model.trained, world=world)
+    steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
     steps.follow(optimizer)
     read_back_states(optimizer, world, steps.named)
+    read_back_places(optimizer, model.parameters, steps.named, execution=execution, device=world.device)
     meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
     checkpoints = Checkpoints(
         run=run,
         world=world,
         journal=journal,
         parameters=model.parameters,
-        stepped=steps.named,
+        stepped=steps,
         optimizer=optimizer,
         ownership=model.ownership,
         fingerprint=_fingerprint(job, prepared),
@@ -101,6 +106,7 @@ def build(
     )
     return Build(
         job=job,
+        execution=execution,
         world=world,
         model=model,
         step=Step(spread=model.spread, world=world),
@@ -113,6 +119,16 @@ def build(
         metrics=metrics,
         meter=meter,
     )
+
+
+def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Stepped:
+    """What the optimizer steps: its rows of the weights under ZeRO-1, copies on the host where its states lie there."""
+    detours: list[Detour] = []
+    if world.layout.shards_states_only:
+        detours.append(Windows(model.trained, world.mesh["dp_shard", "tp"]))
+    if execution.optimizer_on_host and not execution.parameters_on_host:
+        detours.append(HostCopies(detours[-1].named if detours else model.trained, world.device))
+    return Stepped(trained=model.trained, detours=tuple(detours))
 
 
 def _prepared(run: RunDirectory) -> dict[str, Any]:

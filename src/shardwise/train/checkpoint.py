@@ -25,6 +25,7 @@ from shardwise import __version__
 from shardwise.errors import ModelError, Problem
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
+from shardwise.parallel.stepped import Stepped
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.durable import SaveError, file_fault, seal, staged, together
 from shardwise.train.guards import gather
@@ -43,7 +44,7 @@ class Checkpoints:
     """Saves and restores the state of one run.
 
     Attributes:
-        stepped: what the optimizer steps, by the names of the trained parameters.
+        stepped: what the optimizer steps.
         ownership: which pieces this rank writes.
         fingerprint: of the job and data; a checkpoint of another one is not loaded.
         keep: how many committed checkpoints stay, or None for all.
@@ -53,7 +54,7 @@ class Checkpoints:
     world: World
     journal: Journal
     parameters: list[tuple[str, nn.Parameter]]
-    stepped: list[tuple[str, nn.Parameter]]
+    stepped: Stepped
     optimizer: torch.optim.Optimizer
     ownership: Ownership
     fingerprint: str
@@ -94,7 +95,7 @@ class Checkpoints:
     def _owned_pieces(self) -> list[Piece]:
         """Pieces this rank writes: of what several ranks hold alike, only one writes."""
         weights = weight_pieces(self.parameters, counted=self.ownership.counts)
-        states = optimizer_pieces(self.stepped, self.optimizer, counted=self.ownership.counts)
+        states = optimizer_pieces(self.stepped.named, self.optimizer, counted=self.ownership.counts)
         return [piece for piece in (*weights, *states) if piece.local.numel()]
 
     def _manifest(self, step: int, written: list[dict[str, Any]]) -> dict[str, Any]:
@@ -184,8 +185,9 @@ class Checkpoints:
     def _fill(self, folder: Path, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
         reader = _Reader(folder, manifest)
-        for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped, self.optimizer):
+        for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped.named, self.optimizer):
             reader.fill(target)
+        self.stepped.reread()
         if manifest["world_size"] == self.world.size:
             reader.restore_random_state(f"rank-{self.world.rank:05d}.safetensors", self.world.device)
 

@@ -7,7 +7,7 @@ gradient that became NaN and was stepped on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -141,14 +141,24 @@ def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: li
         GuardError: in that step, before anything is saved; names the first state that covers something else.
     """
 
-    def check(*_: Any) -> None:
-        handle.remove()
+    def check() -> None:
         for name, parameter in stepped:
             for key, state in optimizer.state.get(parameter, {}).items():
                 if isinstance(state, torch.Tensor) and state.ndim:  # a count of steps has no rows
                     _check_part(world, f"the optimizer's {key} of {name}", state, shards=world.layout.dp_shard)
 
-    handle = optimizer.register_step_post_hook(check)
+    after_first_step(optimizer, check)
+
+
+def after_first_step(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
+    """Calls something once, behind the optimizer's first step, when its states exist."""
+    waiting = [check]
+
+    def call(*_: Any) -> None:
+        if waiting:
+            waiting.pop()()
+
+    optimizer.register_step_post_hook(call)
 
 
 def _sliced_dims(parameter: torch.Tensor) -> list[int]:

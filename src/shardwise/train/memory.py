@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.profiler import profile
-from torch.distributed.tensor import DTensor
+
+from shardwise.parallel.ownership import local_part
 
 #: Steps of this process that are measured on the CPU.
 _MEASURED_STEPS = 2
@@ -34,24 +35,36 @@ class Held:
         return self.weights + self.gradients + self.optimizer
 
 
-def held(parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer) -> Held:
-    """Counts storages, each once, of parameters, gradients and optimizer states."""
+def held(
+    parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, *, device: torch.device | None = None
+) -> Held:
+    """Counts storages, each once, of parameters, gradients and optimizer states.
+
+    Args:
+        parameters: of the model.
+        optimizer: its states count, and what it steps where that is a copy of the parameters.
+        device: whose memory is meant; what lies elsewhere is left out.
+    """
     parameters = list(parameters)
     states = [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+    weights = _storages(parameters, device)
+    copies = _storages((p for group in optimizer.param_groups for p in group["params"]), device)
     return Held(
-        weights=_bytes(parameters),
-        gradients=_bytes(p.grad for p in parameters if p.grad is not None),
-        optimizer=_bytes(states),
+        weights=sum(weights.values()),
+        gradients=sum(_storages((p.grad for p in parameters if p.grad is not None), device).values()),
+        optimizer=sum((_storages(states, device) | {at: copies[at] for at in copies.keys() - weights.keys()}).values()),
     )
 
 
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+def _storages(tensors: Iterable[torch.Tensor], device: torch.device | None) -> dict[int, int]:
+    """Where the local parts on a device are stored -> their bytes."""
     storages: dict[int, int] = {}
     for tensor in tensors:
-        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        storage = local.untyped_storage()
-        storages[storage.data_ptr() or id(storage)] = local.numel() * local.element_size()
-    return sum(storages.values())
+        local = local_part(tensor)
+        if device is None or local.device.type == device.type:
+            storage = local.untyped_storage()
+            storages[storage.data_ptr() or id(storage)] = local.numel() * local.element_size()
+    return storages
 
 
 class MemoryMeter:
@@ -85,7 +98,7 @@ class MemoryMeter:
             yield
             return
         self._watched += 1
-        before = held(self._parameters, self._optimizer).total
+        before = held(self._parameters, self._optimizer, device=self._device).total
         # The inner half of torch.profiler.profile, whose cycles torch 2.11 warns about where there are none.
         with profile(profile_memory=True) as profiler:
             yield

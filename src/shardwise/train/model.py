@@ -102,7 +102,8 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
             materialise(
                 part.model,
                 weights=weights,
-                device=world.device,
+                device=torch.device("cpu") if execution.parameters_on_host else world.device,
+                buffer_device=world.device,
                 initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
                 elsewhere=part.elsewhere,
                 kin=part.kin,

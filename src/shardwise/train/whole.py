@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -44,9 +45,11 @@ def gathered(parameter: torch.Tensor) -> torch.Tensor:
     """The whole of a plain or sharded parameter; all ranks of a stage take part."""
     if not isinstance(parameter, DTensor):
         return parameter.detach()
+    # Shards that lie in the host's memory come together on the mesh's device, one tensor at a time.
+    shards = cast(DTensor, parameter.detach().to(parameter.device_mesh.device_type))
     # What FSDP2 sharded is a slice of tensor parallelism: it becomes whole before the slices do.
-    slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in parameter.placements]
-    return parameter.redistribute(placements=slices).full_tensor()
+    slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in shards.placements]
+    return shards.redistribute(placements=slices).full_tensor()
 
 
 def _to_first(

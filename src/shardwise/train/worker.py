@@ -21,6 +21,7 @@ import torch.distributed as dist
 from shardwise import __version__
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.parallel.mesh import World, join_world
+from shardwise.parallel.ownership import local_part
 from shardwise.spec.job import Job, read_job
 from shardwise.spec.layout import Execution
 from shardwise.spec.plan import read_plan
@@ -159,7 +160,7 @@ def _probe(composed: Build, *, length: int = 64) -> torch.Tensor:
 
 
 def _rank_figures(composed: Build) -> dict[str, Any]:
-    mine = held((p for _, p in composed.model.parameters), composed.optimizer)
+    mine = held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
     peak = composed.meter.peak_bytes
     return {
         "rank": composed.world.rank,
@@ -173,9 +174,9 @@ def _rank_figures(composed: Build) -> dict[str, Any]:
 
 
 def held_gradients(composed: Build) -> int:
-    """Bytes of gradients at the end of a backward pass: one per trained element that this rank keeps."""
-    local = [getattr(p, "_local_tensor", p) for p in composed.model.trainable]
-    return sum(p.numel() * p.element_size() for p in local)
+    """Bytes of gradients at the end of a backward pass: one per trained element that this rank's device keeps."""
+    local = [local_part(p) for p in composed.model.trainable]
+    return sum(p.nbytes for p in local if p.device.type == composed.world.device.type)
 
 
 def _measured(composed: Build, outcome: Outcome, *, ranks: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -196,7 +197,7 @@ def _types(composed: Build) -> dict[str, str | None]:
         v for s in composed.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.ndim
     )
     frozen = {type_name(p.dtype) for _, p in composed.model.parameters if not p.requires_grad}
-    reduction = torch.float32 if composed.world.layout.weight_shards > 1 else composed.model.types.trainable
+    reduction = torch.float32 if composed.execution.gathers_weights else composed.model.types.trainable
     return {
         "weights": "/".join(sorted({type_name(p.dtype) for p in composed.model.trainable})),
         "frozen": "/".join(sorted(frozen)) or None,

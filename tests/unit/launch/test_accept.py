@@ -84,7 +84,8 @@ def test_training_needs_rows() -> None:
         ),
         ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
         ({"train": {"precision": "fp16"}}, 1, "precision fp16 is not trained"),
-        ({"train": {"optimizer": "adafactor", "offload": "all"}}, 1, "offload all is not trained"),
+        ({"train": {"optimizer": "adafactor"}}, 1, "optimizer adafactor is not trained"),
+        ({"layout": "zero1", "train": {"offload": "all"}}, 2, "zero1 keeps them there; use offload: optimizer"),
     ],
 )
 def test_what_is_planned_but_not_trained_is_refused_at_its_place(

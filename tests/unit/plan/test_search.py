@@ -55,7 +55,9 @@ def test_codellama_34b_lora_on_four_rtx_6000_ada_is_sharded_rather_than_cut_in_l
 
 
 def test_a_30b_model_does_not_train_on_one_80_gb_gpu_in_16_bit():
-    text = "data: {max_length: 128}\ntrain: {precision: bf16, micro_batch_size: 1, global_batch_size: 1}\n"
+    text = (
+        "data: {max_length: 128}\ntrain: {precision: bf16, micro_batch_size: 1, global_batch_size: 1, offload: none}\n"
+    )
     answer = plan("qwen3-32b", "1x H100-SXM", text)
     assert answer.chosen is None
     assert answer.advice

@@ -1,0 +1,76 @@
+"""Where weights, what the optimizer steps and its states really lie, beside where `train.offload` puts them.
+
+An offload that silently does nothing runs out of memory hours later, or never and at a tenth of the speed. Without a
+GPU the host's memory is the device's; what is read back there is that the optimizer has copies of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from shardwise.parallel.ownership import local_part
+from shardwise.spec.layout import Execution
+from shardwise.train.guards import GuardError, after_first_step
+
+_HOST = torch.device("cpu")
+
+Named = list[tuple[str, nn.Parameter]]
+
+
+def read_back_places(
+    optimizer: torch.optim.Optimizer, parameters: Named, stepped: Named, *, execution: Execution, device: torch.device
+) -> None:
+    """Compares places now, and those of the optimizer's states after its first step, when there are any.
+
+    Args:
+        optimizer: whose states are meant.
+        parameters: of the model, by name.
+        stepped: what the optimizer steps, under the names of the trained parameters.
+        execution: says what lies in the host's memory.
+        device: of this rank.
+
+    Raises:
+        GuardError: names the first that lies elsewhere; of states in that step, before anything is saved.
+    """
+    weights, states = (
+        _HOST if on_host else device for on_host in (execution.parameters_on_host, execution.optimizer_on_host)
+    )
+    asked = f"train.offload is {execution.offload}"
+    _check("the weight", parameters, place=weights, asked=asked)
+    _check("what the optimizer steps of", stepped, place=states, asked=asked)
+    if execution.optimizer_on_host and not execution.parameters_on_host:
+        _check_copies(parameters, stepped, asked=asked)
+
+    def check() -> None:
+        for name, parameter in stepped:
+            found = optimizer.state.get(parameter, {}).items()
+            # A count of steps lies where the optimizer's kind wants it.
+            own = [(f"{key} of {name}", v) for key, v in found if isinstance(v, torch.Tensor) and v.ndim]
+            _check("the optimizer's", own, place=states, asked=asked)
+
+    after_first_step(optimizer, check)
+
+
+def _check(what: str, named: Iterable[tuple[str, torch.Tensor]], *, place: torch.device, asked: str) -> None:
+    for name, tensor in named:
+        found = local_part(tensor).device.type
+        if found != place.type:
+            raise GuardError(
+                f"{what} {name} lies in the memory of {found}; {asked}, which puts it into that of {place.type}. What "
+                "was asked is not what runs"
+            )
+
+
+def _check_copies(parameters: Named, stepped: Named, *, asked: str) -> None:
+    """What is stepped on the host must be a copy: a view of the weight would be the weight, wherever that lies."""
+    weights = {local_part(p).untyped_storage().data_ptr() for _, p in parameters if local_part(p).numel()}
+    for name, parameter in stepped:
+        local = local_part(parameter)
+        if local.numel() and local.untyped_storage().data_ptr() in weights:
+            raise GuardError(
+                f"the optimizer steps {name} itself and no copy of it; {asked}, which steps copies in the host's "
+                "memory. What was asked is not what runs"
+            )

@@ -1,0 +1,233 @@
+"""Offload to the host's memory: the same training, the places that were asked for, and the bytes that are forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import read_model
+from shardwise.parallel.ownership import local_part
+from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory import holdings_of
+from shardwise.plan.work import work_of
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train.guards import GuardError
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.memory import Held, held
+from shardwise.train.places import read_back_places
+from shardwise.train.signals import StopFlag
+from tests.dist.cells import Trained, composed, execution, parity_job, prepare_cell, relative, train_cell, train_rank
+from tests.dist.test_checkpoints import interrupt, resume
+from tests.dist.worlds import run_world
+
+TOLERANCE = 1e-5
+
+ZERO1 = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
+ZERO2 = Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False)
+TWICE = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+
+CELLS: dict[str, Execution] = {
+    "optimizer, single": execution(offload="optimizer"),
+    "optimizer, ddp(2)": execution(Layout(dp_replicate=2), micro_batch_size=4, offload="optimizer"),
+    "optimizer, zero1(3), uneven": execution(
+        ZERO1, micro_batch_size=2, gradient_accumulation_steps=2, offload="optimizer"
+    ),
+    "optimizer, zero1(2) x tp(2)": execution(replace(ZERO1, dp_shard=2, tp=2), micro_batch_size=4, offload="optimizer"),
+    "optimizer, fsdp(2)": execution(Layout(dp_shard=2), micro_batch_size=4, offload="optimizer"),
+    "optimizer, hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2, offload="optimizer"),
+    "optimizer, 1f1b(2)": execution(Layout(pp=2), **TWICE, offload="optimizer"),
+    "optimizer, fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4, offload="optimizer"),
+    "parameters, single, accumulation 2": execution(**TWICE, offload="parameters"),
+    "parameters, ddp(2)": execution(Layout(dp_replicate=2), micro_batch_size=4, offload="parameters"),
+    "parameters, fsdp(2), accumulation 2": execution(
+        Layout(dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2, offload="parameters"
+    ),
+    "parameters, fsdp(4)": execution(Layout(dp_shard=4), micro_batch_size=2, offload="parameters"),
+    "parameters, zero2(2)": execution(ZERO2, micro_batch_size=4, offload="parameters"),
+    "parameters, hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2, offload="parameters"),
+    "parameters, 1f1b(2)": execution(Layout(pp=2), **TWICE, offload="parameters"),
+    "parameters, fsdp(2) x 1f1b(2)": execution(
+        Layout(pp=2, dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2, offload="parameters"
+    ),
+    "parameters, tp(2)": execution(Layout(tp=2), offload="parameters"),
+    "parameters, fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4, offload="parameters"),
+    "all, fsdp(2), recompute": execution(
+        Layout(dp_shard=2), micro_batch_size=4, gradient_checkpointing="full", offload="all"
+    ),
+}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("model", ["untied", "tied"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_offload_trains_as_one_process_does(
+    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    expected = single(method, model)
+    found = train_cell(parity_job(make_job, method, model, "adamw"), tmp_path, CELLS[cell])[0]
+    assert len(found.metrics) == 20
+    for key in ("loss", "grad_norm"):
+        assert relative(expected.series(key), found.series(key)) <= TOLERANCE
+    for exact in ("learning_rate", "tokens", "trained_tokens"):
+        assert found.series(exact) == expected.series(exact)
+    if CELLS[cell].layout.pp == 1:
+        assert found.frozen == expected.frozen
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("cell", ["optimizer, zero1(3), uneven", "optimizer, fsdp(2)", "parameters, hsdp(2 x 2)"])
+def test_a_step_on_the_host_is_the_step_that_the_device_takes(
+    cell: str, optimizer: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = replace(CELLS[cell], optimizer=optimizer)  # pyright: ignore[reportArgumentType]
+    job = parity_job(make_job, "full", "tied", optimizer)
+    beside = train_cell(job, tmp_path / "device", replace(chosen, offload="none"))[0]
+    found = train_cell(job, tmp_path / "host", chosen)[0]
+    assert found.series("loss") == beside.series("loss")
+    for name, weight in beside.weights.items():
+        assert torch.equal(found.weights[name], weight), name
+
+
+def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: str) -> str:
+    """The sentence with which a build is stopped that is taken for another execution on another device."""
+    built = composed(run, chosen)
+    steps, parameters = built.checkpoints.stepped.named, built.model.parameters
+    with pytest.raises(GuardError) as caught:
+        read_back_places(built.optimizer, parameters, steps, execution=pretend, device=torch.device(device))
+    return str(caught.value)
+
+
+NONE, OPTIMIZER, PARAMETERS = (execution(offload=offload) for offload in ("none", "optimizer", "parameters"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "pretend", "device", "sentence"),
+    [
+        (PARAMETERS, NONE, "cuda", "lies in the memory of cpu; train.offload is none, which puts it into that of cuda"),
+        (PARAMETERS, OPTIMIZER, "cuda", "the weight model.embed_tokens.weight lies in the memory of cpu"),
+        (NONE, OPTIMIZER, "cpu", "the optimizer steps model.embed_tokens.weight itself and no copy of it"),
+    ],
+)
+def test_an_offload_that_is_not_what_runs_stops_the_run(
+    chosen: Execution, pretend: Execution, device: str, sentence: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    said = run_world(1, _places, prepare_cell(make_job(), tmp_path), chosen, pretend, device)[0]
+    assert sentence in said
+    assert "What was asked is not what runs" in said
+
+
+def test_states_that_lie_elsewhere_stop_the_first_step() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    optimizer = torch.optim.AdamW([weight])
+    named = [("weight", weight)]
+    read_back_places(optimizer, named, named, execution=NONE, device=torch.device("cpu"))
+    weight.grad = torch.ones(2, 2)
+    optimizer.step()
+    read_back_places(optimizer, named, named, execution=NONE, device=torch.device("cpu"))
+    optimizer.state[weight]["exp_avg"] = torch.ones(2, 2, device="meta")
+    with pytest.raises(GuardError, match="the optimizer's exp_avg of weight lies in the memory of meta"):
+        for hook in list(optimizer._optimizer_step_post_hooks.values()):
+            hook(optimizer, (), {})
+
+
+def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
+    """Bytes of weights, gradients and states that would lie on a GPU: all that is neither FSDP's on the host, nor a
+    copy that the optimizer steps, nor a state of one."""
+    built = composed(run, chosen)
+    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    on_host = {id(parameter) for parameter in _streamed(built.model.spread.modules)}
+    here = [local_part(p) for _, p in built.model.parameters if id(p) not in on_host]
+    trained = [local_part(p) for p in built.model.trainable if id(p) not in on_host]
+    own = {local_part(p).data_ptr() for _, p in built.model.parameters}
+    stepped = [p for p in built.checkpoints.stepped.parameters if id(p) not in on_host]
+    stepped_here = [p for p in stepped if local_part(p).data_ptr() in own]
+    states = [v for p in stepped_here for v in built.optimizer.state[p].values() if isinstance(v, torch.Tensor)]
+    return _size(here), _size(trained), _size(local_part(v) for v in states)
+
+
+def _streamed(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Parameter]:
+    """The parameters that FSDP keeps in the host's memory."""
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                for group in part._get_fsdp_state()._fsdp_param_groups:
+                    yield from (one.sharded_param for one in group.fsdp_params if one.offload_to_cpu)
+
+
+def _size(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    ("layout", "offload"),
+    [
+        (Layout(), "optimizer"),
+        (Layout(), "parameters"),
+        (Layout(dp_shard=2), "none"),
+        (Layout(dp_shard=2), "optimizer"),
+        (Layout(dp_shard=2), "parameters"),
+        (ZERO1, "optimizer"),
+    ],
+)
+@pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed")])
+def test_what_stays_on_a_gpu_is_forecast_exactly(
+    method: str, precision: str, layout: Layout, offload: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = execution(layout, offload=offload, precision=precision, micro_batch_size=2)
+    job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
+    shape = read_model(job.model)
+    cluster = parse_hardware(f"{layout.world_size}x H100-SXM")
+    inventory = take_inventory(job, shape)
+    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=inventory)
+    forecast = {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
+    for rank, found in enumerate(run_world(layout.world_size, _roles, prepare_cell(job, tmp_path), chosen)):
+        one = forecast[rank]
+        assert found == (one.weights, one.gradients, one.optimizer), f"rank {rank}"
+        assert (one.on_host > 0) == (offload != "none")
+
+
+def _held(run: RunDirectory, chosen: Execution) -> Held:
+    built = composed(run, chosen)
+    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    return held((p for _, p in built.model.parameters), built.optimizer)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2), ZERO1], ids=lambda layout: layout.strategy)
+def test_on_cpu_processes_the_copies_are_held_beside_the_weights_and_are_forecast(
+    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = execution(layout, offload="optimizer", micro_batch_size=2)
+    job = make_job("tied", train={"max_steps": 2})
+    shape = read_model(job.model)
+    cluster, inventory = parse_hardware(f"cpu:{layout.world_size}"), take_inventory(job, shape)
+    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=inventory)
+    forecast = {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
+    for rank, now in enumerate(run_world(layout.world_size, _held, prepare_cell(job, tmp_path), chosen)):
+        assert (now.weights, now.optimizer) == (forecast[rank].weights, forecast[rank].optimizer)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("none", "optimizer"), ("optimizer", "parameters"), ("parameters", "none")]
+)
+def test_a_run_goes_on_with_another_offload(
+    before: str, after: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job("tied")
+    one, other = (execution(Layout(dp_shard=2), micro_batch_size=4, offload=kind) for kind in (before, after))
+    whole = run_world(2, train_rank, prepare_cell(job, tmp_path / "whole"), one)[0]
+    run = prepare_cell(job, tmp_path / "stopped")
+    interrupt(run, one, after=7)
+    start, resumed = run_world(2, resume, run, other)[0]
+    assert start == 7
+    assert resumed.series("loss") == whole.series("loss")
+    for name, weight in whole.weights.items():
+        assert torch.equal(resumed.weights[name], weight), name
