@@ -59,7 +59,18 @@ class Scene:
 
 
 def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
-    """The fullest moments of a pipeline rank: most in flight, and, if that is before any backward, the one after it."""
+    """The fullest moments of a pipeline rank: most in flight, and, if that is before any backward, the one after it.
+
+    What a strategy needs falls with its GPUs and with its micro-batch wherever these leave the number in flight alone;
+    `tests/unit/plan/test_monotone.py` holds that, and these exceptions, which are the schedules' own:
+
+    - under 1f1b, interleaved and zero_bubble more stages keep more micro-batches in flight (as many as there are
+      stages), so that where activations outweigh weights, more stages may need more;
+    - an interleaved rank goes through its stages in rounds, which are longer where their number of ranks does not
+      divide the forwards of a step: three forwards on two ranks keep more than four do;
+    - the first accumulation puts gradients beside a forward, so that half the micro-batch, twice, may need more than
+      all of it at once; and a micro-batch whose loss is one chunk keeps it, where a larger one computes chunks anew.
+    """
     most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
     heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
     again = most < num_micro_batches * len(layout.stages_of(pp))

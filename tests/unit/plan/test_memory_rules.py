@@ -82,34 +82,6 @@ def test_offload_leaves_nothing_persistent_on_the_gpu_but_what_is_gathered():
     assert memory(job(), model, offload="parameters").ranks[0].parts["communication"] > 2 * model.embedding_parameters
 
 
-FAMILIES = [{"dp_shard": 2}, {"tp": 2}, {"pp": 2}, {"dp_shard": 2, "tp": 2}, {"dp_shard": 2, "pp": 2}]
-
-
-@given(st.sampled_from(FAMILIES), st.sampled_from(["full", "lora", "qlora"]), st.integers(1, 3), st.integers(1, 8))
-def test_more_gpus_of_one_family_never_need_more_each(family, method, doublings, micro_batch_size):
-    model = find_model("llama-3.1-8b", offline=True)
-    asked, keys = job(method=method), {"micro_batch_size": micro_batch_size, "gradient_accumulation_steps": 16}
-    few = memory(asked, model, Layout(**family), **keys)
-    more = memory(asked, model, Layout(**dict.fromkeys(family, 2 ** (1 + doublings))), **keys)
-    assert more.peak_high_bytes <= few.peak_high_bytes
-
-
-@given(
-    st.sampled_from([{}, *FAMILIES]),
-    st.sampled_from(["none", "selective", "full"]),
-    st.sampled_from(["full", "chunked"]),
-    st.integers(1, 30),
-)
-def test_a_smaller_micro_batch_never_needs_more(family, recompute, loss, size):
-    keys = {"gradient_checkpointing": recompute, "loss": loss, "gradient_accumulation_steps": 4}
-    small, large = (
-        memory(job(), find_model("llama-3.1-8b", offline=True), Layout(**family), micro_batch_size=n, **keys)
-        for n in (size, size + 1)
-    )
-    assert small.peak_high_bytes < large.peak_high_bytes
-    assert small.peak_bytes < large.peak_bytes
-
-
 odd_shapes = st.fixed_dictionaries(
     {
         "num_attention_heads": st.sampled_from([1, 3, 7]),
