@@ -44,6 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "full": {"method": "full"},
     "lora": {"method": "lora"},
     "dora": {"method": "lora", "lora": DORA},
+    "dropout": {"method": "lora", "lora": {"r": 4, "lora_dropout": 0.2}},
 }
 
 
