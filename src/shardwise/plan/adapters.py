@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from shardwise.errors import UnsupportedError, quoted
-from shardwise.plan.tensors import Cut, Tensor
+from shardwise.plan.tensors import Tensor
 from shardwise.spec.flops import HEAD_NAMES, is_copied
 from shardwise.spec.job import LoraSpec
-from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.model import Cut, Matrix, ModelShape
 
 _EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
 _FINAL_NORM_NAMES = frozenset({"norm", "ln_f", "final_layernorm", "final_layer_norm"})

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from shardwise.plan.choices import micro_batch_sizes, sized
 from shardwise.plan.links import group_of
-from shardwise.plan.margins import context_bytes
+from shardwise.plan.margins import context_bytes, reserved_shares, segment_bytes
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.persistent import shard_degree, weight_degree
 from shardwise.plan.pieces import Pieces, pieces_of
@@ -150,24 +150,42 @@ class Bounds:
         return self._stages[num_stages]
 
     def bytes(self, cluster: Cluster, base: Execution, rung: Rung) -> float:
-        """On the rank that needs most, at least: what the mean rank needs, and what the first one does."""
+        """Of the upper end on the rank that needs most: what the mean rank reserves, and what the first one does.
+
+        What is reserved is a sum over parts, each times a share of at least one, at every instant; so the mean over
+        ranks of what some of them surely hold is a bound for the fullest.
+        """
         layout, totals = base.layout, self._totals_of(cluster, base)
         shards, kept = shard_degree(layout), weight_degree(layout)
-        weights, optimizer, gradients = totals.weights / kept, totals.optimizer / shards, totals.gradients / kept
-        layers, slices, context = self._question.model.num_layers, layout.tp * layout.pp, context_bytes(cluster, layout)
+        shares = reserved_shares(sharded=kept > 1)
+        stays, passes, context = shares["weights"], shares["activations"], context_bytes(cluster, layout)
+        outside = context * shares["context"] + segment_bytes(context)
+        layers, slices = self._question.model.num_layers, layout.tp * layout.pp
+        states, gradients = totals.weights / kept + totals.optimizer / shards, totals.gradients / kept / slices
         whole = totals.travelling / slices if kept > 1 and not layout.reshard_after_forward else 0.0
         if kept > 1 and layout.pp == 1:
             whole += totals.travelling_root / slices
-        piled = gradients / slices if rung.micros > 1 and layout.pp == 1 else 0.0
-        during = whole + rung.saved * (layers - 1) / layout.pp + piled
-        mean = (weights + optimizer) / slices + max(gradients / slices, during)
-        if layout.pp == 1:
-            return context + mean
-        blocks = self._blocks(layout.num_stages)[0]
-        held = totals.blocks * blocks / layers / layout.tp / shards
-        if kept > 1 and not layout.reshard_after_forward:
-            held += totals.travelling * blocks / layers / layout.tp
-        return context + max(mean, held + rung.saved * (blocks - 1) * self._in_flight(layout, rung.micros))
+        piled = gradients if rung.micros > 1 and layout.pp == 1 else 0.0
+        during = passes * (whole + rung.saved * (layers - 1) / layout.pp) + stays * piled
+        most = stays * states / slices + max(stays * gradients, during)
+        if layout.pp > 1:
+            blocks = self._blocks(layout.num_stages)[0]
+            held = totals.blocks * blocks / layers / layout.tp / shards
+            moving = rung.saved * (blocks - 1) * self._in_flight(layout, rung.micros)
+            if kept > 1 and not layout.reshard_after_forward:
+                moving += totals.travelling * blocks / layers / layout.tp
+            most = max(most, stays * held + passes * moving)
+        return (outside + most) * _ROUNDING
+
+    def least_bytes(self, cluster: Cluster, base: Execution, ladder: tuple[Rung, ...]) -> float:
+        """What no size of a ladder goes below: the smallest, as if it were the only one of its step."""
+        smallest = min(ladder, key=lambda rung: rung.size)
+        return self.bytes(cluster, base, smallest._replace(micros=1))
+
+    def total_bytes(self, cluster: Cluster, base: Execution) -> float:
+        """Weights and optimizer states of one copy, which the ranks of any layout hold between them, at least."""
+        totals = self._totals_of(cluster, base)
+        return totals.weights + totals.optimizer
 
     @staticmethod
     def _in_flight(layout: Layout, micros: int) -> int:

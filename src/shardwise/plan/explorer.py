@@ -110,7 +110,8 @@ class Explorer:
             groups: where to look.
             enough: figures beyond which nothing is of interest.
         """
-        heap = [(self._figures(g.base.layout, g.cluster, self._order(g, 0)), n, 0) for n, g in enumerate(groups)]
+        open_groups = ((n, g) for n, g in enumerate(groups) if self._may_fit(g))
+        heap = [(self._figures(g.base.layout, g.cluster, self._order(g, 0)), n, 0) for n, g in open_groups]
         heapq.heapify(heap)
         best: tuple[Work, TimeForecast] | None = None
         best_key: tuple[object, ...] = ()
@@ -140,9 +141,20 @@ class Explorer:
         return None if best is None else Forecast(work=best[0], memory=forecast_memory(best[0]), time=best[1])
 
     def fits(self, groups: Iterable[Group]) -> bool:
-        """Whether any execution fits: the smallest micro-batch, or the largest, which needs no accumulation."""
-        rungs = ((g, rung) for g in groups for rung in (min(g.ladder, key=_size), max(g.ladder, key=_size)))
-        return any(self._fits(group, rung) for group, rung in rungs)
+        """Whether any execution fits."""
+        likely = (group for group in groups if self._may_fit(group))
+        return any(self._fits(group, rung) for group in likely for rung in sorted(group.ladder, key=_size))
+
+    def has_room(self, cluster: Cluster) -> bool:
+        """Whether all GPUs of a cluster together have room for one copy of what stays between steps."""
+        alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
+        each = bases(self.question.job, self.question.model, alone)
+        least = min(self.bounds.total_bytes(cluster, base) for base in each)
+        return not self._prune or least <= cluster.num_gpus * cluster.gpu.memory_bytes
+
+    def _may_fit(self, group: Group) -> bool:
+        least = self.bounds.least_bytes(group.cluster, group.base, group.ladder)
+        return not self._prune or least <= group.cluster.gpu.memory_bytes
 
     def least(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
         """The execution that needs least memory, for saying what is missing."""

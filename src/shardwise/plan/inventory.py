@@ -10,30 +10,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwise.plan.adapters import COPY, adapter_tensors, adapters_outside, check_targets, copies, refuse_unforecast
-from shardwise.plan.tensors import Cut, Place, Tensor
+from shardwise.plan.tensors import NF4_BYTES, Place, Tensor
 from shardwise.plan.types import Types
 from shardwise.spec.flops import is_target
 from shardwise.spec.job import Job, Method
-from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
+from shardwise.spec.model import Cut, Matrix, ModelShape, Norm
 
-#: Tensor parallelism slices the rows of matrices that read these, and the columns of those that read their products:
-#: so a block needs one sum over ranks after attention and one after the MLP (Shoeybi et al., 2019).
-_CUTS: dict[Reads, Cut] = {
-    "attention_input": "rows",
-    "query_latent": "rows",
-    "key_value_latent": "rows",
-    "mlp_input": "rows",
-    "expert_input": "rows",
-    "attention_output": "columns",
-    "mlp_product": "columns",
-    "expert_product": "columns",
-}
 _OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Unit:
-    """Tensors that are gathered and reduced together."""
+    """Tensors that are gathered and reduced together; what is computed of a unit is remembered by which it is."""
 
     tensors: tuple[Tensor, ...]
 
@@ -53,8 +41,12 @@ class Unit:
         return sum(t.elements for t in self.tensors if t.trained and t.columns > 1)
 
     def gathered_bytes(self, types: Types) -> float:
-        """Bytes of the whole weights when their shards are brought together."""
-        return sum(tensor.elements * tensor.gathered_bytes(types) for tensor in self.tensors)
+        """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
+        return self._quantised * NF4_BYTES + (self.elements - self._quantised) * types.compute
+
+    @cached_property
+    def _quantised(self) -> int:
+        return sum(tensor.elements for tensor in self.tensors if tensor.quantised)
 
     @cached_property
     def largest_trained(self) -> int:
@@ -66,9 +58,9 @@ class Unit:
         return Unit(tensors=tuple(tensor.sliced(degree=degree, index=index) for tensor in self.tensors))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Inventory:
-    """All parameters of a job.
+    """All parameters of a job; what is computed of one is remembered by which it is.
 
     Attributes:
         blocks: one decoder block of each kind, with how many of them there are.
@@ -173,24 +165,18 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
     )
 
 
-def cut_of(matrix: Matrix) -> Cut | None:
-    """The dim of a block's matrix that tensor parallelism slices; routers and the way into a latent stay whole."""
-    is_router = not (matrix.adaptable or matrix.stacked) or matrix.rows == 1
-    return None if is_router or "_a_proj" in matrix.name else _CUTS[matrix.reads]
-
-
 def _block(kind: ModelShape, job: Job) -> Unit:
     """The tensors of one block, adapters included."""
     lora = job.adapters
     tensors: list[Tensor] = []
     for matrix in kind.matrices:
-        tensors += _matrix(matrix, method=job.method, cut=cut_of(matrix))
+        tensors += _matrix(matrix, method=job.method, cut=matrix.sliced_by)
     tensors += _norms(kind, method=job.method)
     if lora is not None:
         tensors += [*copies(tensors, lora)]
         for matrix in kind.matrices:
             if is_target(matrix, lora):
-                tensors += adapter_tensors(matrix, lora, cut=cut_of(matrix))
+                tensors += adapter_tensors(matrix, lora, cut=matrix.sliced_by)
     return Unit(tensors=tuple(tensors))
 
 

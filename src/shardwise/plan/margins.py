@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout import AXES, Layout
@@ -48,6 +49,7 @@ def doubt_bytes(parts: Mapping[str, float]) -> float:
     return sum((count * DOUBT[part]) ** 2 for part, count in parts.items()) ** 0.5
 
 
+@cache
 def reserved_shares(*, sharded: bool) -> dict[str, float]:
     """Bytes held by the allocator for each byte of a part that is alive."""
     passing = 1 + (_FRAGMENTATION_SHARDED if sharded else _FRAGMENTATION)

@@ -3,6 +3,9 @@ outside the allocator."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from shardwise.plan.instants import instants
 from shardwise.plan.margins import context_bytes, doubt_bytes, reserved_bytes
 from shardwise.plan.parts import parts
@@ -23,43 +26,59 @@ def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> M
         work: the job under one execution.
         held: its `holdings_of`, where the caller has them already; they do not depend on the micro-batch.
     """
-    if held is None:
-        held = holdings_of(work)
-    context = context_bytes(work.cluster, work.execution.layout)
-    worst_instant, worst = "", RankMemory(ranks=(), peak_bytes=-1, parts={})
-    ranks: list[RankMemory] = []
-    reserved = high = 0.0
-    for holding in held:
-        fullest_instant, fullest = "", RankMemory(ranks=(), peak_bytes=-1, parts={})
-        places = holding.ranks(work.execution.layout)
-        for name, alive in moments(work, holding):
-            rank = _rank_memory(alive, context=context, ranks=places)
-            reserved = max(reserved, reserved_bytes(rank.parts, sharded=work.sharded))
-            high = max(high, rank.peak_bytes + doubt_bytes(rank.parts))
-            if rank.peak_bytes > fullest.peak_bytes:
-                fullest_instant, fullest = name, rank
-        ranks.append(fullest)
-        if fullest.peak_bytes > worst.peak_bytes:
-            worst_instant, worst = fullest_instant, fullest
+    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+    alike: dict[object, _Peak] = {}
+    peaks: list[_Peak] = []
+    for holding in holdings_of(work) if held is None else held:
+        part = holding.part
+        key = (part.inventory, holding.shards, *flights(layout, pp=part.pp, num_micro_batches=micros))
+        if key not in alike:
+            alike[key] = _peak(work, holding)
+        memory = replace(alike[key].memory, ranks=holding.ranks(layout))
+        peaks.append(alike[key]._replace(memory=memory))
+    worst = max(peaks, key=lambda peak: peak.memory.peak_bytes)
+    reserved = max(peak.reserved for peak in peaks)
     return MemoryForecast(
         capacity_bytes=work.cluster.gpu.memory_bytes,
-        peak_bytes=worst.peak_bytes,
+        peak_bytes=worst.memory.peak_bytes,
         peak_reserved_bytes=round(reserved),
-        peak_low_bytes=round(worst.peak_bytes - doubt_bytes(worst.parts)),
-        peak_high_bytes=round(max(high, reserved)),
-        peak_instant=worst_instant,
-        ranks=tuple(ranks),
+        peak_low_bytes=round(worst.memory.peak_bytes - doubt_bytes(worst.memory.parts)),
+        peak_high_bytes=round(max(reserved, *(peak.high for peak in peaks))),
+        peak_instant=worst.instant,
+        ranks=tuple(peak.memory for peak in peaks),
     )
+
+
+class _Peak(NamedTuple):
+    """The fullest instant of a rank; and the most it reserves, and may have alive, at any of them."""
+
+    instant: str
+    memory: RankMemory
+    reserved: float
+    high: float
+
+
+def _peak(work: Work, holding: Holding) -> _Peak:
+    context = context_bytes(work.cluster, work.execution.layout)
+    named = [(name, _rank_memory(alive, context=context)) for name, alive in moments(work, holding)]
+    instant, fullest = max(named, key=lambda one: one[1].peak_bytes)
+    reserved = max(reserved_bytes(memory.parts, sharded=work.sharded) for _, memory in named)
+    high = max(memory.peak_bytes + doubt_bytes(memory.parts) for _, memory in named)
+    return _Peak(instant, fullest, reserved, high)
 
 
 def holdings_of(work: Work) -> tuple[Holding, ...]:
     """Persistent bytes of every distinct rank of an execution."""
     momentum = work.job.train.momentum > 0
-    return tuple(
-        holding
-        for part in parts(work.model, work.inventory, work.execution.layout)
-        for holding in holdings(part, work.execution, types=work.types, momentum=momentum, host_apart=work.setting.cuda)
-    )
+    found: dict[object, tuple[Holding, ...]] = {}
+    held: list[Holding] = []
+    for part in parts(work.model, work.inventory, work.execution.layout):
+        if part.inventory not in found:
+            found[part.inventory] = holdings(
+                part, work.execution, types=work.types, momentum=momentum, host_apart=work.setting.cuda
+            )
+        held += (replace(holding, part=part) for holding in found[part.inventory])
+    return tuple(held)
 
 
 def moments(work: Work, holding: Holding) -> list[tuple[str, Alive]]:
@@ -86,7 +105,7 @@ def scene_of(work: Work, holding: Holding, flight: Flight) -> Scene:
     )
 
 
-def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankMemory:
+def _rank_memory(alive: Alive, *, context: int) -> RankMemory:
     counts = {part: round(alive.get(part, 0)) for part in PARTS}
     counts["context"] = context
-    return RankMemory(ranks=ranks, peak_bytes=sum(counts.values()), parts=counts)
+    return RankMemory(ranks=(), peak_bytes=sum(counts.values()), parts=counts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from shardwise.plan.inventory import Inventory, cut_of
+from shardwise.plan.inventory import Inventory
 from shardwise.plan.tensors import Place
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import Matrix, ModelShape, OtherBlocks
@@ -96,8 +96,9 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
     kinds = [count for count, _ in inventory.blocks]
     ranks = [_place(layout, stages, kinds, pp=pp) for pp in range(layout.pp)]
     if distinct:
-        ranks = list({(p.counts, len(p.span), p.is_first, p.is_last): p for p in reversed(ranks)}.values())
-    return tuple(_part(place, tp, held, staged=layout.pp > 1) for place in ranks for tp, held in slices)
+        ranks = list({place.held: place for place in reversed(ranks)}.values())
+    staged: dict[object, Inventory] = {}
+    return tuple(_part(place, tp, held, staged if layout.pp > 1 else None) for place in ranks for tp, held in slices)
 
 
 class _Place(NamedTuple):
@@ -109,6 +110,11 @@ class _Place(NamedTuple):
     is_first: bool
     is_last: bool
 
+    @property
+    def held(self) -> tuple[object, ...]:
+        """What tells apart ranks that hold different things."""
+        return self.counts, len(self.span), self.is_first, self.is_last
+
 
 def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: int) -> _Place:
     here = layout.stages_of(pp)
@@ -116,13 +122,16 @@ def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: i
     return _Place(pp, _counts(kinds, spans), max(spans, key=len), 0 in here, layout.num_stages - 1 in here)
 
 
-def _part(place: _Place, tp: range, held: Inventory, *, staged: bool) -> Part:
-    ends: set[Place] = set()
-    if place.is_first:
-        ends.add("front")
-    if place.is_last:
-        ends.add("back")
-    inventory = held.staged(counts=place.counts, places=frozenset(ends)) if staged else held
+def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory] | None) -> Part:
+    """A part; those that hold the same have one inventory, which `staged` remembers."""
+    inventory = whole
+    if staged is not None:
+        front: set[Place] = {"front"} if place.is_first else set()
+        back: set[Place] = {"back"} if place.is_last else set()
+        key = (tp.start, place.held)
+        if key not in staged:
+            staged[key] = whole.staged(counts=place.counts, places=frozenset(front | back))
+        inventory = staged[key]
     return Part(
         pp=place.pp, tp=tp, inventory=inventory, span=place.span, is_first=place.is_first, is_last=place.is_last
     )
@@ -163,9 +172,8 @@ def sliced_shape(model: ModelShape, *, degree: int) -> ModelShape:
 
 
 def _sliced(matrices: Iterable[Matrix], degree: int) -> tuple[Matrix, ...]:
-    cuts = ((matrix, cut_of(matrix)) for matrix in matrices)
     return tuple(
-        matrix if cut is None else replace(matrix, **{cut: -(-getattr(matrix, cut) // degree)}) for matrix, cut in cuts
+        replace(m, **{m.sliced_by: -(-getattr(m, m.sliced_by) // degree)}) if m.sliced_by else m for m in matrices
     )
 
 

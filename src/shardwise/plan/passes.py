@@ -136,7 +136,7 @@ def _busy(blocks: int, piece: Piece, message: float, seconds: float) -> float:
 def _copies(work: Work) -> tuple[float, float, float]:
     """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
     device, tp = device_of(work), work.execution.layout.tp
-    gathered, trained = mean(work, lambda unit: gathered_bytes(work, unit)), mean(work, _trained)
+    gathered, trained = mean(work, lambda unit: unit.gathered_bytes(work.types)), mean(work, _trained)
     copy_out = device.bytes_moved(COPY_PASSES * gathered / tp)
     copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
     return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
@@ -148,7 +148,7 @@ def sharded_messages(work: Work, *, outer: Unit) -> Messages:
     shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
 
     def gather(unit: Unit) -> float:
-        return shard.gather(gathered_bytes(work, unit) / layout.tp)
+        return shard.gather(unit.gathered_bytes(work.types) / layout.tp)
 
     def reduce(unit: Unit) -> float:
         held = unit.trained_elements * REDUCTION_BYTES / layout.tp
@@ -196,11 +196,6 @@ def reduced_messages(work: Work, *, outer: Unit) -> Messages:
         reduce=group.all_reduce(mean(work, _trained) * width),
         outer_reduce=group.all_reduce(outer.trained_elements * width),
     )
-
-
-def gathered_bytes(work: Work, unit: Unit) -> float:
-    """What a unit takes on the wires: the compute type, or 4 bits as they are stored."""
-    return sum(tensor.elements * tensor.gathered_bytes(work.types) for tensor in unit.tensors)
 
 
 def _trained(unit: Unit) -> float:

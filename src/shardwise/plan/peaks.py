@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from shardwise.plan.instants import (
@@ -28,7 +27,7 @@ from shardwise.plan.memory import scene_of
 from shardwise.plan.parts import Part, parts
 from shardwise.plan.passing import Ceiling, Passing, Values, passing
 from shardwise.plan.persistent import Holding, holdings, shard_degree, weight_degree
-from shardwise.plan.saved import Alive, at_work, inputs, of_a_head, of_a_pair
+from shardwise.plan.saved import INPUT_BYTES, Alive, at_work, of_a_head, of_a_pair
 from shardwise.plan.scene import Flight, Scene, flights
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work, work_of
@@ -96,8 +95,9 @@ class Peaks:
         ceiling, most = self._ceiling(work, layout), 0.0
         for rank in self._fullest(execution, work, like):
             nothing: Values = (0.0, 0.0, rank.holding.padding, 0.0)
+            between: Values = (0.0, 0.0, rank.holding.padding, tokens * INPUT_BYTES)
             for instants in (rank.step, self._beside_steps(work, rank, like)):
-                most = max(most, _highest(instants, rank, ceiling, nothing, tokens, positions))
+                most = max(most, _highest(instants, rank, ceiling, between, tokens, positions))
             for flight in flights(layout, pp=rank.holding.part.pp, num_micro_batches=micros):
                 micro = self._micro_batch(work, rank, flight, like, chunks=tokens > positions)
                 others = _others(micro, flight, nothing, tokens, positions)
@@ -149,20 +149,19 @@ class Peaks:
     def _beside_steps(self, work: Work, rank: _Rank, like: object) -> _Instants:
         key = (like, rank.place)
         if key not in self._beside:
-            scene = scene_of(work, rank.holding, Flight())
-            self._beside[key] = _instants(scene, INSTANTS_BESIDE, beside=inputs)
+            self._beside[key] = _instants(_probes(scene_of(work, rank.holding, Flight())), INSTANTS_BESIDE)
         return self._beside[key]
 
     def _micro_batch(self, work: Work, rank: _Rank, flight: Flight, like: object, *, chunks: bool) -> _MicroBatch:
         whole, fills = work.replicated or flight.gradients, flight.pairs > 1
         key = (like, rank.place, chunks, whole, fills)
         if key not in self._within:
-            scene = replace(scene_of(work, rank.holding, flight), chunks=chunks)
+            scenes = _probes(replace(scene_of(work, rank.holding, flight), chunks=chunks))
             self._within[key] = _MicroBatch(
-                instants=_instants(scene, instants_of_micro_batch(scene.part)),
-                always=_passing(scene, at_work),
-                pair=_passing(scene, of_a_pair),
-                head=_passing(scene, of_a_head),
+                instants=_instants(scenes, instants_of_micro_batch(rank.holding.part)),
+                always=_passing(scenes, at_work),
+                pair=_passing(scenes, of_a_pair),
+                head=_passing(scenes, of_a_head),
             )
         return self._within[key]
 
@@ -194,25 +193,24 @@ def _rank(scene: Scene, *, place: object) -> _Rank:
         holding=holding,
         states=holding.weights + holding.optimizer,
         gradients={kind: gradient_bytes(scene, kind) for kind in kinds},
-        step=_instants(scene, INSTANTS_OF_STEP, beside=inputs),
+        step=_instants(_probes(scene), INSTANTS_OF_STEP),
     )
 
 
-def _instants(scene: Scene, instants: Iterable[Instant], *, beside: _Alive | None = None) -> _Instants:
-    def all_that_passes(at: Scene, instant: Instant) -> Alive:
-        alive = instant.passing(at)
-        for part, count in (beside(at) if beside is not None else {}).items():
-            alive[part] = alive.get(part, 0) + count
-        return alive
-
-    return tuple(
-        (instant.gradients(scene), _passing(scene, partial(all_that_passes, instant=instant))) for instant in instants
-    )
+def _probes(scene: Scene) -> tuple[Scene, Scene, Scene]:
+    """The scene at nothing, at one token, and at one position."""
+    nothing = replace(scene, tokens=0, head_tokens=0)
+    return nothing, replace(nothing, tokens=1), replace(nothing, head_tokens=1)
 
 
-def _passing(scene: Scene, of: _Alive) -> Passing:
+def _passing(scenes: tuple[Scene, Scene, Scene], of: _Alive) -> Passing:
     """Whatever the micro-batch."""
-    return passing(*(of(replace(scene, tokens=t, head_tokens=p)) for t, p in ((0, 0), (1, 0), (0, 1))))
+    nothing, token, position = scenes
+    return passing(of(nothing), of(token), of(position))
+
+
+def _instants(scenes: tuple[Scene, Scene, Scene], instants: Iterable[Instant]) -> _Instants:
+    return tuple((instant.gradients(scenes[0]), _passing(scenes, instant.passing)) for instant in instants)
 
 
 def _others(micro: _MicroBatch, flight: Flight, stays: Values, tokens: float, positions: float) -> Values:

@@ -7,14 +7,14 @@ rows, the last ones fewer or none. So ranks differ, and every distinct one is co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from shardwise.plan.inventory import Unit
 from shardwise.plan.parts import Part, bounds
-from shardwise.plan.tensors import Tensor
 from shardwise.plan.types import Types, state_bytes
-from shardwise.spec.layout import Execution, Layout, rows_of_shard
+from shardwise.spec.layout import Execution, Layout, OptimizerName, rows_of_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,35 +94,58 @@ def holdings(
 def _holding(part: Part, shards: range, execution: Execution, *, types: Types, momentum: bool) -> Holding:
     weights, states, at = weight_degree(execution.layout), shard_degree(execution.layout), shards.start
     whose = at if weights > 1 else 0  # whole weights are every rank's
-    inventory = part.inventory
 
-    def kept(tensor: Tensor) -> int:
-        return _kept(tensor, degree=weights, index=whose)
+    def share(unit: Unit) -> _Share:
+        cut = _Cut(weights, whose, states, at)
+        return _share(unit, cut, types=types, optimizer=execution.optimizer, momentum=momentum)
 
-    def gradients(unit: Unit) -> int:
-        return round(_sum(unit, lambda t: t.trained * kept(t))) * types.trainable
-
-    def states_of(tensor: Tensor) -> int:
-        if not tensor.trained:
-            return 0
-        rows = rows_of_shard(tensor.rows, degree=states, index=at)
-        one = state_bytes(execution.optimizer, rows=rows, columns=tensor.columns, types=types, momentum=momentum)
-        return tensor.count * one
-
-    def everywhere(of: Callable[[Tensor], float]) -> float:
-        blocks = sum(count * _sum(unit, of) for count, unit in inventory.blocks)
-        return blocks + _sum(inventory.root, of)
-
-    of_blocks = [(count, gradients(unit)) for count, unit in inventory.blocks]
+    blocks = [(count, share(unit)) for count, unit in part.inventory.blocks]
+    root = share(part.inventory.root)
     return Holding(
         part=part,
         shards=shards,
-        weights=round(everywhere(lambda t: kept(t) * t.element_bytes(types) + t.scale_bytes)),
-        gradients=sum(count * size for count, size in of_blocks) + gradients(inventory.root),
-        block_gradients=min((size for count, size in of_blocks if count), default=0),
-        optimizer=round(everywhere(states_of)),
-        padding=round(everywhere(lambda t: _padded(t, weights, whose) * t.element_bytes(types))),
+        weights=round(sum(count * block.weights for count, block in blocks) + root.weights),
+        gradients=sum(count * block.gradients for count, block in blocks) + root.gradients,
+        block_gradients=min((block.gradients for count, block in blocks if count), default=0),
+        optimizer=sum(count * block.optimizer for count, block in blocks) + root.optimizer,
+        padding=round(sum(count * block.padding for count, block in blocks) + root.padding),
     )
+
+
+class _Cut(NamedTuple):
+    """Over how many ranks weights and optimizer states are cut, and which share of each is looked at."""
+
+    weights: int
+    whose: int
+    states: int
+    at: int
+
+
+class _Share(NamedTuple):
+    """Bytes of one unit on one rank."""
+
+    weights: float
+    gradients: int
+    optimizer: int
+    padding: float
+
+
+@lru_cache(maxsize=8192)
+def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, momentum: bool) -> _Share:
+    weights = padding = 0.0
+    trained = states = 0
+    for tensor in unit.tensors:
+        width, alike = tensor.element_bytes(types), tensor.count * tensor.columns
+        kept = alike * rows_of_shard(tensor.rows, degree=cut.weights, index=cut.whose)
+        longest = alike * rows_of_shard(tensor.rows, degree=cut.weights, index=0)
+        weights += kept * width + tensor.scale_bytes
+        padding += (longest - kept) * width
+        if tensor.trained:
+            trained += kept
+            rows = rows_of_shard(tensor.rows, degree=cut.states, index=cut.at)
+            one = state_bytes(optimizer, rows=rows, columns=tensor.columns, types=types, momentum=momentum)
+            states += tensor.count * one
+    return _Share(weights, trained * types.trainable, states, padding)
 
 
 def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart: bool) -> Holding:
@@ -146,20 +169,8 @@ def _stepped_elements(held: Holding, layout: Layout) -> int:
     """Trained elements whose optimizer states a rank has."""
     degree, inventory = shard_degree(layout), held.part.inventory
 
-    def stepped(tensor: Tensor) -> int:
-        return _kept(tensor, degree=degree, index=held.shards.start) if tensor.trained else 0
+    def stepped(unit: Unit) -> int:
+        trained = (tensor for tensor in unit.tensors if tensor.trained)
+        return sum(t.count * t.columns * rows_of_shard(t.rows, degree=degree, index=held.shards.start) for t in trained)
 
-    return round(inventory.over_blocks(lambda unit: _sum(unit, stepped)) + _sum(inventory.root, stepped))
-
-
-def _padded(tensor: Tensor, degree: int, index: int) -> int:
-    return _kept(tensor, degree=degree, index=0) - _kept(tensor, degree=degree, index=index)
-
-
-def _kept(tensor: Tensor, *, degree: int, index: int) -> int:
-    """Elements of all alike tensors on one rank."""
-    return tensor.count * tensor.columns * rows_of_shard(tensor.rows, degree=degree, index=index)
-
-
-def _sum(unit: Unit, of: Callable[[Tensor], float]) -> float:
-    return sum(of(tensor) for tensor in unit.tensors)
+    return round(inventory.over_blocks(stepped) + stepped(inventory.root))

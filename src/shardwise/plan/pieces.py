@@ -13,7 +13,7 @@ from shardwise.plan.kernels import COMPILED_OPERATORS_SHARE, COMPILED_PASSES_SHA
 from shardwise.plan.links import group_of
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
-from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.model import SLICED_BY, Matrix, ModelShape
 
 #: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter.
 _OPERATORS_PER_BLOCK = 45
@@ -144,22 +144,16 @@ def _by_shape(kind: ModelShape, work: Work) -> Iterator[tuple[int, Matrix]]:
     """Matrices that take equally long, with how many there are: most blocks have four kinds of seven."""
     found: dict[object, list[Matrix]] = {}
     for m in kind.matrices:
-        sliced = _by_columns(m)
         trained, adapted = work.inventory.trained(m.name), m.name in work.inventory.adapted
-        found.setdefault((m.rows, m.columns, m.count, m.run, sliced, trained, adapted), []).append(m)
+        found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY[m.reads], trained, adapted), []).append(m)
     return ((len(alike), alike[0]) for alike in found.values())
-
-
-def _by_columns(matrix: Matrix) -> bool:
-    """Whether tensor parallelism cuts a matrix along its input."""
-    return matrix.reads in ("attention_output", "mlp_product", "expert_product")
 
 
 def _product_seconds(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple[float, float, float]:
     """All `count` matrices: forward, gradient of the weight, gradient of the input; frozen ones have no second."""
     tp, count = work.execution.layout.tp, matrix.count
     rows, columns = matrix.rows, matrix.columns
-    rows, columns = (rows, columns / tp) if _by_columns(matrix) else (rows / tp, columns)
+    rows, columns = (rows / tp, columns) if SLICED_BY[matrix.reads] == "rows" else (rows, columns / tp)
     # Tokens spread evenly over experts.
     tokens = max(1.0, tokens * matrix.run / count)
     forward = device.product(tokens, rows, columns)

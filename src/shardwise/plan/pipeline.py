@@ -7,7 +7,7 @@ one twice as long give its pace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,42 +85,41 @@ def walk(
     orders = [
         actions(schedule, num_ranks=ranks, rank=rank, num_micro_batches=num_micro_batches) for rank in range(ranks)
     ]
-    last, clock, position = len(stages) - 1, [0.0] * ranks, [0] * ranks
-    forward: dict[tuple[int, int], float] = {}
-    backward: dict[tuple[int, int], float] = {}
-    left = sum(map(len, orders))
+    needed, made = _results(len(stages), num_micro_batches)
+    seconds = {kind: [stage.of(kind) for stage in stages] for kind in made}
+    clock, position, left = [0.0] * ranks, [0] * ranks, sum(map(len, orders))
     while left:
         for rank, order in enumerate(orders):
-            while position[rank] < len(order):
-                action = order[position[rank]]
-                ready = _ready(action.kind, action.stage, action.micro, forward, backward, last=last)
-                if ready is None:
-                    break
-                start = max(clock[rank], ready + send if ready else 0.0)
-                end = clock[rank] = start + stages[action.stage].of(action.kind)
-                if action.kind == "forward":
-                    forward[action.stage, action.micro] = end
-                elif action.kind != "backward_weight":
-                    backward[action.stage, action.micro] = end
+            now, index = clock[rank], position[rank]
+            while index < len(order):
+                kind, stage, micro = order[index]
+                start, results = now, needed[kind][stage]
+                if results is not None:
+                    done = results[micro]
+                    if done is None:
+                        break
+                    start = max(now, done + send)
+                now = made[kind][stage][micro] = start + seconds[kind][stage]
+                index += 1
                 if seen is not None:
-                    seen(rank, action.kind, action.stage, action.micro, start, end)
-                position[rank] += 1
-                left -= 1
+                    seen(rank, kind, stage, micro, start, now)
+            left -= index - position[rank]
+            clock[rank], position[rank] = now, index
     return tuple(clock)
 
 
-def _ready(
-    kind: ActionKind,
-    stage: int,
-    micro: int,
-    forward: Mapping[tuple[int, int], float],
-    backward: Mapping[tuple[int, int], float],
-    *,
-    last: int,
-) -> float | None:
-    """When the neighbour's result was done that an action needs; 0 where it needs none, None where it is not yet."""
-    if kind == "forward":
-        return 0.0 if stage == 0 else forward.get((stage - 1, micro))
-    if kind == "backward_weight" or stage == last:
-        return 0.0
-    return backward.get((stage + 1, micro))
+#: When the results of a stage were done, for each micro-batch; None as long as they are not.
+_Done = list[float | None]
+
+
+def _results(
+    num_stages: int, num_micro_batches: int
+) -> tuple[dict[ActionKind, list[_Done | None]], dict[ActionKind, list[_Done]]]:
+    """For each kind of action and each stage: the neighbour's results that it needs, where it does, and its own."""
+    ahead, back, weights = ([_Done([None]) * num_micro_batches for _ in range(num_stages)] for _ in range(3))
+    before: list[_Done | None] = [None, *ahead[:-1]]
+    behind: list[_Done | None] = [*back[1:], None]
+    return (
+        {"forward": before, "backward": behind, "backward_input": behind, "backward_weight": [None] * num_stages},
+        {"forward": ahead, "backward": back, "backward_input": back, "backward_weight": weights},
+    )

@@ -8,16 +8,15 @@ from shardwise.plan.types import FLOAT32_BYTES
 
 Alive = dict[str, float]
 
-_INT64_BYTES = 8
-#: Token ids, labels, positions and indices of trained positions, each an int64 per token.
-_INPUT_TENSORS = 5
+#: Of a token: its id, label, position and two indices of trained positions, each an int64.
+INPUT_BYTES = 5 * 8
 #: Messages of a pipeline beside what stages keep: one that arrives ahead, a gradient that arrives, one that leaves.
 _MESSAGES = 3
 
 
 def inputs(scene: Scene) -> Alive:
     """The micro-batch itself."""
-    return {"temporary": _INPUT_TENSORS * scene.tokens * _INT64_BYTES}
+    return {"temporary": scene.tokens * INPUT_BYTES}
 
 
 def at_work(scene: Scene) -> Alive:

@@ -109,19 +109,18 @@ def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explore
 
 def _explore(explorer: Explorer) -> list[_Found]:
     """What every strategy comes to; for `fewest-gpus` on the smallest part of the cluster that any of them fits on."""
-    question = explorer.question
-    strategies: dict[str, _Strategy] = {}
-    found: list[_Found] = []
+    question, strategies = explorer.question, dict[str, _Strategy]()
     for part in parts(question.job, question.cluster):
         if question.job.goal == "fewest-gpus":
             strategies = {}
+            if part != question.cluster and not explorer.has_room(part):
+                continue
         for choice in layouts(question.job, question.model, part):
             _sort_in(explorer, choice, strategies)
-        if question.job.goal == "fewest-gpus":
-            found = _each(explorer, strategies)
-            if any(one.best is not None for one in found):
-                return found
-    return found or _each(explorer, strategies)
+        groups = (group for strategy in strategies.values() for group in strategy.groups)
+        if question.job.goal == "fewest-gpus" and explorer.fits(groups):
+            break
+    return _each(explorer, strategies)
 
 
 def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy]) -> None:

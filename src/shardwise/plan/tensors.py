@@ -7,9 +7,8 @@ from typing import Literal
 
 from shardwise.plan.types import FLOAT32_BYTES, Types
 from shardwise.spec.layout import rows_of_shard
+from shardwise.spec.model import Cut
 
-#: Which dim tensor parallelism slices.
-Cut = Literal["rows", "columns"]
 #: Where a tensor outside the blocks lies in a pipeline; a tied embedding lies at both ends.
 Place = Literal["front", "back"]
 
@@ -59,10 +58,6 @@ class Tensor:
         if self.widened:
             return FLOAT32_BYTES
         return types.trainable if self.trained else types.frozen
-
-    def gathered_bytes(self, types: Types) -> float:
-        """Bytes of one element when all shards of it are brought together: in NF4 still, or in the compute type."""
-        return NF4_BYTES if self.quantised else types.compute
 
     @property
     def scale_bytes(self) -> int:

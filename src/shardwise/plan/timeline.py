@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shardwise.plan.pieces import device_of, pieces_of
+from shardwise.plan.pieces import device_of
 from shardwise.plan.step import step_of
 from shardwise.plan.work import Work
 from shardwise.spec.flops import model_flops_per_token
@@ -29,17 +29,6 @@ def forecast_time(work: Work, *, num_rows: int | None = None) -> TimeForecast:
         compute_utilization=min(1.0, step.computing / step.seconds),
         total_seconds=None if steps is None else steps * step.seconds,
     )
-
-
-def least_step_seconds(work: Work) -> float:
-    """Seconds that no forecast of an execution is below, found without its schedule: for pruning.
-
-    A rank computes its share of the blocks for every micro-batch, one after the other; the mean rank's share is a
-    bound for the largest.
-    """
-    pieces, layout = pieces_of(work), work.execution.layout
-    once = work.model.num_layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds
-    return work.execution.gradient_accumulation_steps * once / layout.pp
 
 
 def num_steps(work: Work, *, num_rows: int | None) -> int | None:

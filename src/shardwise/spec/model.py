@@ -21,13 +21,20 @@ Reads = Literal[
     "query_latent",
     "key_value_latent",
 ]
-#: What tensor parallelism cuts a matrix by, in the families it knows: what reads the residual stream gives a slice of
-#: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole.
-SLICED_BY: dict[str, Literal["rows", "columns"]] = {
+#: A dim of a matrix.
+Cut = Literal["rows", "columns"]
+#: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of it) gives a slice of
+#: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole. So a block needs one sum
+#: over ranks after attention and one after the MLP (Shoeybi et al., 2019).
+SLICED_BY: dict[Reads, Cut] = {
     "attention_input": "rows",
-    "attention_output": "columns",
+    "query_latent": "rows",
+    "key_value_latent": "rows",
     "mlp_input": "rows",
+    "expert_input": "rows",
+    "attention_output": "columns",
     "mlp_product": "columns",
+    "expert_product": "columns",
 }
 
 
@@ -67,9 +74,10 @@ class Matrix:
         return self.count * (self.rows * self.columns + (self.rows if self.bias else 0))
 
     @property
-    def sliced_by(self) -> Literal["rows", "columns"] | None:
-        """What tensor parallelism cuts it by; None for what it keeps whole."""
-        return SLICED_BY.get(self.reads)
+    def sliced_by(self) -> Cut | None:
+        """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent."""
+        is_router = not (self.adaptable or self.stacked) or self.rows == 1
+        return None if is_router or "_a_proj" in self.name else SLICED_BY[self.reads]
 
     @property
     def routed(self) -> int:

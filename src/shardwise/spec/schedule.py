@@ -16,18 +16,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shardwise.spec.layout import Schedule, stages_per_rank
 
 ActionKind = Literal["forward", "backward", "backward_input", "backward_weight"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One stretch of a rank's work.
 
     Attributes:
@@ -71,18 +69,18 @@ def in_flight(order: Iterable[Action]) -> int:
 
 def _sequential(_num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
     for micro in range(micros):
-        yield Action(kind="forward", stage=rank, micro=micro)
-        yield Action(kind="backward", stage=rank, micro=micro)
+        yield Action("forward", rank, micro)
+        yield Action("backward", rank, micro)
 
 
 def _gpipe(_num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
     for kind in ("forward", "backward"):
-        yield from (Action(kind=kind, stage=rank, micro=micro) for micro in range(micros))
+        yield from (Action(kind, rank, micro) for micro in range(micros))
 
 
 def _one_forward_one_backward(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
-    ahead = [Action(kind="forward", stage=rank, micro=micro) for micro in range(micros)]
-    back = [Action(kind="backward", stage=rank, micro=micro) for micro in range(micros)]
+    ahead = [Action("forward", rank, micro) for micro in range(micros)]
+    back = [Action("backward", rank, micro) for micro in range(micros)]
     return _alternate(ahead, back, warm_up=num_ranks - rank - 1)
 
 
@@ -95,7 +93,7 @@ def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
 
     def rounds(kind: ActionKind, order: list[int]) -> list[Action]:
         return [
-            Action(kind=kind, stage=stage, micro=micro)
+            Action(kind, stage, micro)
             for begin, end in pairwise(bounds)
             for stage in order
             for micro in range(begin, end)
@@ -113,8 +111,8 @@ def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
         if action.kind == "forward":
             yield action
             continue
-        yield Action(kind="backward_input", stage=rank, micro=action.micro)
-        waiting.append(Action(kind="backward_weight", stage=rank, micro=action.micro))
+        yield Action("backward_input", rank, action.micro)
+        waiting.append(Action("backward_weight", rank, action.micro))
         if len(waiting) > rank:
             yield waiting.popleft()
     yield from waiting

@@ -88,16 +88,17 @@ def test_what_is_remembered_of_one_execution_is_never_taken_for_another(method, 
         )
 
 
-def test_thousands_of_candidates_a_second_have_peaks_on_one_core():
-    """4,100 to 4,700 beside fifteen busy processes on two cores; what a test can hold on any machine is less."""
+def test_at_least_5000_memory_forecasts_a_second_are_made_on_one_core():
+    """Of executions of which none is left out by a bound: what the exhaustive part of a search costs."""
     model = find_model("llama-3.1-405b", offline=True)
-    found = peaks(job(), model, "128x 8x H100-SXM")
-    candidates = list(_candidates())
-    began = process_time()
-    for candidate in candidates:
-        found.high_bytes(candidate)
-    rate = len(candidates) / (process_time() - began)
-    assert rate > 2000
+    candidates, rates = list(_candidates()), list[float]()
+    for _ in range(3):
+        found = peaks(job(), model, "128x 8x H100-SXM")
+        began = process_time()
+        for candidate in candidates:
+            found.high_bytes(candidate)
+        rates.append(len(candidates) / (process_time() - began))
+    assert max(rates) > 5000
 
 
 def _candidates():

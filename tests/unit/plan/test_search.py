@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
+from shardwise.plan.choices import layouts as layouts_of
 from shardwise.plan.explain import advice
+from shardwise.plan.explorer import Explorer
+from shardwise.plan.question import ask
 from shardwise.plan.search import make_plan
+from shardwise.spec.job import parse_job
 from shardwise.spec.layout import STRATEGIES, Layout
 from shardwise.spec.plan import PARTS, Plan
 from tests.unit.plan.asking import job, plan, shape
@@ -64,12 +68,46 @@ def test_a_30b_model_does_not_train_on_one_80_gb_gpu_in_16_bit():
     assert "single: needs" in advice(answer)
 
 
-def test_405b_needs_many_gpus_and_they_are_forecast_quickly():
+LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
+
+
+def seconds_of(model, hardware, text):
+    """CPU seconds of a plan, the best of three."""
+    seconds: list[float] = []
+    for _ in range(3):
+        began = time.process_time()
+        plan(model, hardware, text)
+        seconds.append(time.process_time() - began)
+    return min(seconds)
+
+
+def test_405b_needs_many_gpus_that_shard_and_compute_again():
+    best = plan("llama-3.1-405b", "128 x 8x H100-SXM", LARGE).best
+    assert best.execution.layout.strategy == "fsdp"
+    assert best.execution.gradient_checkpointing == "full"
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_405b_on_a_thousand_gpus_is_planned_in_two_seconds(method):
+    assert seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", f"method: {method}\n{LARGE}") < 2
+
+
+def test_at_least_5000_executions_a_second_are_decided():
+    """By a bound, or by a forecast of memory and, of those that fit and may be the best, of time."""
+    model, cluster = find_model("llama-3.1-405b", offline=True), parse_hardware("128 x 8x H100-SXM")
+    explorer = Explorer(ask(parse_job(f"model: m\n{LARGE}"), model=model, cluster=cluster))
+    for choice in layouts_of(explorer.question.job, model, cluster):
+        if choice.reason is None:
+            assert list(explorer.groups(choice))
+    assert explorer.effort.open > 30_000
+    assert explorer.effort.open / seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", LARGE) > 5000
+
+
+@pytest.mark.parametrize("goal", ["fastest", "fewest-gpus"])
+def test_thousands_of_gpus_are_planned_for_in_seconds(goal):
     began = time.process_time()
-    answer = plan("llama-3.1-405b", "128 x 8x H100-SXM", "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n")
-    assert time.process_time() - began < 4  # 2.3 to 2.9 s on a core shared with others; the goal is 2
-    assert answer.best.execution.layout.strategy == "fsdp"
-    assert answer.best.execution.gradient_checkpointing == "full"
+    plan("llama-3.1-405b", "1000 x 8x H100-SXM", f"goal: {goal}\n{LARGE}")
+    assert time.process_time() - began < 10  # 3 to 6 s; more where other work shares the core's caches
 
 
 def test_on_cpu_processes_precision_is_float32():
@@ -202,12 +240,7 @@ def test_utilisations_are_shares_and_computing_is_part_of_being_busy():
 
 
 def test_one_job_is_planned_in_a_fraction_of_a_second():
-    seconds: list[float] = []
-    for _ in range(3):
-        began = time.process_time()
-        plan("llama-3.1-8b", "8x H100-SXM", BATCH)
-        seconds.append(time.process_time() - began)
-    assert min(seconds) < 1  # 0.4 to 0.5 s; more where other work shares the core's caches
+    assert seconds_of("llama-3.1-8b", "8x H100-SXM", BATCH) < 1
 
 
 @settings(max_examples=25)
@@ -216,7 +249,7 @@ def test_one_job_is_planned_in_a_fraction_of_a_second():
     st.integers(1, 10**6),
     st.integers(1, 4096),
     st.sampled_from(["fastest", "cheapest", "fewest-gpus"]),
-    st.sampled_from(["1x T4", "3x L4", "2 x 2x H200", "8 x 8x H100"]),
+    st.sampled_from(["1x T4", "3x L4", "2 x 2x H200", "1000 x 8x H100"]),
 )
 def test_odd_jobs_are_answered_with_a_plan_and_sentences(batch, length, rows, goal, hardware):
     asked = job(train={"global_batch_size": batch}, data={"max_length": length}, goal=goal)
