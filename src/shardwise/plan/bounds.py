@@ -65,7 +65,7 @@ class Bounds:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._works: dict[int, tuple[Work, Work]] = {}
         self._pieces: dict[tuple[int, int], Pieces] = {}
-        self._ladders: dict[tuple[int, int], tuple[Rung, ...]] = {}
+        self._ladders: dict[tuple[int, int, int], tuple[Rung, ...]] = {}
         self._totals: dict[tuple[object, ...], _Totals] = {}
         self._stages: dict[int, tuple[int, ...]] = {}
 
@@ -73,7 +73,7 @@ class Bounds:
         """The sizes of micro-batch of an execution, the one that may be fastest first."""
         layout = base.layout
         alike = self._alike(cluster, base)
-        key = (alike, layout.data_world_size)
+        key = (alike, layout.data_world_size, cluster.num_gpus)
         if key not in self._ladders:
             if alike not in self._works:
                 work = work_on(self._question, cluster, base)
