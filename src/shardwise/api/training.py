@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -106,10 +106,10 @@ def train(
             check_same_job(run, request.job)
         if is_finished(run):
             return _result(run, outcome="already_finished")
-        _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+        chosen = _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
         run_workers(
             run,
-            processes=cluster.num_gpus,
+            processes=_processes(chosen, cluster=cluster),
             kind=cluster.gpu.kind,
             module=programs.worker,
             max_restarts=max_restarts,
@@ -126,6 +126,17 @@ def _asked(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[
     return held_to(run, request), run
 
 
+def _asked_of_all(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[Request, RunDirectory]:
+    """What is asked of ranks that were started already: a goal that would choose fewer of them has no say."""
+    request, run = _asked(job, overrides)
+    return replace(request, job=request.job.model_copy(update={"goal": "fastest"})), run
+
+
+def _processes(chosen: Plan, *, cluster: Cluster) -> int:
+    """As many as the chosen layout spreads over: `cheapest` and `fewest-gpus` may leave some GPUs alone."""
+    return cluster.num_gpus if chosen.best is None else chosen.best.execution.layout.world_size
+
+
 def _join(
     job: Job | str | Path,
     overrides: Sequence[str | Override],
@@ -138,7 +149,7 @@ def _join(
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place)
         become_worker(run, kind=kind, module=programs.worker)
-    request, run = _asked(job, overrides)
+    request, run = _asked_of_all(job, overrides)
     take_back_word(run, place)
     with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
@@ -212,8 +223,8 @@ def _prepare(
     cluster: Cluster,
     on_update: Callable[[Update], None] | None,
     programs: Programs,
-) -> None:
-    """Leaves in the run directory all that the workers read."""
+) -> Plan:
+    """Leaves in the run directory all that the workers read; returns the plan that they obey."""
     tell: Callable[[Update], None] = on_update or _tell_nobody
     tell(Planned(plan=chosen, run=run))
     write_start(run, request, plan=chosen)
@@ -225,3 +236,4 @@ def _prepare(
         chosen = plan_for(request, cluster=cluster, known=known_data(run))
         write_start(run, request, plan=chosen)
         tell(Planned(plan=chosen, run=run))
+    return chosen

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from shardwise import api
+from shardwise.catalog import probe
+from shardwise.catalog.probe import FoundGpu
 from shardwise.errors import (
     DoesNotFitError,
     HardwareError,
@@ -109,6 +111,19 @@ def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
     chosen = read_plan(result.run.plan).best
     assert chosen is not None
     assert (chosen.execution.layout.dp_shard, chosen.execution.micro_batch_size) == (2, 2)
+
+
+@needs_torch
+def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(
+    make: Maker, job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
+    monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
+    result = api.train(job("goal: fewest-gpus", hardware="4x H100-SXM"), programs=FAKE)
+    chosen = read_plan(result.run.plan).best
+    assert chosen is not None
+    assert chosen.execution.layout.world_size == 1
+    assert [path.name for path in result.run.logs.glob("rank_*.log")] == ["rank_0.log"]
 
 
 @needs_torch
