@@ -7,10 +7,14 @@ from pathlib import Path
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
+from shardwise.catalog.offers import ANY, alternatives, catalogue_sizes, is_open
 from shardwise.catalog.probe import this_machine
-from shardwise.errors import InputError, Problem
+from shardwise.errors import HardwareError, InputError, Problem
 from shardwise.plan.drawing import timeline_of_plan
+from shardwise.plan.offers import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
 from shardwise.plan.search import make_plan
+from shardwise.plan.solve import solve as solved_plan
+from shardwise.plan.unknowns import find_unknown
 from shardwise.report.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
@@ -23,20 +27,69 @@ from shardwise.spec.support import misfit
 from shardwise.spec.timeline import Timeline
 
 
-def plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Plan:
+def plan(
+    job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), solve: str | None = None
+) -> Plan:
     """Every way of spreading a job over its hardware, ranked for its goal, and why not each of the others.
+
+    Hardware left out is this machine. Where it has no GPU, and the job no rows to be trained on here, the question is
+    which hardware of the catalogue to take, as with `hardware: any`.
 
     Args:
         job: a job, a job file, or None where the overrides say it all.
         overrides: `key.path=value` as after `--set`.
+        solve: the key whose largest value that fits is asked for (`max_length`, `micro_batch_size`, `lora.r`), or
+            `gpus` for the fewest; the plan then is that of the job with this value.
 
     Raises:
         InputError: the question cannot be answered as asked.
     """
     request = request_for(job, overrides)
+    if solve is not None:
+        return _solved(request, solve)
     with request.blaming("hardware"):
-        cluster = this_machine() if request.job.hardware is None else parse_hardware(request.job.hardware)
+        cluster = _hardware(request.job)
+    if cluster is None:
+        return _on_open_hardware(request)
     return plan_for(request, cluster=cluster, known=(request.job.data.num_rows, None))
+
+
+def _hardware(job: Job) -> Cluster | None:
+    """What the job names, or what is here; None where that is the question."""
+    if job.hardware is not None:
+        return None if is_open(job.hardware) else parse_hardware(job.hardware)
+    here = this_machine()
+    return None if here.gpu.kind == "cpu" and not job.data.path else here
+
+
+def _solved(request: Request, name: str) -> Plan:
+    job = request.job
+    with request.blaming("hardware"):
+        cluster = _hardware(job)
+    if cluster is None:
+        message = "the hardware is open, and so there is no one answer; name it, such as --hardware '4x RTX-6000-Ada'"
+        raise HardwareError(Problem(where=f"--solve {name}", message=message))
+    with request.blaming("model"):
+        model = find_model(job.model)
+    with request.placing():
+        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster))
+    if made.best is None:
+        _refuse_misfit(request, model=model, cluster=cluster)
+    return made
+
+
+def _on_open_hardware(request: Request) -> Plan:
+    """The plan on the hardware that is the best for the goal, with what else was compared."""
+    with request.blaming("hardware"):
+        named = request.job.hardware or ANY
+        kinds = catalogue_sizes(most=MOST_GPUS_OFFERED) if named.strip().lower() == ANY else None
+        listed = alternatives(named) if kinds is None else []
+    with request.blaming("model"):
+        model = find_model(request.job.model)
+    with request.placing():
+        if kinds is None:
+            return best_of_list(request.job, model=model, clusters=listed)
+        return best_of_catalogue(request.job, model=model, kinds=kinds)
 
 
 def write_plan(made: Plan, path: str | Path) -> None:

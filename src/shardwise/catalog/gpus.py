@@ -151,6 +151,11 @@ def parse_hardware(text: str) -> Cluster:
     cpu = _CPU.fullmatch(text.strip())
     if cpu is not None:
         return cpu_cluster(num_processes=_cpu_count(cpu.group(1) or "1", text))
+    if text.strip().lower() == "any" or "," in text:
+        raise HardwareError(
+            f"hardware is {text!r}, which leaves it open, which only `plan` answers; leave hardware out to use this "
+            "machine, or name one"
+        )
     match = _HARDWARE.fullmatch(text.strip())
     if match is None:
         raise HardwareError(

@@ -14,16 +14,28 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     job: Annotated[Path | None, typer.Argument(metavar="[JOB]", help="Job file (YAML); or state --model.")] = None,
     model: Annotated[str | None, typer.Option(help="Hub id, folder, config.json or catalogue name.")] = None,
     method: Annotated[str | None, typer.Option(help="full, lora or qlora.")] = None,
-    hardware: Annotated[str | None, typer.Option(help="Such as '4x RTX-6000-Ada', '2 x 8x H100-SXM', cpu:4.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Such as '4x RTX-6000-Ada', '2 x 8x H100-SXM', cpu:4; a list 'A, B'; or any.")
+    ] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens per sequence at most.")] = None,
     global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step over all GPUs.")] = None,
     sets: Sets = None,
+    solve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write the plan as one self-contained page.")] = None,
     output: Annotated[Path | None, typer.Option(help="Write plan.json, for `shardwise train`.")] = None,
 ) -> None:
-    """Say whether a job fits, on what layout, and how long a step takes. Exits 0: fits, 1: does not, 2: bad input."""
+    """Say whether a job fits, on what layout and hardware, and how long a step takes.
+
+    Exits 0: fits, 1: does not, 2: bad input.
+    """
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
     from shardwise.errors import InputError
@@ -40,7 +52,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     given = [
         api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in flags.items() if value is not None
     ]
-    made = api.plan(job, overrides=[*given, *(sets or [])])
+    made = api.plan(job, overrides=[*given, *(sets or [])], solve=solve)
     if output is not None:
         api.write_plan(made, output)
     if html is not None:

@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.cli.plan_answers import print_answers
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory
 from shardwise.units import format_bytes, format_count, format_seconds
@@ -55,7 +56,8 @@ LETTERS = {
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """The whole plan."""
+    """The whole plan, what was asked beyond it first."""
+    print_answers(plan, console)
     console.print(headline(plan), style="bold")
     if plan.candidates:
         console.print()
@@ -202,12 +204,15 @@ def _print_rejected(plan: Plan, console: Console) -> None:
         return
     console.print()
     console.print("not chosen:")
-    # Several executions of one layout are rejected for one reason; it is said once.
-    sentences = list(dict.fromkeys((_named(r.strategy, r.layout), r.reason) for r in plan.rejected))
-    for name, reason in sentences[:MAX_REJECTED]:
-        console.print(hanging(f"{name}: {reason}", "  ", width=console.width))
-    if len(sentences) > MAX_REJECTED:
-        console.print(f"  ... and {len(sentences) - MAX_REJECTED} more; --json lists all")
+    # Several layouts are rejected for one reason; it is said once.
+    named: dict[str, dict[str, None]] = {}
+    for rejection in plan.rejected:
+        named.setdefault(rejection.reason, {})[_named(rejection.strategy, rejection.layout)] = None
+    for reason, names in list(named.items())[:MAX_REJECTED]:
+        console.print(hanging(f"{', '.join(names)}: {reason}", "  ", width=console.width))
+    if len(named) > MAX_REJECTED:
+        left = sum(len(names) for names in list(named.values())[MAX_REJECTED:])
+        console.print(f"  ... and {left} more; --json lists all")
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -27,7 +27,7 @@ from shardwise.spec.layout import (
     accumulation_steps,
 )
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import misfit, open_refusal
+from shardwise.spec.support import impossibilities, misfit, open_refusal
 from shardwise.units import MIB
 
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -84,7 +84,7 @@ def _why_impossible(name: str, cluster: Cluster) -> str:
     world, unit = cluster.num_gpus, cluster.unit
     if name == "hsdp" and world > 1:
         return f"hsdp needs groups of at least 2 {unit} and at least 2 such groups; {world} {unit} make none"
-    return f"{name} spreads the work over at least 2 {unit}; this is 1"
+    return f"the work is spread over at least 2 {unit}; this is 1"
 
 
 def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
@@ -224,6 +224,16 @@ def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
             attn_implementation=_attention(job, model),
             compile=train.compile,
         )
+
+
+def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:
+    """Why a layout is not considered: it cannot be formed or trained, or contradicts what the job states."""
+    if choice.reason is not None:
+        return choice.reason
+    size, loss = job.train.micro_batch_size, job.train.loss
+    first = next(bases(job, model, choice))
+    stated = replace(first, micro_batch_size=1 if size == "auto" else size, loss=first.loss if loss == "auto" else loss)
+    return "; ".join(impossibilities(job, stated, model=model)) or None
 
 
 def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:

@@ -49,9 +49,16 @@ def why_not(work: Work, memory: MemoryForecast) -> str:
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
     part = max(worst.parts, key=lambda name: worst.parts[name])
     return (
-        f"needs {_gib(memory.peak_high_bytes)} of {_gib(memory.capacity_bytes)} at {memory.peak_instant}: "
+        f"needs {_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at {memory.peak_instant}: "
         f"{_NAMES[part]} {_gib(worst.parts[part])} of it; {_remedy(part, work)}"
     )
+
+
+def _too_much(need: int, capacity: int) -> str:
+    """Both, with as many digits as tell them apart."""
+    if _gib(need) == _gib(capacity):
+        return f"{need / GIB:.5g} GiB of {capacity / GIB:.5g} GiB, {format_bytes(need - capacity)} too much,"
+    return f"{_gib(need)} of {_gib(capacity)}"
 
 
 def _gib(count: int) -> str:
@@ -62,7 +69,8 @@ def _gib(count: int) -> str:
 def _remedy(part: str, work: Work) -> str:
     if part in ("weights", "gradients", "optimizer"):
         if not work.sharded:
-            return "shard them (fsdp)" if work.cluster.num_gpus > 1 else "shard them over more GPUs (fsdp), or use lora"
+            lora = ", or use lora" if work.job.method == "full" else ""
+            return "shard them (fsdp)" if work.cluster.num_gpus > 1 else f"shard them over more GPUs (fsdp){lora}"
         return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
     if part == "logits":
         return "train with loss: chunked" if work.execution.loss == "full" else "shorten data.max_length"

@@ -82,6 +82,11 @@ def _check_length(job: Job, model: ModelShape) -> None:
         )
 
 
+def on_hardware(question: Question, cluster: Cluster) -> Question:
+    """The question asked of other hardware."""
+    return replace(question, cluster=cluster, job=question.job.model_copy(update={"hardware": cluster.name}))
+
+
 def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:
     """One execution of the question on a part of its cluster."""
     return work_of(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from shardwise.plan.choices import Choice, bases, layouts, offloads, parts
+from shardwise.plan.choices import Choice, layouts, offloads, parts, why_left_out
 from shardwise.plan.explain import why, why_faster, why_not, why_slower
 from shardwise.plan.explorer import Explorer, Forecast, Group
 from shardwise.plan.question import Question, ask
@@ -16,10 +16,9 @@ from shardwise.plan.remedies import remedies
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection, TimeForecast
-from shardwise.spec.support import impossibilities, not_trained
+from shardwise.spec.support import not_trained
 
 #: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: the
 #: one of its executions that needs least memory stands for it, and its reason says so.
@@ -107,6 +106,23 @@ def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explore
     return tried[0]
 
 
+def best_alone(question: Question) -> Candidate | None:
+    """What the plan of a question chooses on all of its hardware, without the reasons and the others; None: nothing.
+
+    As where very many executions are open, each strategy is looked at only as far as it could be chosen.
+    """
+    explorer, strategies = Explorer(question), dict[str, _Strategy]()
+    goal, found = question.job.goal, list[Candidate]()
+    for choice in layouts(question.job, question.model, question.cluster):
+        _sort_in(explorer, choice, strategies)
+    for name in sorted(strategies, key=simplicity_of):
+        enough = limit(found, goal=goal, gpu=_gpu(explorer))
+        best = explorer.best(strategies[name].groups, enough=enough)
+        if best is not None:
+            found.append(_candidate(question, best.work, best.memory, best.time))
+    return chosen_first(found, goal=goal, gpu=_gpu(explorer))[0] if found else None
+
+
 def _explore(explorer: Explorer) -> list[_Found]:
     """What every strategy comes to; for `fewest-gpus` on the smallest part of the cluster that any of them fits on."""
     question, strategies = explorer.question, dict[str, _Strategy]()
@@ -124,21 +140,12 @@ def _explore(explorer: Explorer) -> list[_Found]:
 
 
 def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy]) -> None:
-    question, strategy = explorer.question, strategies.setdefault(choice.strategy, _Strategy())
-    reasons = [choice.reason] if choice.reason is not None else []
-    if not reasons:
-        first = next(bases(question.job, question.model, choice))
-        reasons = impossibilities(question.job, _as_stated(first, question.job), model=question.model)
-    if reasons:
-        strategy.left_out = strategy.left_out or replace(choice, reason="; ".join(reasons))
-        return
-    strategy.groups += explorer.groups(choice)
-
-
-def _as_stated(base: Execution, job: Job) -> Execution:
-    """With what of the job contradicts other things in it."""
-    size, loss = job.train.micro_batch_size, job.train.loss
-    return replace(base, micro_batch_size=1 if size == "auto" else size, loss=base.loss if loss == "auto" else loss)
+    strategy = strategies.setdefault(choice.strategy, _Strategy())
+    reason = why_left_out(explorer.question.job, explorer.question.model, choice)
+    if reason is None:
+        strategy.groups += explorer.groups(choice)
+    else:
+        strategy.left_out = strategy.left_out or replace(choice, reason=reason)
 
 
 def _each(explorer: Explorer, strategies: dict[str, _Strategy]) -> list[_Found]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from shardwise.report.markup import Markup, element
 from shardwise.report.page import legend_of, page
+from shardwise.report.plan_answers import answers
 from shardwise.report.plan_charts import KINDS, MOST_LANES, memory_bars, timeline_chart, worst_rank
 from shardwise.spec.plan import PARTS, Candidate, Cost, Plan
 from shardwise.spec.timeline import Timeline
@@ -38,6 +39,7 @@ def plan_html(plan: Plan, timeline: Timeline | None) -> str:
     name = str(plan.job.get("model", "model"))
     return page(
         _header(plan, name),
+        answers(plan),
         _cards(plan),
         _memory(plan),
         _table(plan),

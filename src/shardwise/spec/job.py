@@ -242,12 +242,20 @@ class LayoutSpec(_Spec):
         return Layout(**degrees)
 
 
+def _as_alternatives(value: Any) -> Any:
+    """Alternatives may be a list; they are kept as one text, separated by commas."""
+    if not isinstance(value, list):
+        return value
+    items = cast(list[Any], value)
+    return ", ".join(items) if items and all(isinstance(item, str) for item in items) else items
+
+
 class Job(_Spec):
     """What the user asks; every `auto` is still open.
 
     Attributes:
         model: hub id, folder, config.json or catalogue name.
-        hardware: `[NODES x] GPUS x NAME` or `cpu:N`; None is this machine.
+        hardware: `[NODES x] GPUS x NAME` or `cpu:N`; None is this machine. For `plan` also a list of those, or `any`.
         layout: `auto`, a strategy name, or a product of axes.
     """
 
@@ -256,7 +264,7 @@ class Job(_Spec):
     method: Method = "full"
     lora: LoraSpec | None = None
     train: TrainSpec = TrainSpec()
-    hardware: str | None = None
+    hardware: Annotated[str | None, BeforeValidator(_as_alternatives)] = None
     goal: Goal = "fastest"
     layout: Literal["auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"] | LayoutSpec = "auto"
     output_dir: Text = "runs/first"

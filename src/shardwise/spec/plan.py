@@ -13,6 +13,8 @@ from typing import Any, cast
 
 from shardwise.errors import InputError, Problem
 from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.offers import Offers
+from shardwise.spec.solved import Solved
 
 VERSION = 1
 
@@ -168,6 +170,8 @@ class Plan:
         candidates: ranked for the goal; those that do not fit stand last.
         chosen: an index into `candidates`, or None where none fits.
         advice: what to do, where none fits.
+        solved: the key that the job was solved for, with the value that this is the plan of.
+        offers: what else was compared, where the job left its hardware open; this is the plan of the first of them.
     """
 
     job: dict[str, Any]
@@ -177,6 +181,8 @@ class Plan:
     chosen: int | None
     rejected: tuple[Rejection, ...] = field(default=())
     advice: tuple[str, ...] = ()
+    solved: Solved | None = None
+    offers: Offers | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -184,7 +190,9 @@ class Plan:
         return None if self.chosen is None else self.candidates[self.chosen]
 
     def to_json(self) -> dict[str, Any]:
-        """The whole of plan.json."""
+        """The whole of plan.json; what was not asked for has no key."""
+        solved = {} if self.solved is None else {"solved": self.solved.to_json()}
+        offers = {} if self.offers is None else self.offers.to_json()
         return {
             "version": VERSION,
             "job": self.job,
@@ -194,6 +202,8 @@ class Plan:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "rejected": [rejection.to_json() for rejection in self.rejected],
             "advice": list(self.advice),
+            **solved,
+            **offers,
         }
 
     @classmethod
@@ -217,6 +227,8 @@ class Plan:
                 for r in data["rejected"]
             ),
             advice=tuple(data.get("advice", ())),
+            solved=Solved.from_json(data["solved"]) if data.get("solved") else None,
+            offers=Offers.from_json(data),
         )
 
 

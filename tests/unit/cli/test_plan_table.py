@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, ranks_text
-from shardwise.spec.plan import PARTS, Plan, RankMemory
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import PARTS, Plan, RankMemory, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
 
 
@@ -35,6 +36,13 @@ def test_the_table_as_a_whole() -> None:
     assert "chosen: fsdp (dp_shard=4)\n  - it is the fastest of 2 that fit\n" in text
     assert "the whole run takes about 2 h 00 min and costs $12.50" in text
     assert text.count("tp (tp=4): tp is not trained by this version") == 1
+
+
+def test_strategies_that_are_left_out_for_one_reason_share_its_line() -> None:
+    made = plan()
+    other = Rejection(strategy="cp", layout=Layout(cp=4), reason=made.rejected[0].reason)
+    text = drawn(replace(made, rejected=(*made.rejected, other)), width=130)
+    assert "\n  tp (tp=4), cp (cp=4): tp is not trained by this version\n" in text
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_rows() -> None:

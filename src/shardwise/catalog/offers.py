@@ -1,0 +1,69 @@
+"""Hardware that a question leaves open: `any` of the catalogue in the sizes it is rented in, or a list of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, known_gpus, parse_hardware
+from shardwise.errors import HardwareError
+from shardwise.spec.cluster import Cluster
+
+ANY = "any"
+MAX_ALTERNATIVES = 32
+
+
+def is_open(hardware: str) -> bool:
+    """Whether a job's `hardware` leaves a choice: `any`, or several separated by commas."""
+    return hardware.strip().lower() == ANY or "," in hardware
+
+
+def alternatives(hardware: str) -> list[Cluster]:
+    """The clusters of `4x A100-80GB, 8x L40S`, each as `parse_hardware` reads it.
+
+    Raises:
+        HardwareError: one of them is none, or there are too many.
+    """
+    names = [name.strip() for name in hardware.split(",") if name.strip()]
+    if len(names) > MAX_ALTERNATIVES:
+        raise HardwareError(f"hardware names {len(names)} alternatives; at most {MAX_ALTERNATIVES} are compared")
+    return [parse_hardware(name) for name in dict.fromkeys(names)]
+
+
+def catalogue_sizes(*, most: int) -> list[list[Cluster]]:
+    """Of every GPU of the catalogue the sizes it is rented in, the smallest first.
+
+    Args:
+        most: GPUs at most.
+    """
+    return [_sizes(known, cluster_of(known, num_gpus=1), most=most) for known in known_gpus().values()]
+
+
+def typical_sizes(cluster: Cluster, *, most: int) -> list[Cluster]:
+    """What the GPUs of a cluster are rented in, the smallest first.
+
+    Args:
+        cluster: whose GPUs; with several nodes, whose nodes.
+        most: GPUs at most.
+
+    Raises:
+        HardwareError: the catalogue does not have them.
+    """
+    return _sizes(find_gpu(cluster.gpu.name), cluster, most=most)
+
+
+def _sizes(known: KnownGpu, cluster: Cluster, *, most: int) -> list[Cluster]:
+    """1, 2, 4, ... of a node, the whole node, then 2, 4, 8, ... nodes."""
+    node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
+    inside = [*(1 << e for e in range(node.bit_length()) if 1 << e < node), node]
+    nodes = (1 << e for e in range(1, most.bit_length()))
+    shapes = [*((1, count) for count in inside), *((count, node) for count in nodes)]
+    return [
+        replace(
+            cluster,
+            node=replace(cluster.node, num_gpus=num_gpus),
+            num_nodes=num_nodes,
+            network=(cluster.network or known.network) if num_nodes > 1 else None,
+        )
+        for num_nodes, num_gpus in shapes
+        if num_nodes * num_gpus <= most
+    ]

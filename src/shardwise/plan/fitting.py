@@ -1,0 +1,77 @@
+"""Whether anything of a question fits, and what is missing where nothing does; nothing is timed but what must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from shardwise.plan.choices import layouts, offloads, parts, why_left_out
+from shardwise.plan.explain import why_not
+from shardwise.plan.explorer import Explorer, Group
+from shardwise.plan.question import Question
+from shardwise.plan.work import Work
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import MemoryForecast
+
+#: Which layouts are of interest.
+Admits = Callable[[Layout], bool]
+
+
+def every_layout(_: Layout) -> bool:
+    """All of them are."""
+    return True
+
+
+def without_pipelines(layout: Layout) -> bool:
+    """On many GPUs pipelines are most of what there is, and hold no less than shards do."""
+    return layout.pp == 1
+
+
+def can_be_planned(question: Question, *, admits: Admits = every_layout) -> bool:
+    """Whether the plan of a question chooses something, on the hardware or on a part of it that the goal looks at.
+
+    The smallest micro-batch and the largest, which needs no accumulation, are looked at first. Between them only one
+    that holds its logits in another way can fit where they do not, which the search for the best one finds.
+    """
+    asked = [question.with_offload(offload) for offload in offloads(question.job, question.cluster)]
+    on_parts = [replace(one, cluster=part) for one in asked for part in reversed([*parts(one.job, one.cluster)])]
+    return any(_something_fits(one, admits=admits) for one in on_parts)
+
+
+def _something_fits(question: Question, *, admits: Admits) -> bool:
+    explorer, seen = Explorer(question), list[Group]()
+
+    def groups() -> Iterator[Group]:
+        for group in _groups(explorer, admits=admits):
+            seen.append(group)
+            yield group
+
+    return explorer.fits(groups()) or (bool(seen) and explorer.best(seen) is not None)
+
+
+def what_is_missing(question: Question, *, admits: Admits = every_layout) -> str:
+    """Why nothing fits on all of the hardware: of the execution that needs least, or why none is considered."""
+    least = least_hungry(question, admits=admits)
+    if isinstance(least, str):
+        return least
+    one_of_many = question.job.layout == "auto" and question.cluster.num_gpus > 1
+    hungry = ", the least hungry strategy," if one_of_many else ""
+    return f"{least[0].execution.layout.strategy}{hungry} {why_not(*least)}"
+
+
+def least_hungry(question: Question, *, admits: Admits = every_layout) -> tuple[Work, MemoryForecast] | str:
+    """The execution on all of the hardware that needs least memory; where none is considered, the reason."""
+    explorer = Explorer(question.with_offload(offloads(question.job, question.cluster)[-1]))
+    groups = list(_groups(explorer, admits=admits))
+    if groups:
+        return explorer.least(groups)
+    choices = (choice for choice in layouts(question.job, question.model, question.cluster) if admits(choice.layout))
+    reasons = (why_left_out(question.job, question.model, choice) for choice in choices)
+    return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
+
+
+def _groups(explorer: Explorer, *, admits: Admits) -> Iterator[Group]:
+    question = explorer.question
+    for choice in layouts(question.job, question.model, question.cluster):
+        if admits(choice.layout) and why_left_out(question.job, question.model, choice) is None:
+            yield from explorer.groups(choice)

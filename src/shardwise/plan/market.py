@@ -1,0 +1,174 @@
+"""The catalogue as a market: the sizes of each GPU on which a job fits, what each could reach, and does reach."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import inf
+
+from shardwise.errors import UnsupportedError
+from shardwise.plan.choices import Choice, bases, offloads
+from shardwise.plan.explain import why_not
+from shardwise.plan.explorer import Explorer
+from shardwise.plan.fitting import Admits, every_layout, least_hungry, without_pipelines
+from shardwise.plan.question import Question, on_hardware
+from shardwise.plan.ranking import TIE_SHARE
+from shardwise.plan.remedies import fits
+from shardwise.plan.search import best_alone
+from shardwise.plan.work import Work
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Goal
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Candidate, MemoryForecast
+
+#: Larger sizes are looked at only where none up to this one fits, and then the smallest of them: else the fastest
+#: hardware would always be the largest.
+USUAL_GPUS = 8
+
+_Shape = tuple[int, int]
+Found = tuple[Cluster, Candidate]
+
+
+def figure(goal: Goal, cluster: Cluster, *, step_seconds: float) -> tuple[float, ...]:
+    """What is least in the best hardware for a goal; without a price, nothing is cheaper.
+
+    Of equally many GPUs the smaller are fewer: whoever asks for few has no use for the largest.
+    """
+    count, price = float(cluster.num_gpus), cluster.gpu.usd_per_hour
+    match goal:
+        case "fastest":
+            return step_seconds, count
+        case "cheapest":
+            usd = inf if price is None else step_seconds / 3600 * count * sum(price) / 2
+            return usd, count, step_seconds
+        case "fewest-gpus":
+            return count, count * cluster.gpu.memory_bytes, step_seconds
+
+
+class Market:
+    """All sizes of all GPUs for one question; what is found is found once.
+
+    Args:
+        question: whose hardware is open.
+        kinds: of each GPU the sizes it is offered in, the smallest first.
+    """
+
+    def __init__(self, question: Question, kinds: Sequence[Sequence[Cluster]]) -> None:
+        # On hardware that is taken as a whole, whatever takes the least time costs least; and where other hardware is
+        # to be had, nothing is kept in the host's memory unless the job says so.
+        whole = replace(question, job=question.job.model_copy(update={"goal": "fastest"}))
+        self._question = whole.with_offload(offloads(question.job, question.cluster)[0])
+        self._capacities = sorted({kind[0].gpu.memory_bytes for kind in kinds})
+        self._enough: dict[_Shape, float] = {}
+        self._lacking: dict[_Shape, tuple[Work, MemoryForecast] | str] = {}
+        self._gpu_seconds: dict[str, float] = {}
+        self._laid_out: dict[str, Candidate | None] = {}
+        self.kinds = kinds
+        self.open = [size for kind in kinds for size in self._sizes(kind)]
+
+    def on(self, cluster: Cluster) -> Question:
+        """The question asked of one of the sizes."""
+        return on_hardware(self._question, cluster)
+
+    def _sizes(self, kind: Sequence[Cluster]) -> list[Cluster]:
+        usual = [size for size in kind if size.num_gpus <= USUAL_GPUS and self._fits(size)]
+        larger = (size for size in kind if size.num_gpus > USUAL_GPUS and self._fits(size))
+        return usual or [size for size in [next(larger, None)] if size is not None]
+
+    def _fits(self, size: Cluster) -> bool:
+        """What fits is decided by how much memory there is, whosever it is: halving finds how much is enough."""
+        shape = (size.num_nodes, size.node.num_gpus)
+        if shape not in self._enough:
+            low, high = 0, len(self._capacities)
+            while low < high:
+                middle = (low + high) // 2
+                enough = self._fits_in(size, self._capacities[middle])
+                low, high = (low, middle) if enough else (middle + 1, high)
+            self._enough[shape] = self._capacities[low] if low < len(self._capacities) else inf
+        return size.gpu.memory_bytes >= self._enough[shape]
+
+    def _fits_in(self, size: Cluster, memory_bytes: int) -> bool:
+        gpu = replace(size.gpu, memory_bytes=memory_bytes)
+        sized = self.on(replace(size, node=replace(size.node, gpu=gpu)))
+        try:
+            return fits(sized)
+        except UnsupportedError:  # a stated layout cannot be formed on so many
+            return False
+
+    def at_least(self, size: Cluster) -> float:
+        """Seconds of a step that no layout on a size stays below: one GPU alone, its sequences shared by all.
+
+        A GPU is never slower with whole matrices than with slices of them, nor alone than with others to talk to.
+        """
+        name = size.gpu.name
+        if name not in self._gpu_seconds:
+            question = self.on(size.part(1))
+            explorer, job = Explorer(question), question.job
+            choice = Choice(strategy="single", layout=Layout(), cluster=question.cluster)
+            rungs = [
+                r for base in bases(job, question.model, choice) for r in explorer.bounds.ladder(size.part(1), base)
+            ]
+            each = min(rung.seconds / (rung.micros * rung.size) for rung in rungs)
+            self._gpu_seconds[name] = each * job.train.global_batch_size * (1 - 1e-9)
+        return self._gpu_seconds[name] / size.num_gpus
+
+    def lay_out(self, size: Cluster) -> Candidate | None:
+        """The best layout of a size."""
+        if size.name not in self._laid_out:
+            self._laid_out[size.name] = best_alone(self.on(size))
+        return self._laid_out[size.name]
+
+    def best(self, goal: Goal, *, kinds: int) -> list[Found]:
+        """The best sizes for a goal, one of each GPU, of so many GPUs; the best first.
+
+        Sizes are laid out in the order of what they could reach; another size of a GPU only where it could be better
+        by more than forecasts can tell apart.
+        """
+        ordered = sorted(self.open, key=lambda size: self._least(goal, size))
+        found: dict[str, tuple[tuple[float, ...], Cluster, Candidate]] = {}
+        for size in ordered:
+            least, held = self._least(goal, size), found.get(size.gpu.name)
+            reached = sorted(one[0] for one in found.values())
+            if (len(reached) >= kinds and least > reached[kinds - 1]) or (reached and least[0] == inf):
+                break
+            if held is not None and least[0] * (1 + TIE_SHARE) >= held[0][0]:
+                continue
+            candidate = self.lay_out(size)
+            if candidate is None:
+                continue
+            takes = figure(goal, size, step_seconds=candidate.time.step_seconds)
+            if held is None or takes < held[0]:
+                found[size.gpu.name] = (takes, size, candidate)
+        best = sorted(found.values(), key=lambda one: one[0])[:kinds]
+        return [(size, candidate) for _, size, candidate in best]
+
+    def laid_out(self, goal: Goal, *, also: Collection[str]) -> list[Found]:
+        """What was laid out and fits, the best for a goal first: of each GPU the best size, and those named."""
+        found = [(size, self._laid_out[size.name]) for size in self.open if size.name in self._laid_out]
+        fitting = [(size, candidate) for size, candidate in found if candidate is not None]
+        fitting.sort(key=lambda one: figure(goal, one[0], step_seconds=one[1].time.step_seconds))
+        firsts: dict[str, str] = {}
+        for size, _ in fitting:
+            firsts.setdefault(size.gpu.name, size.name)
+        return [one for one in fitting if one[0].name in {*firsts.values(), *also}]
+
+    def _least(self, goal: Goal, size: Cluster) -> tuple[float, ...]:
+        return figure(goal, size, step_seconds=self.at_least(size))
+
+    def missing(self, size: Cluster) -> str:
+        """Why a job does not fit on a size."""
+        shape = (size.num_nodes, size.node.num_gpus)
+        if shape not in self._lacking:
+            try:
+                self._lacking[shape] = least_hungry(self.on(size), admits=_looked_at(size))
+            except UnsupportedError as error:
+                self._lacking[shape] = str(error)
+        lacking = self._lacking[shape]
+        if isinstance(lacking, str):
+            return lacking
+        work, memory = lacking
+        return why_not(work, replace(memory, capacity_bytes=size.gpu.memory_bytes))
+
+
+def _looked_at(size: Cluster) -> Admits:
+    return every_layout if size.num_gpus <= USUAL_GPUS else without_pipelines

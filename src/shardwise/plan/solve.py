@@ -1,0 +1,109 @@
+"""The question turned round: not whether a value fits, but the largest or smallest value that does.
+
+Bisection is right only where more of a key never needs less memory. Where a larger value may need less (an unknown's
+seams), its values are taken in pieces within which that holds; numbers of GPUs are few, and tried one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from shardwise.errors import UnsupportedError
+from shardwise.plan.fitting import can_be_planned, what_is_missing
+from shardwise.plan.search import answer
+from shardwise.plan.unknowns import Unknown
+from shardwise.spec.plan import Plan
+from shardwise.spec.solved import Solved
+
+
+@dataclass(kw_only=True)
+class _Trials:
+    """Values that were tried, each once, in their order."""
+
+    unknown: Unknown
+    known: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def fits(self, index: int) -> bool:
+        value = self.unknown.values[index]
+        if value not in self.known:
+            try:
+                self.known[value] = can_be_planned(self.unknown.at(value), admits=self.unknown.admits(value))
+            except UnsupportedError:  # a stated layout cannot be formed on so many GPUs
+                self.known[value] = False
+        return self.known[value]
+
+
+def solve(unknown: Unknown) -> Plan:
+    """The plan at the extreme value that fits, with `solved`; at the easiest value where none does.
+
+    Raises:
+        UnsupportedError: the job cannot be forecast at all.
+    """
+    trials = _Trials(unknown=unknown)
+    if unknown.easier is not None and not can_be_planned(unknown.easier):
+        trials.known[unknown.values[0]] = False
+        index = None
+    else:
+        index = (_largest if unknown.asks == "largest" else _smallest)(unknown, trials.fits)
+    easiest = 0 if unknown.asks == "largest" else len(unknown.values) - 1
+    value = unknown.values[easiest if index is None else index]
+    plan = answer(unknown.at(value))
+    return replace(plan, solved=_solved(unknown, index, trials))
+
+
+def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
+    """The index of the largest value that fits: in the last piece whose first value does, by halving."""
+    starts = {unknown.values.index(seam) for seam in unknown.seams if seam in unknown.values}
+    ends = len(unknown.values)
+    for start in sorted({0, *starts}, reverse=True):
+        if fits(start):
+            return _last(start, ends, fits)
+        ends = start
+    return None
+
+
+def _last(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The last index below `high` that fits, where `low` does and none fits behind one that does not."""
+    if fits(high - 1):
+        return high - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _smallest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
+    return next((index for index in range(len(unknown.values)) if fits(index)), None)
+
+
+def _solved(unknown: Unknown, index: int | None, trials: _Trials) -> Solved:
+    following = _next(unknown, index)
+    value = None if index is None else unknown.values[index]
+    return Solved(
+        key=unknown.key,
+        asks=unknown.asks,
+        value=value,
+        written="none" if value is None else unknown.written(value),
+        lowest=unknown.values[0],
+        highest=unknown.values[-1],
+        limit=unknown.limit,
+        next_value=following,
+        next_reason=None if following is None else _lack(unknown, following),
+        tried=tuple(trials.known.items()),
+    )
+
+
+def _next(unknown: Unknown, index: int | None) -> int | None:
+    """The nearest value that does not fit, towards what was asked for; None where the extreme one fits."""
+    if index is None:
+        return unknown.values[0 if unknown.asks == "largest" else -1]
+    beside = index + 1 if unknown.asks == "largest" else index - 1
+    return unknown.values[beside] if 0 <= beside < len(unknown.values) else None
+
+
+def _lack(unknown: Unknown, value: int) -> str:
+    try:
+        return what_is_missing(unknown.at(value), admits=unknown.admits(value))
+    except UnsupportedError as error:
+        return str(error)

@@ -1,0 +1,185 @@
+"""What a job can be solved for: the open values of one key, why they end where they do, and what each of them asks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwise.catalog.offers import typical_sizes
+from shardwise.errors import Problem, UnsupportedError
+from shardwise.plan.choices import FULL_LOGITS_BYTES, Choice, bases, divisors, micro_batch_sizes
+from shardwise.plan.fitting import Admits, every_layout
+from shardwise.plan.inventory import take_inventory
+from shardwise.plan.question import Question, ask, on_hardware
+from shardwise.plan.types import TYPES
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Job
+from shardwise.spec.layout import CHUNK_TOKENS, Layout
+from shardwise.spec.model import ModelShape
+from shardwise.spec.solved import Extreme
+
+#: More GPUs than this are not tried.
+MOST_GPUS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """One key whose value is asked for.
+
+    Attributes:
+        values: all that are open, growing.
+        limit: why there is none beyond the last, as a sentence.
+        seams: values at which a larger one may need less than the one before; between them more never needs less.
+        at: the question with a value.
+        easier: what fits wherever any value does; None where the first value is that.
+        admits: layouts that are of interest at a value.
+        written: a value as people write it.
+    """
+
+    key: str
+    asks: Extreme
+    values: Sequence[int]
+    limit: str
+    at: Callable[[int], Question]
+    seams: Sequence[int] = ()
+    easier: Question | None = None
+    admits: Callable[[int], Admits] = lambda _: every_layout
+    written: Callable[[int], str] = str
+
+
+def find_unknown(name: str, *, job: Job, model: ModelShape, cluster: Cluster, num_rows: int | None = None) -> Unknown:
+    """The unknown that a user's word means: `max_length`, or as in the job file `data.max_length`.
+
+    Args:
+        name: what is asked for.
+        job: whose other keys stand.
+        model: the job's.
+        cluster: the hardware; where its size is asked for, whose GPUs are taken.
+        num_rows: training rows, where they are known.
+
+    Raises:
+        UnsupportedError: there is no such key, or this job leaves nothing open in it.
+    """
+    make = _UNKNOWNS.get(_NAMES.get(name.strip(), ""))
+    if make is None:
+        near = difflib.get_close_matches(name.strip(), _NAMES, n=1, cutoff=0.6)
+        known = f"did you mean {near[0]}?" if near else f"known are {', '.join(_SHORT)}"
+        raise UnsupportedError(Problem(where=f"--solve {name}", message=f"this is not solved for; {known}"))
+
+    def asked(changed: Job) -> Question:
+        return ask(changed, model=model, cluster=cluster, num_rows=num_rows)
+
+    return make(job, asked)
+
+
+def _max_length(job: Job, asked: Callable[[Job], Question]) -> Unknown:
+    base = asked(_with(job, "data", max_length=1))
+    most = base.model.max_position_embeddings
+    return Unknown(
+        key="data.max_length",
+        asks="largest",
+        values=range(1, most + 1),
+        limit=f"the model was made for {most} positions",
+        at=lambda value: replace(base, job=_with(job, "data", max_length=value), length=value, mean_length=value),
+        seams=_seams(base),
+        easier=_beside_logits(base),
+    )
+
+
+def _beside_logits(question: Question) -> Question:
+    """The question on GPUs that have room for the logits besides, so that no seam of theirs matters.
+
+    At a seam there are at most `FULL_LOGITS_BYTES` of them in 2 bytes each, or those of one chunk; with what is made of
+    them in float32 at most 16 bytes an element are alive (plan/buffers.py).
+    """
+    node = question.cluster.node
+    room = 16 * max(FULL_LOGITS_BYTES // 2, CHUNK_TOKENS * question.model.vocab_size)
+    gpu = replace(node.gpu, memory_bytes=node.gpu.memory_bytes + room)
+    return replace(question, cluster=replace(question.cluster, node=replace(node, gpu=gpu)))
+
+
+def _seams(question: Question) -> list[int]:
+    """Lengths at which some micro-batch begins to hold its logits in another way, in less memory.
+
+    That is where `loss: auto` becomes chunked, and where there begins to be more than one chunk.
+    """
+    job, cluster = question.job, question.cluster
+    shares = {Layout(dp_replicate=d) for d in divisors(cluster.num_gpus)}
+    if job.goal != "fastest":
+        shares |= {Layout(dp_replicate=d) for d in range(1, cluster.num_gpus + 1)}
+    sizes = {size for layout in shares for size in micro_batch_sizes(job, layout)}
+    base = next(bases(job, question.model, Choice(strategy="ddp", layout=Layout(), cluster=cluster)))
+    logits = question.model.vocab_size * TYPES[base.precision].compute
+    return sorted({most // size + 1 for size in sizes for most in (FULL_LOGITS_BYTES // logits, CHUNK_TOKENS)})
+
+
+def _micro_batch_size(job: Job, asked: Callable[[Job], Question]) -> Unknown:
+    base, batch = asked(_with(job, "train", micro_batch_size=1)), job.train.global_batch_size
+    return Unknown(
+        key="train.micro_batch_size",
+        asks="largest",
+        values=range(1, batch + 1),
+        limit=f"train.global_batch_size is {batch}, and no rank has more than its share of it",
+        at=lambda value: replace(base, job=_with(job, "train", micro_batch_size=value)),
+        admits=lambda value: lambda layout: value <= -(-batch // layout.data_world_size),
+    )
+
+
+def _rank(job: Job, asked: Callable[[Job], Question]) -> Unknown:
+    adapters = job.adapters
+    if adapters is None:
+        message = "method is full, which has no adapters; write method: lora"
+        raise UnsupportedError(Problem(where="--solve lora.r", message=message))
+
+    def with_rank(value: int) -> Job:
+        return job.model_copy(update={"lora": adapters.model_copy(update={"r": value})})
+
+    base = asked(with_rank(1))
+    adapted = [
+        (min(m.rows, m.columns), m.name.rpartition(".")[2])
+        for kind in base.model.kinds
+        for m in kind.matrices
+        if m.name in base.inventory.adapted
+    ]
+    most, name = min(adapted, default=(min(base.model.vocab_size, base.model.embedding_width), "the head"))
+    return Unknown(
+        key="lora.r",
+        asks="largest",
+        values=range(1, most + 1),
+        limit=f"{name} is {most} wide: a larger rank adds nothing to it",
+        at=lambda value: replace(base, job=with_rank(value), inventory=take_inventory(with_rank(value), base.model)),
+    )
+
+
+def _gpus(job: Job, asked: Callable[[Job], Question]) -> Unknown:
+    base = asked(job)
+    cluster = base.cluster
+    if cluster.gpu.kind == "cpu":
+        message = "CPU processes share one memory, so that more of them hold no more; name GPUs, such as H100-SXM"
+        raise UnsupportedError(Problem(where="--solve gpus", message=message))
+    sizes = {size.num_gpus: size for size in typical_sizes(cluster, most=MOST_GPUS)}
+    return Unknown(
+        key="gpus",
+        asks="smallest",
+        values=sorted(sizes),
+        limit=f"more than {max(sizes)} GPUs are not tried",
+        at=lambda value: on_hardware(base, sizes[value]),
+        written=lambda value: sizes[value].name,
+    )
+
+
+def _with(job: Job, section: str, **values: Any) -> Job:
+    return job.model_copy(update={section: getattr(job, section).model_copy(update=values)})
+
+
+_UNKNOWNS: dict[str, Callable[[Job, Callable[[Job], Question]], Unknown]] = {
+    "data.max_length": _max_length,
+    "train.micro_batch_size": _micro_batch_size,
+    "lora.r": _rank,
+    "gpus": _gpus,
+}
+_SHORT = ("max_length", "micro_batch_size", "lora.r", "gpus")
+#: What a user may write -> key.
+_NAMES: dict[str, str] = {**{key: key for key in _UNKNOWNS}, **dict(zip(_SHORT, _UNKNOWNS, strict=True)), "r": "lora.r"}

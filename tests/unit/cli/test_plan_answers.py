@@ -1,0 +1,118 @@
+"""`plan --solve` and `plan --hardware any` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.catalog import probe
+from tests.unit.cli.conftest import Shardwise
+from tests.unit.cli.plan_json import flaws
+from tests.unit.report.test_html import Page, assert_safe
+
+LORA = ("--model", "llama-3.1-8b", "--method", "lora")
+GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[probe.FoundGpu]:
+    """The GPUs that the driver says are here."""
+    gpus: list[probe.FoundGpu] = []
+    monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
+    return gpus
+
+
+def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shardwise: Shardwise) -> None:
+    said = shardwise("plan", *LORA, "--solve", "max_length", "--hardware", "1x RTX-4090")
+    assert said.code == 0
+    first, *_ = said.out.splitlines()
+    assert first.startswith("largest data.max_length that fits: ")
+    value = first.split(": ")[1].split(";")[0]
+    assert f"sequences of at most {value} tokens a step" in said.out
+    again = shardwise("plan", *LORA, "--hardware", "1x RTX-4090", "--max-length", value)
+    more = shardwise("plan", *LORA, "--hardware", "1x RTX-4090", "--max-length", int(value) + 1)
+    assert (again.code, more.code) == (0, 1)
+
+
+@pytest.mark.parametrize("key", ["max_length", "micro_batch_size", "lora.r", "gpus"])
+def test_solved_is_what_the_schema_describes(shardwise: Shardwise, key: str) -> None:
+    said = shardwise("plan", *LORA, "--solve", key, "--hardware", "1x RTX-4090", "--json")
+    assert said.code == 0
+    plan = json.loads(said.out)
+    assert flaws(plan) == []
+    assert plan["solved"]["value"] in [one["value"] for one in plan["solved"]["tried"] if one["fits"]]
+
+
+def test_where_no_value_fits_the_exit_code_says_so(shardwise: Shardwise) -> None:
+    asked = ("--model", "llama-3-70b", "--hardware", "1x L4", "--set", "train.offload=none")
+    said = shardwise("plan", *asked, "--solve", "max_length", "--json")
+    assert said.code == 1
+    assert flaws(json.loads(said.out)) == []
+    said = shardwise("plan", *asked, "--solve", "max_length")
+    assert said.out.startswith("no data.max_length from 1 to 8192 fits: single needs ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--solve", "maxlength"], "--solve maxlength: this is not solved for; did you mean max_length?"),
+        (["--solve", "gpus", "--hardware", "any"], "--solve gpus: the hardware is open"),
+        (["--solve", "gpus", "--hardware", "cpu:2"], "--solve gpus: CPU processes share one memory"),
+        (["--hardware", "4x A900, 8x L40S"], "--hardware 4x A900, 8x L40S: hardware names the GPU 'A900'"),
+    ],
+)
+def test_a_bad_question_is_bad_input(shardwise: Shardwise, arguments: list[str], sentence: str) -> None:
+    said = shardwise("plan", *LORA, *([] if "--hardware" in arguments else ["--hardware", "1x L4"]), *arguments)
+    assert said.code == 2
+    assert sentence in said.err
+
+
+def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    said = shardwise("plan", *LORA, "--hardware", "any", "--set", "goal=cheapest", "--html", page)
+    assert said.code == 0
+    assert said.out.startswith("cheapest: ")
+    assert all(f"; {goal}: " in said.out.replace("\n", " ") for goal in ("fastest", "smallest"))
+    assert "prices of 20" in said.out
+    source = page.read_text(encoding="utf-8")
+    assert_safe(Page(source), source)
+    assert "prices of 20" in Page(source).words.lower()
+
+
+def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be_given(
+    shardwise: Shardwise, tmp_path: Path
+) -> None:
+    none = ("--set", "train.offload=none")
+    asked = ("--hardware", "4x RTX-4090, 1x T4", *none, "--json", "--output", tmp_path / "plan.json")
+    plan = json.loads(shardwise("plan", *LORA, *asked).out)
+    assert flaws(plan) == []
+    assert [option["fits"] for option in plan["hardware_options"]] == [True, False]
+    again = json.loads(shardwise("plan", tmp_path / "plan.json", "--json").out)
+    assert again["hardware"] == plan["hardware"]
+    assert again["candidates"][0]["layout"] == plan["candidates"][0]["layout"]
+
+
+def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(
+    shardwise: Shardwise, machine: list[probe.FoundGpu], tmp_path: Path
+) -> None:
+    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--json")
+    assert len(json.loads(shardwise(*asked).out)["hardware_options"]) > 50
+    here = json.loads(shardwise(*asked, "--set", "data.path=rows.jsonl").out)
+    assert "hardware_options" not in here
+    assert here["hardware"]["name"].startswith("cpu:")
+    machine.append(GPU)
+    here = json.loads(shardwise(*asked).out)
+    assert "hardware_options" not in here
+    assert here["hardware"]["name"] == "1x H100-SXM"
+
+
+def test_training_needs_hardware_that_is_not_open(shardwise: Shardwise, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: tinyllama-1.1b\ndata: {path: rows.jsonl}\nhardware: any\n")
+    said = shardwise("train", job)
+    assert said.code == 2
+    assert (
+        f"{job}:3: hardware is 'any', which leaves it open, which only `plan` answers; leave hardware out" in said.err
+    )

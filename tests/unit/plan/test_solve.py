@@ -1,0 +1,179 @@
+"""The question turned round, against trying every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.errors import UnsupportedError
+from shardwise.plan.choices import bases, layouts, micro_batch_sizes, offloads, sized
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.question import ask, work_on
+from shardwise.plan.solve import solve
+from shardwise.plan.unknowns import find_unknown
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Job
+from shardwise.spec.plan import Plan
+from tests.unit.plan.asking import TINY, job, shape
+
+POSITIONS = 24
+#: Logits of 64 such sequences of 11 tokens are kept whole, and of 12 in chunks.
+WORDY = {**TINY, "vocab_size": 48_000, "max_position_embeddings": POSITIONS}
+LORA = {"method": "lora", "lora": {"r": 8}}
+
+
+def solved(key: str, *, hardware: str | Cluster = "1x H100-SXM", model: str | None = None, **keys) -> Plan:
+    cluster = parse_hardware(hardware) if isinstance(hardware, str) else hardware
+    found = find_model(model, offline=True) if model else shape(WORDY)
+    return solve(find_unknown(key, job=job(**keys), model=found, cluster=cluster))
+
+
+def holding(num_bytes: float) -> Cluster:
+    cluster = parse_hardware("1x H100-SXM")
+    return replace(cluster, node=replace(cluster.node, gpu=replace(cluster.gpu, memory_bytes=int(num_bytes))))
+
+
+@cache
+def needs(asked: Callable[[int], Job], last: int) -> dict[int, int]:
+    """For each value, the bytes that the least hungry execution takes: every one is forecast, none is left out."""
+    return {value: _least(asked(value), holding(2**50)) for value in range(1, last + 1)}
+
+
+def _least(asked: Job, cluster: Cluster) -> int:
+    question = ask(asked, model=shape(WORDY), cluster=cluster)
+    questions = [question.with_offload(offload) for offload in offloads(asked, cluster)]
+    executions = (
+        sized(base, one.job, question.model, size)
+        for one in questions
+        for choice in layouts(one.job, question.model, cluster)
+        if choice.reason is None
+        for base in bases(one.job, question.model, choice)
+        for size in micro_batch_sizes(one.job, choice.layout)
+    )
+    return min(forecast_memory(work_on(question, cluster, one)).peak_high_bytes for one in executions)
+
+
+def check(key: str, asked: Callable[[int], Job], *, last: int, at: int, short: int) -> None:
+    """On a GPU that holds exactly what a value needs, or a byte less, what is solved for is what trying all finds."""
+    table = needs(asked, last)
+    capacity = table[min(at, last)] - short
+    found = solved(key, hardware=holding(capacity), **asked(1).model_dump(exclude={"model", "hardware"}))
+    assert found.solved is not None
+    assert found.solved.value == max((value for value, need in table.items() if need <= capacity), default=None)
+    assert (found.best is None) == (found.solved.value is None)
+
+
+def lengths(**train) -> Callable[[int], Job]:
+    return lambda length: job(train={"global_batch_size": 64, **train}, data={"max_length": length})
+
+
+LENGTHS = {
+    "whole logits, then chunks": lengths(micro_batch_size=64),
+    "one chunk, then several": lengths(micro_batch_size=64, loss="chunked"),
+    "whole logits": lengths(micro_batch_size=33, loss="full"),
+    "any micro-batch": lengths(),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+@settings(max_examples=12, deadline=None)
+@given(at=st.integers(1, POSITIONS), short=st.sampled_from([0, 1]))
+def test_the_largest_length_is_what_trying_every_length_finds(name: str, at: int, short: int):
+    check("max_length", LENGTHS[name], last=POSITIONS, at=at, short=short)
+
+
+def of_size(size: int) -> Job:
+    return job(train={"global_batch_size": 20, "micro_batch_size": size}, data={"max_length": 512})
+
+
+@settings(max_examples=12, deadline=None)
+@given(at=st.integers(1, 20), short=st.sampled_from([0, 1]))
+def test_the_largest_micro_batch_is_what_trying_every_size_finds(at: int, short: int):
+    check("micro_batch_size", of_size, last=20, at=at, short=short)
+
+
+def of_rank(rank: int) -> Job:
+    return job(method="lora", lora={"r": rank}, data={"max_length": 8})
+
+
+@settings(max_examples=8, deadline=None)
+@given(at=st.integers(1, 64), short=st.sampled_from([0, 1]))
+def test_the_largest_rank_is_what_trying_every_rank_finds(at: int, short: int):
+    check("r", of_rank, last=64, at=at, short=short)
+
+
+def test_a_rank_is_bounded_by_the_narrowest_matrix_that_is_adapted():
+    found = solved("r", **LORA).solved
+    assert found is not None
+    assert (found.value, found.limit) == (64, "k_proj is 64 wide: a larger rank adds nothing to it")
+
+
+def test_the_fewest_gpus_are_the_first_of_the_sizes_that_are_rented_on_which_the_job_fits():
+    found = solved("gpus", hardware="H100-SXM", model="llama-3.1-8b", train={"offload": "none"})
+    assert found.solved is not None
+    assert (found.solved.value, found.solved.written) == (2, "2x H100-SXM")
+    assert (found.solved.next_value, found.hardware["name"]) == (1, "2x H100-SXM")
+    assert "GiB of 79.6 GiB" in (found.solved.next_reason or "")
+
+
+def test_gpus_are_added_beyond_the_stated_hardware_and_beyond_a_node():
+    found = solved("gpus", hardware="1x H100-SXM", model="llama-3-70b", train={"offload": "none"})
+    assert found.solved is not None
+    assert (found.solved.value, found.solved.written) == (16, "2 x 8x H100-SXM")
+    assert found.best is not None
+    assert found.best.execution.layout.world_size == 16
+
+
+def test_what_bounds_the_question_itself_is_said_where_nothing_else_does():
+    found = solved("max_length", model="tinyllama-1.1b", hardware="1x H200")
+    assert found.solved is not None
+    assert (found.solved.value, found.solved.next_value) == (2048, None)
+    assert found.solved.limit == "the model was made for 2048 positions"
+    assert found.job["data"]["max_length"] == 2048
+
+
+def test_a_micro_batch_is_no_larger_than_a_ranks_share_of_the_global_batch():
+    found = solved("micro_batch_size", hardware="4x H100-SXM", layout="ddp", train={"global_batch_size": 10})
+    assert found.solved is not None
+    assert (found.solved.value, found.solved.next_value) == (3, 4)
+    assert found.solved.next_reason == "no layout has so many sequences for each of its ranks"
+
+
+def test_where_nothing_fits_the_plan_is_that_of_the_easiest_value():
+    found = solved("max_length", model="llama-3-70b", hardware="1x L4", train={"offload": "none"})
+    assert found.solved is not None
+    assert (found.solved.value, found.best, found.job["data"]["max_length"]) == (None, None, 1)
+    assert "needs" in (found.solved.next_reason or "")
+
+
+REFUSED = [
+    ("max_lenght", {}, "did you mean max_length"),
+    ("colour", {}, "known are max_length, micro_batch_size, lora.r, gpus"),
+    ("lora.r", {}, "--solve lora.r: method is full, which has no adapters"),
+    ("gpus", {"hardware": "cpu:2"}, "CPU processes share one memory"),
+]
+
+
+@pytest.mark.parametrize(("key", "keys", "sentence"), REFUSED, ids=[sentence for *_, sentence in REFUSED])
+def test_a_question_without_an_answer_is_refused_with_a_sentence(key: str, keys: dict[str, str], sentence: str):
+    with pytest.raises(UnsupportedError, match=sentence):
+        solved(key, **keys)
+
+
+@pytest.mark.parametrize(
+    ("key", "keys"),
+    [("max_length", {}), ("micro_batch_size", {}), ("lora.r", LORA), ("gpus", {"layout": "hsdp"})],
+)
+def test_what_was_solved_survives_json(key: str, keys: dict[str, Any]):
+    found = solved(key, hardware="2x L4", **keys)
+    assert Plan.from_json(found.to_json()) == found
+    assert found.solved is not None
+    assert found.solved.tried
