@@ -109,7 +109,7 @@ def why(
         _tie(candidate, runners_up, goal=goal, gpu=work.cluster.gpu),
         _batch(work),
         _recompute(explorer, work),
-        _offload(work),
+        _offload(work, asked=not explorer.question.tries_offload),
         _loss(work),
         _precision(work),
         _length(work),
@@ -262,13 +262,13 @@ def _recompute(explorer: Explorer, work: Work) -> str | None:
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
 
 
-def _offload(work: Work) -> str | None:
+def _offload(work: Work, *, asked: bool) -> str | None:
     """What lies in the host's memory, and how much of that a machine must have."""
     offload, node = work.execution.offload, work.cluster.node
     if offload == "none" or not work.setting.cuda:
         return None
     held = max(holding.on_host for holding in holdings_of(work))
-    why = "as asked" if work.job.train.offload == offload else "because nothing fits without"
+    why = "as asked" if asked else "because nothing fits without"
     return (
         f"offload is {offload} {why}: {_gib(held)} of each GPU's share in the host's memory, up to "
         f"{_gib(held * min(node.num_gpus, work.execution.layout.world_size))} on each machine, page-locked where it "

@@ -23,6 +23,7 @@ class Question:
     Attributes:
         length: tokens of the longest sequence, padded, which memory must hold.
         mean_length: of the mean sequence, padded, which time is spent on.
+        tries_offload: the job leaves offload open, and says here what is tried of it.
     """
 
     job: Job
@@ -32,11 +33,13 @@ class Question:
     num_rows: int | None
     length: int
     mean_length: int
+    tries_offload: bool = False
 
     def with_offload(self, offload: Offload) -> Question:
-        """The question of a job that states an offload."""
+        """The question of a job that states an offload, whatever this one leaves open."""
         train = self.job.train.model_copy(update={"offload": offload})
-        return replace(self, job=self.job.model_copy(update={"train": train}))
+        tries = self.job.train.offload == "auto"
+        return replace(self, job=self.job.model_copy(update={"train": train}), tries_offload=tries)
 
     @cached_property
     def longest(self) -> Job:

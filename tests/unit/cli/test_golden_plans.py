@@ -58,7 +58,11 @@ ASKED: dict[str, tuple[dict[str, str], bool]] = {
         {"model": "llama-3.1-8b", "method": "lora", "hardware": "1x RTX-4090"},
         True,
     ),
-    "llama-3.1-8b-full-3x-l4-does-not-fit": ({"model": "llama-3.1-8b", "hardware": "3x L4"}, False),
+    "llama-3.1-8b-full-3x-l4-does-not-fit": (
+        {"model": "llama-3.1-8b", "hardware": "3x L4", "train.offload": "none"},
+        False,
+    ),
+    "llama-3.1-8b-full-3x-l4-offload": ({"model": "llama-3.1-8b", "hardware": "3x L4"}, True),
     "llama-2-70b-qlora-2x-rtx-3090": (
         {"model": "llama-2-70b", "method": "qlora", "hardware": "2x RTX-3090", "data.max_length": "512"},
         True,
