@@ -44,6 +44,10 @@ CELLS: dict[str, Execution] = {
     ),
     "fsdp(2) x 1f1b(2)": execution(Layout(dp_shard=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
     "zero1(2) x tp(2)": execution(replace(ZERO2, zero_stage=1, tp=2), micro_batch_size=4),
+    "zero1(2) x tp(2), optimizer offload": execution(
+        replace(ZERO2, zero_stage=1, tp=2), micro_batch_size=4, offload="optimizer"
+    ),
+    "fsdp(2) x tp(2), offload": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4, offload="all"),
     "1f1b(2) x tp(2)": execution(Layout(pp=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=4),
     "fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=2),
 }
