@@ -111,5 +111,36 @@ def test_the_catalogue_is_broad_and_its_prices_are_dated():
     assert price_list().source
 
 
+PROMISED = [
+    *("RTX-3060", "RTX-3070", "RTX-3080", "RTX-3090", "RTX-4060", "RTX-4070", "RTX-4080", "RTX-4090"),
+    *("RTX-5070", "RTX-5080", "RTX-5090", "RTX-6000-Ada", "A10", "A40", "A100-40GB", "A100-80GB", "A100-PCIe-40GB"),
+    *("A100-PCIe-80GB", "L4", "L40S", "H100-PCIe", "H100-SXM", "H200", "B200", "GB200", "MI250", "MI300X"),
+]
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_the_promised_gpus_are_there_under_their_own_names(name):
+    assert find_gpu(name).gpu.name == name
+
+
+def test_what_is_rented_by_the_hour_at_clouds_has_a_price():
+    """Consumer cards below the largest, and what no public price page lists, have none: a plan says so, and no sum."""
+    for name in (
+        "RTX-3090",
+        "RTX-4090",
+        "RTX-5090",
+        "A10",
+        "A40",
+        "L4",
+        "L40S",
+        "A100-80GB",
+        "H100-SXM",
+        "H200",
+        "B200",
+    ):
+        low, high = find_gpu(name).gpu.usd_per_hour
+        assert 0 < low <= high < 20
+
+
 def test_an_a10_has_24_gb_and_not_28():
     assert 22 * GIB < find_gpu("A10").gpu.memory_bytes < 24 * GIB
