@@ -85,6 +85,8 @@ def page() -> str:
         "- Offload (`optimizer`: its states, with copies of the weights that it steps; `parameters`, or `all`:",
         "  weights, gradients and optimizer states) goes with every cell, (CPU) in `tests/dist/test_offload.py`;",
         "  `parameters` not with `zero1` and `zero_bubble`. What it saves a GPU is forecast, not yet measured on one.",
+        "- Units of several blocks (`min_num_params`) and gathering further ahead (`prefetch`) go with every cell",
+        "  whose weights are sharded, (CPU) in `tests/dist/test_units.py`.",
         "- QLoRA, mixtures of experts, fp16, 8-bit AdamW and Adafactor are planned where they are asked for, and not",
         "  trained.",
         "",

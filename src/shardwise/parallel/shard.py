@@ -1,4 +1,4 @@
-"""ZeRO-2/3 and hybrid sharding through FSDP2: one unit per block, and a root unit with embedding, norm and head.
+"""ZeRO-2/3 and hybrid sharding through FSDP2: units of one block or more, and a root unit with embedding, norm, head.
 
 Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective; gradients exist for
 the trainable ones only. Where weights lie in the host's memory, the same mechanism brings them to the device, on one
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from shardwise.spec.layout import Layout
+from shardwise.spec.units import unit_blocks
 
 
 def apply_sharding(
@@ -45,7 +47,20 @@ def apply_sharding(
     # Only page-locked memory can be copied while the GPU computes; without a GPU there is none.
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
     shard = partial(fully_shard, mesh=mesh[axes], mp_policy=policy, offload_policy=host)
-    for block in blocks:
-        shard(block, reshard_after_forward=layout.reshard_after_forward)
+    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
+    units = [[blocks[index] for index in unit] for unit in unit_blocks(sizes, least=layout.min_num_params)]
+    for unit in units:
+        shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
     # The root's weights are needed last in forward and first in backward: freeing them between would be for nothing.
     shard(root, reshard_after_forward=False)
+    if layout.prefetch > 1:
+        _prefetch(units, ahead=layout.prefetch)
+
+
+def _prefetch(units: Sequence[Sequence[nn.Module]], *, ahead: int) -> None:
+    """Gathers so many units ahead, in either direction, where FSDP2 by itself gathers one."""
+    # Any module of a unit stands for it.
+    firsts = [cast(FSDPModule, unit[0]) for unit in units]
+    for index, unit in enumerate(firsts):
+        unit.set_modules_to_forward_prefetch(firsts[index + 1 : index + 1 + ahead])
+        unit.set_modules_to_backward_prefetch(firsts[max(0, index - ahead) : index][::-1])

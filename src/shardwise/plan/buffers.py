@@ -27,20 +27,32 @@ def kept_casts(scene: Scene, *, blocks: float) -> float:
     return weight_casts(scene, blocks=blocks if scene.work.execution.gradient_checkpointing == "none" else 0)
 
 
-def gathered(scene: Scene, *, blocks_beside_kept: int, keeps: bool = True) -> float:
-    """Whole weights under sharding: the root all the time, the unit at work and the next, or (ZeRO-2) every block."""
+def gathered(scene: Scene, *, units: int, keeps: bool = True) -> float:
+    """Whole weights under sharding: the root all the time, the unit at work and those ahead, or (ZeRO-2) every block.
+
+    Args:
+        scene: where.
+        units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead of it.
+        keeps: whether blocks that were gathered stay, where the layout keeps them.
+    """
     work, inventory = scene.work, scene.part.inventory
     if not work.sharded:
         return 0
+    layout, most = work.execution.layout, max(1, scene.part.num_blocks)
     root, block = inventory.root.gathered_bytes(work.types), inventory.block.gathered_bytes(work.types)
-    if keeps and not work.execution.layout.reshard_after_forward:
-        return root + block + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
-    return root + block * min(blocks_beside_kept, max(1, scene.part.num_blocks))
+    if keeps and not layout.reshard_after_forward:
+        return (
+            root
+            + block * min(work.unit_blocks, most)
+            + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
+        )
+    ahead = units - 1 + layout.prefetch if units > 1 else units
+    return root + block * min(ahead * work.unit_blocks, most)
 
 
 def in_reduction(work: Work, unit: Unit) -> float:
-    """Whole gradients of the unit at work, and the float32 buffer of the unit before it."""
-    return unit.trained_elements * (work.types.compute + REDUCTION_BYTES) if work.sharded else 0
+    """Whole gradients of the unit at work, of so many such blocks, and the float32 buffer of the unit before it."""
+    return work.unit_blocks * unit.trained_elements * (work.types.compute + REDUCTION_BYTES) if work.sharded else 0
 
 
 def head_gradient(scene: Scene) -> float:

@@ -11,10 +11,10 @@ from shardwise.plan.explorer import Explorer, Forecast
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.ranking import BETTER, ratio, tie_of
 from shardwise.plan.types import TYPES
+from shardwise.plan.virtues import virtues_of
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Gpu
 from shardwise.spec.job import Goal
-from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Candidate, MemoryForecast, Plan, TimeForecast
 from shardwise.units import GIB, format_bytes, format_seconds
 
@@ -27,20 +27,6 @@ _NAMES = {
     "communication": "gathered weights and communication buffers are",
     "temporary": "temporaries are",
     "context": "the driver's context and communicators are",
-}
-
-#: What a strategy does, for the reasons of a choice.
-_VIRTUES = {
-    "single": "everything fits on one GPU",
-    "ddp": "a whole copy fits on every GPU, so only gradients travel",
-    "zero1": "weights and gradients stay whole and only gradients and new weights travel; optimizer states are sharded",
-    "zero2": "optimizer states and gradients are sharded; weights are gathered once per step",
-    "fsdp": "weights, gradients and optimizer states are sharded, and gathered layer by layer behind the computation",
-    "hsdp": "sharded inside groups, where links are fast, and replicated between them",
-    "mp": "layers lie on different GPUs, of which one works at a time",
-    "pp": "layers lie on different GPUs, which work on different micro-batches at a time",
-    "tp": "each GPU has a slice of each matrix, over links that are fast enough",
-    "cp": "each GPU has a slice of each sequence",
 }
 
 
@@ -105,7 +91,7 @@ def why(
     work, goal = forecast.work, explorer.question.job.goal
     sentences = [
         _fit(candidate),
-        _strategy(candidate.execution.layout),
+        virtues_of(candidate.execution),
         _tie(candidate, runners_up, goal=goal, gpu=work.cluster.gpu),
         _batch(work),
         _recompute(explorer, work),
@@ -116,12 +102,6 @@ def why(
         _rates(work),
     ]
     return tuple(sentence for sentence in sentences if sentence)
-
-
-def _strategy(layout: Layout) -> str:
-    """What each part of the strategy does here."""
-    names = layout.strategy.split(" x ")
-    return "; ".join(f"{name}: {_VIRTUES[name]}" for name in names)
 
 
 def _tie(chosen: Candidate, runners_up: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> str | None:
@@ -269,10 +249,10 @@ def _offload(work: Work, *, asked: bool) -> str | None:
         return None
     held = max(holding.on_host for holding in holdings_of(work))
     why = "as asked" if asked else "because nothing fits without"
+    machine = held * min(node.num_gpus, work.execution.layout.world_size)
     return (
-        f"offload is {offload} {why}: {_gib(held)} of each GPU's share in the host's memory, up to "
-        f"{_gib(held * min(node.num_gpus, work.execution.layout.world_size))} on each machine, page-locked where it "
-        "travels; every step waits for the host"
+        f"offload is {offload} {why}: {_gib(held)} for each GPU lie in the host's memory, {_gib(machine)} on one "
+        "machine; every step waits for the host"
     )
 
 

@@ -94,7 +94,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     if which == "later":
         # Under sharding the root's gradients are reduced, and stored, behind all others.
         root = 0 if scene.work.sharded else scene.part.inventory.root.trained_elements * scene.work.types.trainable
-        return max(0, holding.gradients - holding.block_gradients - root)
+        return max(0, holding.gradients - scene.work.unit_blocks * holding.block_gradients - root)
     return holding.gradients if which == "all" else 0
 
 
@@ -147,7 +147,7 @@ def _forward_of_last_block(scene: Scene) -> Alive:
         "activations": kept + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks) + scene.work.computed_weights,
         # The buffer the unit arrived in and the weights copied out of it are alive together.
-        "communication": gathered(scene, blocks_beside_kept=2),
+        "communication": gathered(scene, units=2),
     }
 
 
@@ -156,7 +156,7 @@ def _end_of_forward(scene: Scene) -> Alive:
         "activations": saved_by_all(scene),
         "logits": logits_forward(scene),
         "temporary": weight_casts(scene, blocks=len(scene.part.span)) + head_cast(scene),
-        "communication": gathered(scene, blocks_beside_kept=0),
+        "communication": gathered(scene, units=0),
     }
 
 
@@ -165,7 +165,7 @@ def _backward_of_loss(scene: Scene) -> Alive:
         "activations": saved_by_all(scene),
         "logits": scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES * _LOGIT_COPIES_BACKWARD,
         "temporary": kept_casts(scene, blocks=len(scene.part.span)),
-        "communication": gathered(scene, blocks_beside_kept=0),
+        "communication": gathered(scene, units=0),
     }
     if scene.chunks:
         alive["gradients"] = 0 if scene.whole or scene.work.sharded else head_gradient(scene)
@@ -180,7 +180,7 @@ def _backward_of_head(scene: Scene) -> Alive:
         "activations": saved_by_all(scene) + scene.tokens * work.model.hidden_size * work.types.compute,
         "logits": scene.head_tokens * work.model.vocab_size * work.types.compute,
         "temporary": casts + fresh_gradient(work, scene.part.trained_head),
-        "communication": gathered(scene, blocks_beside_kept=0) + whole_head_gradient(scene),
+        "communication": gathered(scene, units=0) + whole_head_gradient(scene),
     }
 
 
@@ -192,7 +192,7 @@ def _backward_of_last_block(scene: Scene) -> Alive:
         "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
         "activations": saved_by_blocks(scene, blocks) + shared(scene) + of_one_block(scene),
         "temporary": casts + inside_block(scene),
-        "communication": gathered(scene, blocks_beside_kept=2) + sent,
+        "communication": gathered(scene, units=2) + sent,
     }
 
 
@@ -204,7 +204,7 @@ def _backward_of_first_block(scene: Scene) -> Alive:
         "activations": of_one_block(scene),
         "temporary": weight_casts(scene, blocks=1, head=False) + inside_block(scene),
         # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
-        "communication": gathered(scene, blocks_beside_kept=1, keeps=scene.fills) + sent,
+        "communication": gathered(scene, units=1, keeps=scene.fills) + sent,
     }
 
 
@@ -237,7 +237,7 @@ def _evaluation(scene: Scene) -> Alive:
     in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
     return {
         "activations": scene.tokens * in_block,
-        "communication": gathered(scene, blocks_beside_kept=2),
+        "communication": gathered(scene, units=2),
         "temporary": work.computed_weights,
     }
 

@@ -38,6 +38,8 @@ class Messages(NamedTuple):
 class Stage(NamedTuple):
     """What one rank does for one micro-batch with one stage's blocks.
 
+    Where several blocks are gathered together, the mean unit of them is what `a block` is in all that follows.
+
     Attributes:
         blocks: how many it holds.
         forward: one block's, with the messages beside it slowing it down.
@@ -78,14 +80,26 @@ def stage_of(
         last: it has the head and the loss.
         inside_hooks: blocks are FSDP's units, whose weights are copied in and out of buffers.
     """
+    units = num_units(work, blocks) if inside_hooks else blocks
     copy_out, copy_in, host = _copies(work) if inside_hooks else (0.0, 0.0, 0.0)
     again = float(work.execution.layout.reshard_after_forward)
     waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
-    forward = _beside(pieces.forward, copying=copy_out, host=host + waited, talking=messages.gather)
-    copying, waiting = copy_in + again * copy_out, host + again * waited
-    backward = _beside(pieces.backward, copying=copying, host=waiting, talking=messages.again + messages.reduce)
+    each = blocks / units
+    of_unit = Pieces(_times(pieces.forward, each), _times(pieces.backward, each), each * pieces.weights, pieces.loss)
+    forward = _beside(of_unit.forward, copying=each * copy_out, host=host + each * waited, talking=messages.gather)
+    copying, waiting = each * (copy_in + again * copy_out), host + again * each * waited
+    backward = _beside(of_unit.backward, copying=copying, host=waiting, talking=messages.again + messages.reduce)
     loss = pieces.loss if last else NO_TIME
-    return Stage(blocks, forward, backward, pieces.weights, loss, messages)
+    return Stage(units, forward, backward, of_unit.weights, loss, messages)
+
+
+def num_units(work: Work, blocks: int) -> int:
+    """Units that so many blocks of a stage are gathered in."""
+    return -(-blocks // work.unit_blocks)
+
+
+def _times(piece: Piece, count: float) -> Piece:
+    return Piece(*(count * seconds for seconds in piece))
 
 
 def _beside(piece: Piece, *, copying: float, host: float, talking: float) -> Piece:
@@ -142,27 +156,35 @@ def _copies(work: Work) -> tuple[float, float, float]:
     return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
 
 
-def sharded_messages(work: Work, *, outer: Unit) -> Messages:
-    """What FSDP sends for a micro-batch: weights gathered in the compute type, gradients reduced in float32."""
+def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Messages:
+    """What FSDP sends for a micro-batch: weights gathered in the compute type, gradients reduced in float32.
+
+    Gathering further ahead evens out units that differ, and changes nothing about those that are alike.
+
+    Args:
+        work: whose execution.
+        outer: what the stage holds beside its blocks.
+        blocks: of the mean unit that travels together.
+    """
     layout = work.execution.layout
     shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
 
-    def gather(unit: Unit) -> float:
-        return shard.gather(unit.gathered_bytes(work.types) / layout.tp)
+    def gather(unit: Unit, count: float = blocks) -> float:
+        return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)
 
-    def reduce(unit: Unit) -> float:
-        held = unit.trained_elements * REDUCTION_BYTES / layout.tp
-        return shard.gather(held) + replicate.all_reduce(held / shard.size) + _return_seconds(work, unit)
+    def reduce(unit: Unit, count: float = blocks) -> float:
+        held = count * unit.trained_elements * REDUCTION_BYTES / layout.tp
+        return shard.gather(held) + replicate.all_reduce(held / shard.size) + count * _return_seconds(work, unit)
 
     ahead = mean(work, gather)
     if _fetches_ahead(work):
-        ahead += mean(work, lambda unit: _fetch_seconds(work, unit))
+        ahead += blocks * mean(work, lambda unit: _fetch_seconds(work, unit))
     return Messages(
         gather=ahead,
         again=ahead if layout.reshard_after_forward else 0.0,
         reduce=mean(work, reduce),
-        outer_gather=gather(outer) + _fetch_seconds(work, outer),
-        outer_reduce=reduce(outer),
+        outer_gather=gather(outer, 1) + _fetch_seconds(work, outer),
+        outer_reduce=reduce(outer, 1),
     )
 
 

@@ -176,6 +176,8 @@ def _alike(execution: Execution) -> tuple[object, ...]:
         layout.data_world_size > 1,
         e.gathers_weights,
         layout.reshard_after_forward,
+        layout.min_num_params,
+        layout.prefetch,
         e.gradient_checkpointing,
         e.offload,
         e.precision,

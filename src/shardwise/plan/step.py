@@ -15,7 +15,7 @@ from shardwise.plan.kernels import (
     OFFLOAD_BYTES_PER_SECOND,
 )
 from shardwise.plan.links import group_of
-from shardwise.plan.passes import Messages, Stage, mean, reduced_messages, sharded_messages, stage_of
+from shardwise.plan.passes import Messages, Stage, mean, num_units, reduced_messages, sharded_messages, stage_of
 from shardwise.plan.pieces import Piece, Pieces, device_of, pieces_of
 from shardwise.plan.pipeline import StageSeconds, rank_ends
 from shardwise.plan.work import Work
@@ -61,7 +61,7 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
-            messages = _messages(work, _outer(work, index), reduces=last_micro_batch)
+            messages = _messages(work, _outer(work, index), blocks=blocks, reduces=last_micro_batch)
             made[key] = stage_of(work, pieces, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
         stages.append(made[key])
     return tuple(stages)
@@ -89,9 +89,9 @@ def _outer(work: Work, stage: int) -> Unit:
     return Unit(tensors=(*(tensor for tensor in root.tensors if tensor.place == "back"), *tied))
 
 
-def _messages(work: Work, outer: Unit, *, reduces: bool) -> Messages:
+def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
     if work.sharded:
-        return sharded_messages(work, outer=outer)
+        return sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks))
     return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
 
 

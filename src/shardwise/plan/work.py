@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import ceil
 
 from shardwise.plan.activations import (
     Setting,
@@ -58,6 +59,13 @@ class Work:
     def replicated(self) -> bool:
         """Whether whole gradients live in the buckets of data parallelism, which DDP alone keeps."""
         return self.execution.layout.fills_buckets and not self.sharded
+
+    @cached_property
+    def unit_blocks(self) -> int:
+        """Blocks of the largest unit that is gathered and reduced together, taking all blocks to be alike."""
+        blocks, least = self.inventory.num_blocks, self.execution.layout.min_num_params
+        mean = self.inventory.over_blocks(lambda unit: unit.elements) / max(1, blocks)
+        return max(1, min(blocks, ceil(least / mean))) if least else 1
 
     @property
     def accumulates(self) -> bool:

@@ -225,6 +225,8 @@ class LayoutSpec(_Spec):
     zero_stage: Literal[1, 2, 3] = 3
     reshard_after_forward: bool = True
     schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"] = "1f1b"
+    min_num_params: Annotated[int, Field(ge=0, le=10**15)] = 0
+    prefetch: Whole = 1
 
     @model_validator(mode="after")
     def _degrees_agree(self) -> Self:
@@ -234,6 +236,12 @@ class LayoutSpec(_Spec):
         if self.pp == 1 and self.schedule != "1f1b":
             raise ValueError(f"schedule {self.schedule} has no effect without pp; remove it")
         return self
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of the keys that are not at their defaults."""
+        fields = type(self).model_fields
+        return frozenset(name for name in fields if getattr(self, name) != fields[name].default)
 
     def to_layout(self) -> Layout:
         """The noun both wings use."""
@@ -273,6 +281,19 @@ class Job(_Spec):
     def _lora_matches_method(self) -> Self:
         if self.lora is not None and self.method == "full":
             raise ValueError("lora: is set but method is full; write method: lora (or qlora), or remove lora:")
+        return self
+
+    @model_validator(mode="after")
+    def _units_are_gathered(self) -> Self:
+        if not isinstance(self.layout, LayoutSpec):
+            return self
+        asked = [name for name in ("min_num_params", "prefetch") if name in self.layout.changed]
+        sharded = self.layout.to_layout().weight_shards > 1 or self.train.offload in ("parameters", "all")
+        if asked and not sharded:
+            raise ValueError(
+                f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "
+                "zero_stage 2 or 3, or remove it"
+            )
         return self
 
     @model_validator(mode="after")

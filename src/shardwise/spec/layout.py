@@ -70,6 +70,9 @@ class Layout:
         zero_stage: what dp_shard shards: 1 optimizer states, 2 and gradients, 3 and weights.
         reshard_after_forward: free gathered weights between forward and backward (ZeRO-3) or keep them.
         schedule: order of micro-batches through pipeline stages; `sequential` is naive model parallel.
+        min_num_params: neighbouring blocks are gathered and reduced together until they hold so many parameters
+            (Accelerate's `fsdp_min_num_params`); 0 makes each block a unit.
+        prefetch: units that are gathered ahead of the one at work; 1 is FSDP2's own.
     """
 
     dp_replicate: int = 1
@@ -81,12 +84,16 @@ class Layout:
     zero_stage: Literal[1, 2, 3] = 3
     reshard_after_forward: bool = True
     schedule: Schedule = "1f1b"
+    min_num_params: int = 0
+    prefetch: int = 1
 
     def __post_init__(self) -> None:
         for axis in (*AXES, "ep"):
             degree = getattr(self, axis)
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
                 raise ValueError(f"{axis} is {degree!r}; a degree is a whole number of at least 1")
+        if self.min_num_params < 0 or self.prefetch < 1:
+            raise ValueError("min_num_params is a whole number of at least 0, prefetch one of at least 1")
         if self.zero_stage in (1, 2) and self.dp_shard > 1 and self.reshard_after_forward:
             raise ValueError(
                 f"zero_stage {self.zero_stage} keeps gathered weights: reshard_after_forward must be false"

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
+from shardwise.plan.memory import holdings_of, moments
 from shardwise.spec.layout import Layout
-from tests.unit.plan.asking import held, job, memory, shape
+from tests.unit.plan.asking import execution, held, job, memory, shape, work
 
 GIB = 2**30
 
@@ -80,6 +81,28 @@ def test_offload_leaves_nothing_persistent_on_the_gpu_but_what_is_gathered():
     assert kept["optimizer"].weights == kept["none"].weights
     assert kept["parameters"].weights == kept["parameters"].gradients == 0
     assert memory(job(), model, offload="parameters").ranks[0].parts["communication"] > 2 * model.embedding_parameters
+
+
+def test_units_of_several_blocks_and_more_prefetch_take_the_memory_that_they_gather():
+    """Llama 3.1 8B has blocks of 218 million parameters: units of 400 million are pairs of them."""
+    model = find_model("llama-3.1-8b", offline=True)
+    block = 2 * model.layer_parameters
+
+    def gathered(**keys):
+        chosen = work(job(), model, execution(Layout(dp_shard=8, **keys), gradient_checkpointing="full"))
+        (one,) = holdings_of(chosen)
+        alive = dict(moments(chosen, one))
+        return one.weights, *(alive[f"{way} of layer {at}"]["communication"] for way, at in WAYS)
+
+    kept, forward, last, first = gathered()
+    in_reduction = 3 * block  # gradients in two bytes, and the buffer of the unit before in four
+    assert gathered(prefetch=2) == (kept, forward + block, last + block, first)
+    pairs = (kept, forward + 2 * block, last + 2 * block + in_reduction, first + block + in_reduction)
+    assert gathered(min_num_params=400_000_000) == pytest.approx(pairs)
+
+
+#: Moments of a step, and the blocks they are about.
+WAYS = (("forward", 31), ("backward", 31), ("backward", 0))
 
 
 odd_shapes = st.fixed_dictionaries(
