@@ -1,7 +1,7 @@
 """The question turned round: not whether a value fits, but the largest or smallest value that does.
 
-Bisection is right only where more of a key never needs less memory. Where a larger value may need less (an unknown's
-seams), its values are taken in pieces within which that holds; numbers of GPUs are few, and tried one by one.
+Halving is right only where more of a key never needs less memory, which a test holds for each key that is halved;
+numbers of GPUs, where that need not be so, are few and tried one by one.
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ def solve(unknown: Unknown) -> Plan:
         UnsupportedError: the job cannot be forecast at all.
     """
     trials = _Trials(unknown=unknown)
-    if unknown.easier is not None and not can_be_planned(unknown.easier):
-        trials.known[unknown.values[0]] = False
-        index = None
-    else:
-        index = (_largest if unknown.asks == "largest" else _smallest)(unknown, trials.fits)
+    index = (_largest if unknown.asks == "largest" else _smallest)(unknown, trials.fits)
     easiest = 0 if unknown.asks == "largest" else len(unknown.values) - 1
     value = unknown.values[easiest if index is None else index]
     plan = answer(unknown.at(value))
@@ -53,24 +49,14 @@ def solve(unknown: Unknown) -> Plan:
 
 
 def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
-    """The index of the largest value that fits: in the last piece whose first value does, by halving."""
-    starts = {unknown.values.index(seam) for seam in unknown.seams if seam in unknown.values}
-    ends = len(unknown.values)
-    for start in sorted({0, *starts}, reverse=True):
-        if fits(start):
-            return _last(start, ends, fits)
-        ends = start
-    return None
-
-
-def _last(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """The last index below `high` that fits, where `low` does and none fits behind one that does not."""
+    """The index of the largest value that fits, by halving: none fits behind one that does not."""
+    low, high = -1, len(unknown.values)
     if fits(high - 1):
         return high - 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return None if low < 0 else low
 
 
 def _smallest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:

@@ -9,14 +9,11 @@ from typing import Any
 
 from shardwise.catalog.offers import typical_sizes
 from shardwise.errors import Problem, UnsupportedError
-from shardwise.plan.choices import FULL_LOGITS_BYTES, Choice, bases, divisors, micro_batch_sizes
 from shardwise.plan.fitting import Admits, every_layout
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.question import Question, ask, on_hardware
-from shardwise.plan.types import TYPES
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
-from shardwise.spec.layout import CHUNK_TOKENS, Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.solved import Extreme
 
@@ -31,9 +28,7 @@ class Unknown:
     Attributes:
         values: all that are open, growing.
         limit: why there is none beyond the last, as a sentence.
-        seams: values at which a larger one may need less than the one before; between them more never needs less.
         at: the question with a value.
-        easier: what fits wherever any value does; None where the first value is that.
         admits: layouts that are of interest at a value.
         written: a value as people write it.
     """
@@ -43,8 +38,6 @@ class Unknown:
     values: Sequence[int]
     limit: str
     at: Callable[[int], Question]
-    seams: Sequence[int] = ()
-    easier: Question | None = None
     admits: Callable[[int], Admits] = lambda _: every_layout
     written: Callable[[int], str] = str
 
@@ -83,36 +76,7 @@ def _max_length(job: Job, asked: Callable[[Job], Question]) -> Unknown:
         values=range(1, most + 1),
         limit=f"the model was made for {most} positions",
         at=lambda value: replace(base, job=_with(job, "data", max_length=value), length=value, mean_length=value),
-        seams=_seams(base),
-        easier=_beside_logits(base),
     )
-
-
-def _beside_logits(question: Question) -> Question:
-    """The question on GPUs that have room for the logits besides, so that no seam of theirs matters.
-
-    At a seam there are at most `FULL_LOGITS_BYTES` of them in 2 bytes each, or those of one chunk; with what is made of
-    them in float32 at most 16 bytes an element are alive (plan/buffers.py).
-    """
-    node = question.cluster.node
-    room = 16 * max(FULL_LOGITS_BYTES // 2, CHUNK_TOKENS * question.model.vocab_size)
-    gpu = replace(node.gpu, memory_bytes=node.gpu.memory_bytes + room)
-    return replace(question, cluster=replace(question.cluster, node=replace(node, gpu=gpu)))
-
-
-def _seams(question: Question) -> list[int]:
-    """Lengths at which some micro-batch begins to hold its logits in another way, in less memory.
-
-    That is where `loss: auto` becomes chunked, and where there begins to be more than one chunk.
-    """
-    job, cluster = question.job, question.cluster
-    shares = {Layout(dp_replicate=d) for d in divisors(cluster.num_gpus)}
-    if job.goal != "fastest":
-        shares |= {Layout(dp_replicate=d) for d in range(1, cluster.num_gpus + 1)}
-    sizes = {size for layout in shares for size in micro_batch_sizes(job, layout)}
-    base = next(bases(job, question.model, Choice(strategy="ddp", layout=Layout(), cluster=cluster)))
-    logits = question.model.vocab_size * TYPES[base.precision].compute
-    return sorted({most // size + 1 for size in sizes for most in (FULL_LOGITS_BYTES // logits, CHUNK_TOKENS)})
 
 
 def _micro_batch_size(job: Job, asked: Callable[[Job], Question]) -> Unknown:

@@ -21,8 +21,9 @@ from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Plan
-from tests.unit.plan.asking import TINY, job, shape
+from tests.unit.plan.asking import TINY, execution, job, shape, work
 
 POSITIONS = 24
 #: Logits of 64 such sequences of 11 tokens are kept whole, and of 12 in chunks.
@@ -81,6 +82,46 @@ LENGTHS = {
     "whole logits": lengths(micro_batch_size=33, loss="full"),
     "any micro-batch": lengths(),
 }
+
+
+KEYS = st.fixed_dictionaries(
+    {
+        "precision": st.sampled_from(["mixed", "bf16", "fp32"]),
+        "optimizer": st.sampled_from(["adamw", "sgd"]),
+        "offload": st.sampled_from(["none", "optimizer", "parameters"]),
+        "attn_implementation": st.sampled_from(["sdpa", "eager"]),
+    }
+)
+LAYOUTS = st.sampled_from([Layout(), Layout(dp_shard=2), Layout(tp=2), Layout(pp=2), Layout(dp_shard=2, tp=2)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    keys=KEYS,
+    layout=LAYOUTS,
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    loss=st.sampled_from(["auto", "chunked", "full"]),
+    size=st.sampled_from([1, 7, 64, 100]),
+    length=st.integers(1, 40),
+    rank=st.integers(1, 64),
+)
+def test_what_is_halved_never_needs_less_where_there_is_more_of_it(keys, layout, recompute, loss, size, length, rank):
+    """Also where logits begin to be taken in chunks, and where there begin to be several of these."""
+
+    def need(length: int, rank: int) -> int:
+        asked = job(
+            method="lora",
+            lora={"r": rank},
+            data={"max_length": length},
+            train={"global_batch_size": 100, "loss": loss, **keys},
+        )
+        base = execution(layout, gradient_checkpointing=recompute, **keys)
+        return forecast_memory(
+            work(asked, shape(WORDY), sized(base, asked, shape(WORDY), size), f"{layout.world_size}x H100-SXM")
+        ).peak_high_bytes
+
+    assert need(length, rank) <= need(length + 1, rank)
+    assert need(length, rank) <= need(length, rank + 1)
 
 
 @pytest.mark.parametrize("name", LENGTHS)
