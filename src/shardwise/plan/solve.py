@@ -10,25 +10,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import UnsupportedError
+from shardwise.plan.choices import offloads
 from shardwise.plan.fitting import can_be_planned, what_is_missing
 from shardwise.plan.search import answer
 from shardwise.plan.unknowns import Unknown
+from shardwise.spec.layout import Offload
 from shardwise.spec.plan import Plan
 from shardwise.spec.solved import Solved
 
 
 @dataclass(kw_only=True)
 class _Trials:
-    """Values that were tried, each once, in their order."""
+    """Values that were tried with one offload, each once, in their order."""
 
     unknown: Unknown
+    offload: Offload
     known: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def fits(self, index: int) -> bool:
         value = self.unknown.values[index]
         if value not in self.known:
             try:
-                self.known[value] = can_be_planned(self.unknown.at(value), admits=self.unknown.admits(value))
+                question = self.unknown.at(value).with_offload(self.offload)
+                self.known[value] = can_be_planned(question, admits=self.unknown.admits(value))
             except UnsupportedError:  # a stated layout cannot be formed on so many GPUs
                 self.known[value] = False
         return self.known[value]
@@ -40,12 +44,26 @@ def solve(unknown: Unknown) -> Plan:
     Raises:
         UnsupportedError: the job cannot be forecast at all.
     """
-    trials = _Trials(unknown=unknown)
-    index = (_largest if unknown.asks == "largest" else _smallest)(unknown, trials.fits)
+    index, trials = _with_as_little_offload(unknown)
     easiest = 0 if unknown.asks == "largest" else len(unknown.values) - 1
     value = unknown.values[easiest if index is None else index]
     plan = answer(unknown.at(value))
     return replace(plan, solved=_solved(unknown, index, trials))
+
+
+def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
+    """What comes out with the first offload that any value fits with, as in a plan; with the first where none does.
+
+    A smaller value, or another GPU, is a better way than waiting for the host at every step.
+    """
+    find, easiest = (_largest if unknown.asks == "largest" else _smallest), unknown.at(unknown.values[0])
+    tried: list[tuple[int | None, _Trials]] = []
+    for offload in offloads(easiest.job, easiest.cluster):
+        trials = _Trials(unknown=unknown, offload=offload)
+        tried.append((find(unknown, trials.fits), trials))
+        if tried[-1][0] is not None:
+            return tried[-1]
+    return tried[0]
 
 
 def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
@@ -75,7 +93,7 @@ def _solved(unknown: Unknown, index: int | None, trials: _Trials) -> Solved:
         highest=unknown.values[-1],
         limit=unknown.limit,
         next_value=following,
-        next_reason=None if following is None else _lack(unknown, following),
+        next_reason=None if following is None else _lack(unknown, following, offload=trials.offload),
         tried=tuple(trials.known.items()),
     )
 
@@ -88,8 +106,8 @@ def _next(unknown: Unknown, index: int | None) -> int | None:
     return unknown.values[beside] if 0 <= beside < len(unknown.values) else None
 
 
-def _lack(unknown: Unknown, value: int) -> str:
+def _lack(unknown: Unknown, value: int, *, offload: Offload) -> str:
     try:
-        return what_is_missing(unknown.at(value), admits=unknown.admits(value))
+        return what_is_missing(unknown.at(value).with_offload(offload), admits=unknown.admits(value))
     except UnsupportedError as error:
         return str(error)

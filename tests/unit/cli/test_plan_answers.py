@@ -31,8 +31,9 @@ def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shar
     assert first.startswith("largest data.max_length that fits: ")
     value = first.split(": ")[1].split(";")[0]
     assert f"sequences of at most {value} tokens a step" in said.out
-    again = shardwise("plan", *LORA, "--hardware", "1x RTX-4090", "--max-length", value)
-    more = shardwise("plan", *LORA, "--hardware", "1x RTX-4090", "--max-length", int(value) + 1)
+    asked = (*LORA, "--hardware", "1x RTX-4090", "--set", "train.offload=none")
+    again = shardwise("plan", *asked, "--max-length", value)
+    more = shardwise("plan", *asked, "--max-length", int(value) + 1)
     assert (again.code, more.code) == (0, 1)
 
 

@@ -21,7 +21,7 @@ from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout import Layout, Offload
 from shardwise.spec.plan import Plan
 from tests.unit.plan.asking import TINY, execution, job, shape, work
 
@@ -43,32 +43,33 @@ def holding(num_bytes: float) -> Cluster:
 
 
 @cache
-def needs(asked: Callable[[int], Job], last: int) -> dict[int, int]:
+def needs(asked: Callable[[int], Job], last: int, offload: Offload) -> dict[int, int]:
     """For each value, the bytes that the least hungry execution takes: every one is forecast, none is left out."""
-    return {value: _least(asked(value), holding(2**50)) for value in range(1, last + 1)}
+    return {value: _least(asked(value), holding(2**50), offload) for value in range(1, last + 1)}
 
 
-def _least(asked: Job, cluster: Cluster) -> int:
+def _least(asked: Job, cluster: Cluster, offload: Offload) -> int:
     question = ask(asked, model=shape(WORDY), cluster=cluster)
-    questions = [question.with_offload(offload) for offload in offloads(asked, cluster)]
+    one = question.with_offload(offload).job
     executions = (
-        sized(base, one.job, question.model, size)
-        for one in questions
-        for choice in layouts(one.job, question.model, cluster)
+        sized(base, one, question.model, size)
+        for choice in layouts(one, question.model, cluster)
         if choice.reason is None
-        for base in bases(one.job, question.model, choice)
-        for size in micro_batch_sizes(one.job, choice.layout)
+        for base in bases(one, question.model, choice)
+        for size in micro_batch_sizes(one, choice.layout)
     )
     return min(forecast_memory(work_on(question, cluster, one)).peak_high_bytes for one in executions)
 
 
 def check(key: str, asked: Callable[[int], Job], *, last: int, at: int, short: int) -> None:
     """On a GPU that holds exactly what a value needs, or a byte less, what is solved for is what trying all finds."""
-    table = needs(asked, last)
-    capacity = table[min(at, last)] - short
+    tables = [needs(asked, last, offload) for offload in offloads(asked(1), holding(1))]
+    capacity = tables[0][min(at, last)] - short
+    # An offload is a way out only where no value fits without.
+    fitting = [[value for value, need in table.items() if need <= capacity] for table in tables]
     found = solved(key, hardware=holding(capacity), **asked(1).model_dump(exclude={"model", "hardware"}))
     assert found.solved is not None
-    assert found.solved.value == max((value for value, need in table.items() if need <= capacity), default=None)
+    assert found.solved.value == next((max(values) for values in fitting if values), None)
     assert (found.best is None) == (found.solved.value is None)
 
 
@@ -158,7 +159,7 @@ def test_a_rank_is_bounded_by_the_narrowest_matrix_that_is_adapted():
 
 
 def test_the_fewest_gpus_are_the_first_of_the_sizes_that_are_rented_on_which_the_job_fits():
-    found = solved("gpus", hardware="H100-SXM", model="llama-3.1-8b", train={"offload": "none"})
+    found = solved("gpus", hardware="H100-SXM", model="llama-3.1-8b")
     assert found.solved is not None
     assert (found.solved.value, found.solved.written) == (2, "2x H100-SXM")
     assert (found.solved.next_value, found.hardware["name"]) == (1, "2x H100-SXM")
@@ -166,7 +167,7 @@ def test_the_fewest_gpus_are_the_first_of_the_sizes_that_are_rented_on_which_the
 
 
 def test_gpus_are_added_beyond_the_stated_hardware_and_beyond_a_node():
-    found = solved("gpus", hardware="1x H100-SXM", model="llama-3-70b", train={"offload": "none"})
+    found = solved("gpus", hardware="1x H100-SXM", model="llama-3-70b")
     assert found.solved is not None
     assert (found.solved.value, found.solved.written) == (16, "2 x 8x H100-SXM")
     assert found.best is not None
