@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardwise.plan.choices import micro_batch_sizes, sized
+from shardwise.plan.instants import LOGIT_COPIES_BACKWARD
 from shardwise.plan.links import group_of
 from shardwise.plan.margins import context_bytes, reserved_shares, segment_bytes
 from shardwise.plan.memory import holdings_of
@@ -17,7 +18,7 @@ from shardwise.plan.step import send_seconds, stage_seconds, stages_of
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import CHUNK_TOKENS, Execution, Layout
 from shardwise.spec.stages import stage_blocks
 
 #: Sums are taken in another order than the forecast takes them.
@@ -166,8 +167,11 @@ class Bounds:
         if kept > 1 and layout.pp == 1:
             whole += totals.travelling_root / slices
         piled = gradients if rung.micros > 1 and layout.pp == 1 else 0.0
+        logits = self._logits(layout, rung)
+        if layout.pp == 1:
+            whole += logits
         during = passes * (whole + rung.saved * (layers - 1) / layout.pp) + stays * piled
-        most = stays * states / slices + max(stays * gradients, during)
+        most = max(stays * states / slices + max(stays * gradients, during), passes * logits)
         if layout.pp > 1:
             blocks = self._blocks(layout.num_stages)[0]
             held = totals.blocks * blocks / layers / layout.tp / shards
@@ -176,6 +180,11 @@ class Bounds:
                 moving += totals.travelling * blocks / layers / layout.tp
             most = max(most, stays * held + passes * moving)
         return (outside + most) * _ROUNDING
+
+    def _logits(self, layout: Layout, rung: Rung) -> float:
+        """Of the loss's backward, where head and loss are, at least: what one chunk of the positions takes."""
+        positions = min(rung.size * -(-self._question.length // layout.cp), CHUNK_TOKENS)
+        return positions * self._question.model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD
 
     def least_bytes(self, cluster: Cluster, base: Execution, ladder: tuple[Rung, ...]) -> float:
         """What no size of a ladder goes below: the smallest, as if it were the only one of its step."""

@@ -47,7 +47,7 @@ Gradients = Literal["none", "all", "later"]
 
 #: float32 copies of the logits alive in the loss's backward: log-probabilities, the gradient of the picked ones
 #: scattered over all, and that of the logits.
-_LOGIT_COPIES_BACKWARD = 3
+LOGIT_COPIES_BACKWARD = 3
 
 
 class Instant(NamedTuple):
@@ -163,7 +163,7 @@ def _end_of_forward(scene: Scene) -> Alive:
 def _backward_of_loss(scene: Scene) -> Alive:
     alive = {
         "activations": saved_by_all(scene),
-        "logits": scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES * _LOGIT_COPIES_BACKWARD,
+        "logits": scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD,
         "temporary": kept_casts(scene, blocks=len(scene.part.span)),
         "communication": gathered(scene, units=0),
     }

@@ -100,7 +100,11 @@ def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explore
     tried: list[tuple[Explorer, list[_Found]]] = []
     for offload in offloads(question.job, question.cluster):
         explorer = Explorer(question.with_offload(offload), prune=prune)
-        tried.append((explorer, _explore(explorer)))
+        strategies = _explore(explorer)
+        # Of an offload that nothing fits with, only the first is told about.
+        if tried and not explorer.fits(_groups(strategies)):
+            continue
+        tried.append((explorer, _each(explorer, strategies)))
         if any(one.best is not None for one in tried[-1][1]):
             return tried[-1]
     return tried[0]
@@ -123,8 +127,8 @@ def best_alone(question: Question) -> Candidate | None:
     return chosen_first(found, goal=goal, gpu=_gpu(explorer))[0] if found else None
 
 
-def _explore(explorer: Explorer) -> list[_Found]:
-    """What every strategy comes to; for `fewest-gpus` on the smallest part of the cluster that any of them fits on."""
+def _explore(explorer: Explorer) -> dict[str, _Strategy]:
+    """What every strategy leaves open; for `fewest-gpus` on the smallest part of the cluster that anything fits on."""
     question, strategies = explorer.question, dict[str, _Strategy]()
     for part in parts(question.job, question.cluster):
         if question.job.goal == "fewest-gpus":
@@ -133,10 +137,13 @@ def _explore(explorer: Explorer) -> list[_Found]:
                 continue
         for choice in layouts(question.job, question.model, part):
             _sort_in(explorer, choice, strategies)
-        groups = (group for strategy in strategies.values() for group in strategy.groups)
-        if question.job.goal == "fewest-gpus" and explorer.fits(groups):
+        if question.job.goal == "fewest-gpus" and explorer.fits(_groups(strategies)):
             break
-    return _each(explorer, strategies)
+    return strategies
+
+
+def _groups(strategies: dict[str, _Strategy]) -> Iterable[Group]:
+    return (group for strategy in strategies.values() for group in strategy.groups)
 
 
 def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy]) -> None:
