@@ -16,7 +16,7 @@ VENV ?= .venv
 WORKERS ?= auto
 
 BIN := $(VENV)/bin
-PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile
+PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --durations 12
 USED := $(VENV)/.constraints.txt
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(USED)
 ifdef READY

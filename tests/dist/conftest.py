@@ -22,21 +22,33 @@ LARGE_TABLE = 12
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts processes; of large tables `make test` runs every fifth cell, `make test-all` all.
-
-    Five divides no side of the tables, so that what stays goes through every layout, method and model.
-    """
-    tables: dict[str, list[pytest.Item]] = {}
+    """Everything here starts processes; of large tables `make test` runs some cells, `make test-all` all."""
+    tables: dict[str, list[pytest.Function]] = {}
     for item in items:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
-            if item.get_closest_marker("slow") is None:
+            if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
                 tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
         if len(cells) > LARGE_TABLE:
-            for index, item in enumerate(cells):
-                if index % 5:
+            chosen = {id(item) for item in _one_of_each(cells)}
+            for item in cells:
+                if id(item) not in chosen and item.get_closest_marker("core") is None:
                     item.add_marker(pytest.mark.slow)
+
+
+def _one_of_each(cells: list[pytest.Function]) -> list[pytest.Function]:
+    """One cell for each value of the table's longest side (its layouts, as a rule), going round the other sides.
+
+    Of the longest tables it is every other value.
+    """
+    values = [{name: repr(value) for name, value in item.callspec.params.items()} for item in cells]
+    longest = max(values[0], key=lambda name: len({value[name] for value in values}))
+    rows: dict[str, list[pytest.Function]] = {}
+    for item, value in zip(cells, values, strict=True):
+        rows.setdefault(value[longest], []).append(item)
+    kept = [*rows.values()][:: 2 if len(rows) > LARGE_TABLE else 1]
+    return [row[turn % len(row)] for turn, row in enumerate(kept)]
 
 
 @pytest.fixture(scope="session", autouse=True)

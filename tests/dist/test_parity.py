@@ -13,6 +13,9 @@ from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from tests.dist.cells import TOLERANCE, Trained, execution, must_equal, parity_job, relative, train_cell
 
+#: What everything else stands on: with every method and model, every time.
+CORE = ("ddp(2)", "fsdp(2)", "fsdp(4)")
+
 CELLS: dict[str, Execution] = {
     "single, accumulation 2": execution(micro_batch_size=4, gradient_accumulation_steps=2),
     "single, accumulation 4": execution(micro_batch_size=2, gradient_accumulation_steps=4),
@@ -21,7 +24,9 @@ CELLS: dict[str, Execution] = {
     "ddp(3), uneven": execution(Layout(dp_replicate=3), micro_batch_size=2, gradient_accumulation_steps=2),
     "fsdp(2)": execution(Layout(dp_shard=2), micro_batch_size=4),
     "fsdp(2), accumulation 2": execution(Layout(dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "fsdp(2), accumulation 4": execution(Layout(dp_shard=2), micro_batch_size=1, gradient_accumulation_steps=4),
     "fsdp(4)": execution(Layout(dp_shard=4), micro_batch_size=2),
+    "fsdp(4), accumulation 2": execution(Layout(dp_shard=4), micro_batch_size=1, gradient_accumulation_steps=2),
     "zero2(2)": execution(Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False), micro_batch_size=4),
     "zero1(2), accumulation 2": execution(
         Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False), micro_batch_size=2, gradient_accumulation_steps=2
@@ -46,7 +51,7 @@ CELLS: dict[str, Execution] = {
 }
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", [pytest.param(name, marks=pytest.mark.core if name in CORE else ()) for name in CELLS])
 @pytest.mark.parametrize("model", ["untied", "tied"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_layout_trains_as_one_process_does(

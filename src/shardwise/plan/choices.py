@@ -27,7 +27,7 @@ from shardwise.spec.layout import (
     accumulation_steps,
 )
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import impossibilities, misfit, open_refusal
+from shardwise.spec.support import impossibilities, misfit, not_trained_under, open_refusal
 from shardwise.units import MIB
 
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -207,8 +207,21 @@ def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
 def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     """Executions of a layout at a micro-batch of one: one for each recompute that the job leaves open.
 
-    An offload that it leaves open is none: `offloads` says where that is another question.
+    An offload that it leaves open is none: `offloads` says where that is another question. Of what is left open nothing
+    comes out that the trainer would refuse.
     """
+    return (base for base in _bases(job, model, choice) if not _is_left_out(job, base))
+
+
+def _is_left_out(job: Job, base: Execution) -> bool:
+    reasons = not_trained_under(base)
+    if job.layout == "auto":
+        return bool(reasons)
+    plain = replace(base, gradient_checkpointing="none")
+    return job.train.gradient_checkpointing == "auto" and reasons != not_trained_under(plain)
+
+
+def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     train = job.train
     recomputes = RECOMPUTE_ORDER if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
     default = "fp32" if choice.cluster.gpu.kind == "cpu" else "mixed"
@@ -231,9 +244,11 @@ def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:
     if choice.reason is not None:
         return choice.reason
     size, loss = job.train.micro_batch_size, job.train.loss
-    first = next(bases(job, model, choice))
+    first = next(_bases(job, model, choice))
     stated = replace(first, micro_batch_size=1 if size == "auto" else size, loss=first.loss if loss == "auto" else loss)
-    return "; ".join(impossibilities(job, stated, model=model)) or None
+    nothing_left = not any(bases(job, model, choice))
+    reasons = impossibilities(job, stated, model=model) or (not_trained_under(first) if nothing_left else [])
+    return "; ".join(reasons) or None
 
 
 def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.plan.bounds import Bounds, Rung
-from shardwise.plan.choices import Choice, bases, sized
+from shardwise.plan.choices import Choice, bases, sized, why_left_out
+from shardwise.plan.host import host_is_too_small
 from shardwise.plan.memory import forecast_memory
 from shardwise.plan.peaks import Peaks
 from shardwise.plan.question import Question, at_mean_length, work_on
@@ -92,6 +93,11 @@ class Explorer:
         self.bounds = Bounds(question)
         self._prune = prune
         self._peaks: dict[str, Peaks] = {}
+
+    def why_left_out(self, choice: Choice) -> str | None:
+        """Why a layout is not considered; None where it is."""
+        reason = why_left_out(self.question.job, self.question.model, choice)
+        return reason or host_is_too_small(self.question, choice)
 
     def groups(self, choice: Choice) -> Iterator[Group]:
         """The executions of a layout."""

@@ -61,10 +61,11 @@ def what_is_missing(question: Question, *, admits: Admits = every_layout) -> str
 
 def least_hungry(question: Question, *, admits: Admits = every_layout) -> tuple[Work, MemoryForecast] | str:
     """The execution on all of the hardware that needs least memory; where none is considered, the reason."""
-    explorer = Explorer(question.with_offload(offloads(question.job, question.cluster)[-1]))
-    groups = list(_groups(explorer, admits=admits))
-    if groups:
-        return explorer.least(groups)
+    for offload in reversed(offloads(question.job, question.cluster)):
+        explorer = Explorer(question.with_offload(offload))
+        groups = list(_groups(explorer, admits=admits))
+        if groups:
+            return explorer.least(groups)
     choices = (choice for choice in layouts(question.job, question.model, question.cluster) if admits(choice.layout))
     reasons = (why_left_out(question.job, question.model, choice) for choice in choices)
     return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
@@ -73,5 +74,5 @@ def least_hungry(question: Question, *, admits: Admits = every_layout) -> tuple[
 def _groups(explorer: Explorer, *, admits: Admits) -> Iterator[Group]:
     question = explorer.question
     for choice in layouts(question.job, question.model, question.cluster):
-        if admits(choice.layout) and why_left_out(question.job, question.model, choice) is None:
+        if admits(choice.layout) and explorer.why_left_out(choice) is None:
             yield from explorer.groups(choice)

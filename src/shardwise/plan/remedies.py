@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import bases, layouts, micro_batch_sizes, offloads, sized
+from shardwise.plan.host import host_is_too_small
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.peaks import Peaks
 from shardwise.plan.question import Question
@@ -55,6 +56,7 @@ def _fits_so(question: Question) -> bool:
         peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
         for choice in layouts(job, model, cluster)
         if choice.reason is None and (job.layout != "auto" or _is_lean(choice.layout))
+        if host_is_too_small(question, choice) is None
         for base in bases(job, model, choice)
         if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
         if not impossibilities(job, base, model=model)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from shardwise.plan.choices import Choice, layouts, offloads, parts, why_left_out
+from shardwise.plan.choices import Choice, layouts, offloads, parts
 from shardwise.plan.explain import why, why_faster, why_not, why_slower
 from shardwise.plan.explorer import Explorer, Forecast, Group
 from shardwise.plan.question import Question, ask
@@ -148,7 +148,7 @@ def _groups(strategies: dict[str, _Strategy]) -> Iterable[Group]:
 
 def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy]) -> None:
     strategy = strategies.setdefault(choice.strategy, _Strategy())
-    reason = why_left_out(explorer.question.job, explorer.question.model, choice)
+    reason = explorer.why_left_out(choice)
     if reason is None:
         strategy.groups += explorer.groups(choice)
     else:

@@ -191,9 +191,9 @@ def _streaming_contradictions(execution: Execution) -> list[str]:
     return []
 
 
-def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
-    reasons = [refusal(method=job.method, layout=execution.layout, model=model)]
+def not_trained_under(execution: Execution) -> list[str]:
+    """What an execution asks for that is trained, but not under its layout."""
+    reasons: list[str] = []
     cut = execution.layout.pp > 1 and execution.layout.schedule == "zero_bubble"
     if execution.compile and (cut or execution.layout.tp > 1):
         reasons.append(
@@ -201,6 +201,12 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
         )
     if cut and execution.gradient_checkpointing == "selective":
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
+    return reasons
+
+
+def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
+    """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
+    reasons = [refusal(method=job.method, layout=execution.layout, model=model), *not_trained_under(execution)]
     if model is not None and model.has_experts:
         reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
     if execution.precision not in PRECISIONS:

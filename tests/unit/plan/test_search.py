@@ -262,3 +262,24 @@ def test_the_catalogue_is_planned_for_without_exception():
     for name in ("gpt2", "pythia-1b", "phi-4", "gemma-7b", "starcoder2-3b", "smollm3-3b", "qwen3-14b", "mistral-7b"):
         answer = make_plan(job(method="lora"), model=find_model(name, offline=True), cluster=parse_hardware("8x H100"))
         assert answer.best is not None, name
+
+
+def test_auto_leaves_out_what_the_trainer_refuses_in_an_execution():
+    """Zero-bubble schedules do not go with selective recompute, nor slices with compile."""
+    answer = plan("llama-3.1-405b", "16 x 8x H100-SXM", "train: {offload: none}\n")
+    assert answer.best is not None
+    assert all(not candidate.not_trained for candidate in answer.candidates)
+    compiled = plan("llama-3.1-8b", "4x H100-SXM", "train: {compile: true}\n")
+    assert {candidate.execution.layout.tp for candidate in compiled.candidates} == {1}
+    assert all(not candidate.not_trained for candidate in compiled.candidates)
+    stated = plan("llama-3.1-8b", "4x H100-SXM", "layout: {pp: 4, schedule: zero_bubble}\n")
+    assert {one.execution.gradient_checkpointing for one in stated.candidates} <= {"none", "full"}
+
+
+def test_auto_counts_on_no_more_of_the_hosts_memory_than_machines_have():
+    assert plan("codellama-34b", "1x A100-SXM-80GB", "train: {precision: bf16, global_batch_size: 1}\n").best is None
+    stated = "train: {precision: bf16, global_batch_size: 1, offload: parameters}\n"
+    assert plan("codellama-34b", "1x A100-SXM-80GB", stated).best is not None
+    small = plan("llama-3.1-8b", "1x A100-SXM-80GB")
+    assert small.best is not None
+    assert small.best.execution.offload == "optimizer"

@@ -1,0 +1,30 @@
+"""The host's memory, where a plan turns to it unasked: how much of it is counted on."""
+
+from __future__ import annotations
+
+from shardwise.plan.choices import Choice, bases
+from shardwise.plan.memory import holdings_of
+from shardwise.plan.question import Question, work_on
+from shardwise.units import GIB
+
+#: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX
+#: A100 and DGX H100: 2 TB beside 640 GB, by their data sheets).
+HOST_OVER_GPU_MEMORY = 3.0
+
+
+def host_is_too_small(question: Question, choice: Choice) -> str | None:
+    """Why an offload that nobody asked for takes more of the host's memory than machines have; None where it does not.
+
+    An offload that the job states is obeyed: whoever states it knows the machine.
+    """
+    if not question.tries_offload:
+        return None
+    work = work_on(question, choice.cluster, next(bases(question.job, question.model, choice)))
+    node, offload = choice.cluster.node, work.execution.offload
+    held = max(holding.on_host for holding in holdings_of(work)) * min(node.num_gpus, work.execution.layout.world_size)
+    if held <= HOST_OVER_GPU_MEMORY * node.num_gpus * choice.cluster.gpu.memory_bytes:
+        return None
+    return (
+        f"offload {offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
+        f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state offload: {offload}"
+    )
