@@ -45,6 +45,11 @@ class Group:
         most = {"sequential": 2, "1f1b": max(2, layout.pp)}.get(layout.schedule, 2 * layout.pp)
         return rung.micros if layout.schedule == "gpipe" else min(rung.micros, most)
 
+    def leanest(self) -> list[Rung]:
+        """Of the sizes with as many in flight the smallest each; where none of these fits, none of all does."""
+        smallest = {self.in_flight(rung): rung for rung in sorted(self.ladder, key=_size, reverse=True)}
+        return sorted(smallest.values(), key=_size)
+
     def is_too_large(self, rung: Rung) -> bool:
         """Whether a smaller size with as few in flight does not fit."""
         flying = self.in_flight(rung)
@@ -149,7 +154,7 @@ class Explorer:
     def fits(self, groups: Iterable[Group]) -> bool:
         """Whether any execution fits."""
         likely = (group for group in groups if self._may_fit(group))
-        return any(self._fits(group, rung) for group in likely for rung in sorted(group.ladder, key=_size))
+        return any(self._fits(group, rung, halving=False) for group in likely for rung in group.leanest())
 
     def has_room(self, cluster: Cluster) -> bool:
         """Whether all GPUs of a cluster together have room for one copy of what stays between steps."""
@@ -197,7 +202,7 @@ class Explorer:
     def _sized(self, group: Group, size: int) -> Execution:
         return sized(group.base, self.question.job, self.question.model, size)
 
-    def _fits(self, group: Group, rung: Rung) -> bool:
+    def _fits(self, group: Group, rung: Rung, *, halving: bool = True) -> bool:
         if not self._prune:
             _, memory = self.memory(group.cluster, self._sized(group, rung.size))
             return memory.peak_high_bytes <= memory.capacity_bytes
@@ -205,7 +210,7 @@ class Explorer:
             return False
         if self._has_room(group, rung):
             return True
-        if not group.too_large:
+        if halving and not group.too_large:
             self._find_too_large(group)
         group.note_too_large(rung)
         return False

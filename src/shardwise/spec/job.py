@@ -161,7 +161,7 @@ class TrainSpec(_Spec):
         full_determinism: deterministic kernels, slower.
     """
 
-    global_batch_size: Whole = 8
+    global_batch_size: Annotated[int, Field(ge=1, le=10**9)] = 8
     num_train_epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     max_steps: Whole | None = None
     learning_rate: Positive = 2e-4

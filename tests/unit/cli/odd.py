@@ -143,11 +143,13 @@ def _job(draw: Draw) -> dict[str, Any]:
     if draw.random() < 0.07:
         below = draw.choice([job, job["data"], job["train"]])
         below[draw.choice(list(below))] = draw.choice(ODD_VALUES)
+    if job.get("hardware") is None:
+        job["hardware"] = HARDWARE[0]  # left out, it is a question about every GPU there is
     return job
 
 
 def _train(draw: Draw) -> dict[str, Any]:
-    train: dict[str, Any] = {"global_batch_size": draw.choice([1, 2, 3, 8, 60, 64, 1000, 10**4, 10**6, 10**15])}
+    train: dict[str, Any] = {"global_batch_size": draw.choice([1, 2, 3, 8, 60, 64, 1000, 10**4, 10**6, 10**9])}
     choices: dict[str, tuple[Any, ...]] = {
         "precision": ("mixed", "bf16", "fp16", "fp32"),
         "optimizer": ("adamw", "adamw_8bit", "sgd", "adafactor"),
