@@ -35,7 +35,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name what; \
 		do printf '  make %-9s %s\n' "$$name" "$$what"; done
 
-demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on it, with reports (about 4 minutes)
+demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on it, with reports (about 5 minutes, installation included)
 	$(BIN)/python examples/demo/run.py
 
 test: $(DEV_READY) ## the suite, without what is marked slow

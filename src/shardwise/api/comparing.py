@@ -8,7 +8,7 @@ from pathlib import Path
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trials, Trying, read_trials
 from shardwise.errors import DoesNotFitError, InputError, RunDirectoryError, UnsupportedError
-from shardwise.launch.trials import Trial, Unable, check_same_place
+from shardwise.launch.trials import Trial, Unable, check_same_place, room_hint
 from shardwise.report.versus import Contender, Versus, contender, versus
 from shardwise.report.versus_page import versus_html
 from shardwise.spec.job import Job
@@ -44,13 +44,15 @@ def compare(
     stated = [] if steps is None else [Override.of_flag("--steps", key="train.max_steps", value=steps)]
     trials = read_trials(job, layouts=layouts, overrides=[*overrides, *stated], on_update=on_update, programs=programs)
     if not trials.trials:
-        raise InputError("\n".join(f"{one.layout}: {one.reason}" for one in trials.unable))
+        reasons = [f"{one.layout}: {one.reason}" for one in trials.unable]
+        raise InputError("\n".join([*reasons, f"there is nothing to compare; {room_hint(trials.unable)}"]))
     folder = Path(trials.asked.output_dir) / "compare"
     found = [_run(trials, trial, folder=folder) for trial in trials.trials]
     unable = [(one.layout, one.reason) for one in (*trials.unable, *found) if isinstance(one, Unable)]
     ran = [one for one in found if isinstance(one, Contender)]
     made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=unable)
-    _write(made, folder)
+    with trials.request.blaming("output_dir"):
+        _write(made, folder)
     return made
 
 
@@ -58,7 +60,8 @@ def _run(trials: Trials, trial: Trial, *, folder: Path) -> Contender | Unable:
     """One layout in a folder of its name, or of its label where it is asked for on several numbers of processes."""
     several = sum(other.name == trial.name for other in trials.trials) > 1
     run = RunDirectory(folder / (trial.label if several else trial.name))
-    check_same_place(run, trial, trials.cluster)
+    with trials.request.blaming("output_dir"):
+        check_same_place(run, trial, trials.cluster)
     try:
         result = trials.train(trial, run=run)
     except (DoesNotFitError, UnsupportedError) as error:

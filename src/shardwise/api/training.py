@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -101,8 +102,9 @@ def train(
         return _join(job, overrides, place=place, on_update=on_update, programs=programs)
     request, run = _asked(job, overrides)
     cluster, chosen = _accept(request, place=None)
-    with locked(run) as lock:
+    with ExitStack() as held:
         with request.blaming("output_dir"):
+            lock = held.enter_context(locked(run))
             check_same_job(run, request.job)
         if is_finished(run):
             return _result(run, outcome="already_finished")
@@ -153,8 +155,8 @@ def _join(
     take_back_word(run, place)
     with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
-        lock = take(run)
         with request.blaming("output_dir"):
+            lock = take(run)
             check_same_job(run, request.job)
         if is_finished(run):
             send_others_away(run, place, exit_code=0)

@@ -12,10 +12,11 @@ from shardwise.catalog.models import read_model
 from shardwise.errors import InputError
 from shardwise.launch.accept import training_cluster
 from shardwise.launch.joined import place_in_group
-from shardwise.launch.trials import Trial, Unable, find_trials, own_trial
+from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
-from shardwise.spec.request import Override
+from shardwise.spec.layout import Layout
+from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
 
 
@@ -33,19 +34,24 @@ class Trials:
     """One job, and the layouts to run it under.
 
     Attributes:
-        job: as it was given; `asked` is what was read of it.
+        job: as it was given; `request` is what was read of it.
         cluster: hardware that is here, whose parts the trials run on.
         unable: layouts that were asked for and cannot run here.
     """
 
     job: Job | str | Path
-    asked: Job
+    request: Request
     overrides: tuple[str | Override, ...]
     cluster: Cluster
     trials: tuple[Trial, ...]
     unable: tuple[Unable, ...]
     on_update: Callable[[Update | Trying], None] | None
     programs: Programs | None
+
+    @property
+    def asked(self) -> Job:
+        """The job as it was read."""
+        return self.request.job
 
     def changed(self, overrides: Sequence[Override]) -> Trials:
         """The same with more keys set."""
@@ -56,9 +62,10 @@ class Trials:
         if self.on_update is not None:
             number = self.trials.index(trial) + 1
             self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials)))
+        place = self.request.where("output_dir")
         return train(
             self.job,
-            overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root))),
+            overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root), place=place)),
             on_update=self.on_update,
             programs=self.programs,
         )
@@ -82,17 +89,15 @@ def read_trials(
     request = request_for(job, overrides)
     cluster = training_cluster(request, place=None)
     trials, unable = find_trials(
-        layouts, cluster=cluster, method=request.job.method, model=read_model(request.job.model)
+        layouts,
+        cluster=cluster,
+        method=request.job.method,
+        model=read_model(request.job.model),
+        own=_stated(request.job.layout),
     )
-    if layouts is None and isinstance(request.job.layout, LayoutSpec):
-        own = own_trial(request.job.layout.to_layout(), cluster=cluster)
-        if isinstance(own, Unable):
-            unable = (*unable, own)
-        elif own.layout not in {trial.layout for trial in trials}:
-            trials = (*trials, own)
     return Trials(
         job=job,
-        asked=request.job,
+        request=request,
         overrides=tuple(overrides),
         cluster=cluster,
         trials=trials,
@@ -100,3 +105,8 @@ def read_trials(
         on_update=on_update,
         programs=programs,
     )
+
+
+def _stated(layout: LayoutSpec | str) -> Layout | str | None:
+    """The layout of a job, by its degrees or by a name; None where it is left open."""
+    return layout.to_layout() if isinstance(layout, LayoutSpec) else None if layout == "auto" else layout

@@ -11,7 +11,7 @@ from typing import Any
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trials, Trying, read_trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, UnsupportedError, WorkerFailedError
-from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
+from shardwise.launch.trials import REFERENCE, Trial, Unable, clear, room_hint
 from shardwise.launch.weights import weights_apart
 from shardwise.report.parity import Agreement, Parity, agreement, failed
 from shardwise.spec.job import Job
@@ -100,15 +100,13 @@ def _yaml(value: Any) -> str:
 
 def _nothing_to_compare(unable: Sequence[Unable]) -> str:
     reasons = [f"{one.layout}: {one.reason}" for one in unable]
-    hint = (
-        "there is nothing to compare one process with; write --layouts ddp,fsdp, or --set hardware=cpu:4 for processors"
-    )
-    return "\n".join([*reasons, hint])
+    return "\n".join([*reasons, f"there is nothing to compare one process with; {room_hint(unable)}"])
 
 
 def _trained_anew(trials: Trials, trial: Trial) -> RunDirectory:
     run = _run_of(trials, trial)
-    clear(run)
+    with trials.request.blaming("output_dir"):
+        clear(run)
     try:
         trials.train(trial, run=run)
     except StoppedError as error:

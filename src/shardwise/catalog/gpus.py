@@ -27,7 +27,7 @@ MAX_CPU_PROCESSES = 1024
 CONTEXT_BYTES = 450 * MIB
 
 _HARDWARE = re.compile(
-    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*]*)", re.IGNORECASE
+    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*]*|\d{3,}[a-z ]*)", re.IGNORECASE
 )
 _CPU = re.compile(r"cpu(?:\s*:\s*(\d+))?", re.IGNORECASE)
 _USUAL_NODE = 8

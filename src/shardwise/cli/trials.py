@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from shardwise.api import Trying, Update
 
-LAYOUTS_HELP = "Such as single,ddp,fsdp; fsdp-4 is fsdp on 4 processes."
+LAYOUTS_HELP = "Such as single,ddp,fsdp,gpipe,fsdp+tp; fsdp-4 is fsdp on 4 processes, job the job's own."
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")]
 

@@ -6,40 +6,25 @@ that cannot run here is listed with its reason, never left out silently.
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
+from shardwise.launch.ways import DEFAULT, JOB, SINGLE, fewest, layout_of, parsed
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Method
-from shardwise.spec.layout import STRATEGIES, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import TRAINABLE, refusal
-
-SINGLE = "single"
+from shardwise.spec.support import misfit, refusal
 
 #: Processors can be shared by more processes than there are cores; with more than this the machine only waits.
 CPU_PROCESSES = 4
-
-#: The fewest processes that make each way what it is.
-FEWEST = {SINGLE: 1, "hsdp": 4}
-
-#: Ways that split the model and not the data; in a product each has two ranks, and the way of the data has the rest.
-SPLITS = ("mp", "pp", "tp")
-
-#: Tried beside every single way, where nothing is named.
-PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+tp", "tp+pp")
-
-_NAME = re.compile(r"([a-z0-9+]+?)(?:-(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +39,19 @@ class Trial:
         """`fsdp-2`: the layout and its processes."""
         return f"{self.name}-{self.layout.world_size}"
 
-    def overrides(self, cluster: Cluster, *, output_dir: str) -> list[Override]:
-        """What makes a job this trial: its hardware, its layout and its run directory."""
+    def overrides(self, cluster: Cluster, *, output_dir: str, place: str | None = None) -> list[Override]:
+        """What makes a job this trial: its hardware, its layout and its run directory.
+
+        Args:
+            place: of the job's `output_dir`, which the trial's lies in.
+        """
         size = self.layout.world_size
         hardware = f"cpu:{size}" if cluster.gpu.kind == "cpu" else f"{size}x {cluster.gpu.name}"
         values = {"hardware": hardware, "layout": self.layout.to_json(), "output_dir": output_dir}
+        places = {"output_dir": place} if place else {}
         return [
-            Override(text=f"{key}={json.dumps(value)}", where=f"layout {self.label}") for key, value in values.items()
+            Override(text=f"{key}={json.dumps(value)}", where=places.get(key, f"layout {self.label}"))
+            for key, value in values.items()
         ]
 
 
@@ -70,120 +61,112 @@ REFERENCE = Trial(name=SINGLE, layout=Layout())
 
 @dataclass(frozen=True, kw_only=True)
 class Unable:
-    """A layout that cannot run here, and why."""
+    """A layout that cannot run here, and why.
+
+    Attributes:
+        needs: processes, where more would do.
+    """
 
     layout: str
     reason: str
+    needs: int | None = None
 
 
 def find_trials(
-    names: Sequence[str] | None, *, cluster: Cluster, method: Method, model: ModelShape | None = None
+    names: Sequence[str] | None,
+    *,
+    cluster: Cluster,
+    method: Method,
+    model: ModelShape | None = None,
+    own: Layout | str | None = None,
 ) -> tuple[tuple[Trial, ...], tuple[Unable, ...]]:
-    """The layouts to try, each on as many processes as the cluster has, or as it needs at least.
+    """The layouts to try, each on as many processes as the cluster has and it can be spread over.
 
     Args:
-        names: `fsdp`, or `fsdp-4` for so many processes; None is every layout that is trained at all.
+        names: `fsdp`, `fsdp-4` for so many processes, or `job`; None is all of `DEFAULT`, and the job's own where
+            it is none of these.
         cluster: the hardware of the job, which is here. Processors stand for up to `CPU_PROCESSES` processes.
         method: of the job.
         model: of the job, which not every layout trains; None where only layouts are asked about.
+        own: the layout that the job states, by its degrees or by a name; None where it leaves that open.
 
     Raises:
-        InputError: a name is no layout.
+        InputError: a name is no layout, or is `job` where the job states none.
     """
-    wanted = [_parsed(name) for name in names or (*TRAINABLE, *PRODUCTS)]
-    found = [_trial(name, size, cluster=cluster, method=method, model=model) for name, size in wanted]
-    distinct = {one.label if isinstance(one, Trial) else one.layout: one for one in found}.values()
-    trials = tuple(one for one in distinct if isinstance(one, Trial))
-    return trials, tuple(one for one in distinct if isinstance(one, Unable))
+    wanted = [parsed(name) for name in names or (*DEFAULT, *([JOB] if isinstance(own, Layout) else []))]
+    found: dict[Layout | str, Trial | Unable] = {}
+    for name, size in wanted:
+        one = _trial(name, size, cluster=cluster, model=model, own=own)
+        if isinstance(one, Trial) and (reason := _refusal(one.layout, method=method, model=model)) is not None:
+            one = Unable(layout=one.label, reason=reason)
+        found.setdefault(one.layout, one)
+    trials = tuple(one for one in found.values() if isinstance(one, Trial))
+    return trials, tuple(one for one in found.values() if isinstance(one, Unable))
 
 
-def _parsed(text: str) -> tuple[str, int | None]:
-    known = (SINGLE, *STRATEGIES)
-    match = _NAME.fullmatch(text)
-    if match is None or not _is_product(match[1]):
-        near = difflib.get_close_matches(text, known, n=1)
-        hint = (
-            f"; did you mean {near[0]!r}?"
-            if near
-            else f"; the layouts are {', '.join(known)}, and fsdp+pp is a product"
-        )
-        raise InputError(f"--layouts names {text!r}, which is no layout{hint}; fsdp-4 is fsdp on 4 processes")
-    return match[1], int(match[2]) if match[2] else None
-
-
-def own_trial(layout: Layout, *, cluster: Cluster) -> Trial | Unable:
-    """The layout that the job itself states by its degrees, which may be one that no name stands for."""
-    trial = Trial(name="job", layout=layout)
-    if layout.world_size > _room(cluster):
-        reason = f"it needs {layout.world_size} processes, and {cluster.name} has room for {_room(cluster)}"
-        return Unable(layout=trial.label, reason=reason)
-    return trial
-
-
-def _is_product(name: str) -> bool:
-    """Whether a name is one way, or one way of the data at most and different ways of splitting the model."""
-    ways = name.split("+")
-    data = [way for way in ways if way not in SPLITS]
-    alone = len(ways) == 1 and name in (SINGLE, *STRATEGIES)
-    return alone or (
-        len(set(ways)) == len(ways)
-        and len(data) <= 1
-        and all(way in STRATEGIES for way in ways)
-        and not {"mp", "pp"} <= set(ways)
-    )
-
-
-def _fewest(name: str) -> int:
-    """The fewest processes that make a layout what it is."""
-    return prod(FEWEST.get(way, 2) for way in name.split("+"))
-
-
-def _layout(name: str, size: int) -> Layout:
-    """The layout of a name on so many processes.
-
-    Raises:
-        ValueError: they do not multiply out to it.
-    """
-    ways = name.split("+")
-    if len(ways) == 1:
-        return Layout() if name == SINGLE else Layout.from_strategy(name, world_size=size)
-    splits = [way for way in ways if way in SPLITS]
-    left, odd = divmod(size, 2 ** len(splits))
-    if odd or (len(splits) == len(ways) and left > 1):
-        raise ValueError(
-            f"{name} has 2 ranks for each of {', '.join(splits)}, which {size} processes do not divide into"
-        )
-    data = next((way for way in ways if way not in SPLITS), SINGLE)
-    layout = Layout() if data == SINGLE else Layout.from_strategy(data, world_size=left)
-    stages = 2 if {"mp", "pp"} & set(ways) else 1
-    schedule = "sequential" if "mp" in ways else layout.schedule
-    return replace(layout, pp=stages, tp=2 if "tp" in ways else 1, schedule=schedule)
+def room_hint(unable: Sequence[Unable]) -> str:
+    """What to write where none of the layouts can run here."""
+    needed = [one.needs for one in unable if one.needs]
+    return f"write --set hardware=cpu:{min(needed)} for as many processors" if needed else "write --layouts ddp,fsdp"
 
 
 def _trial(
-    name: str, size: int | None, *, cluster: Cluster, method: Method, model: ModelShape | None
+    name: str, size: int | None, *, cluster: Cluster, model: ModelShape | None, own: Layout | str | None
 ) -> Trial | Unable:
-    fewest = _fewest(name)
-    size = size if size is not None else _processes(name, fewest, cluster)
+    if name != JOB:
+        return _named(name, size, cluster=cluster, model=model)
+    if own is None:
+        raise InputError("--layouts names job, and the job states no layout (auto); state one there, or name one here")
+    if isinstance(own, str):
+        return _named(own, size, cluster=cluster, model=model)
+    if size not in (None, own.world_size):
+        return Unable(layout=f"{JOB}-{size}", reason=f"the job's layout is one of {own.world_size} processes")
+    return _with_room(Trial(name=JOB, layout=own), cluster)
+
+
+def _named(name: str, size: int | None, *, cluster: Cluster, model: ModelShape | None) -> Trial | Unable:
+    least = fewest(name)
+    size = size if size is not None else _processes(name, cluster=cluster, model=model)
     label = f"{name}-{size}"
-    if size < fewest or (name == SINGLE and size > 1):
-        return Unable(
-            layout=label, reason=f"{name} is a layout of {fewest} processes{'' if name == SINGLE else ' or more'}"
-        )
-    if size > _room(cluster):
-        return Unable(
-            layout=label, reason=f"it needs {size} processes, and {cluster.name} has room for {_room(cluster)}"
-        )
+    if size < least or (name == SINGLE and size > 1):
+        reason = f"{name} is a layout of {least} processes{'' if name == SINGLE else ' or more'}"
+        return Unable(layout=label, reason=reason)
     try:
-        layout = _layout(name, size)
+        layout = layout_of(name, size)
     except ValueError as error:
         return Unable(layout=label, reason=str(error))
-    reason = refusal(method=method, layout=layout, model=model)
-    return Trial(name=name, layout=layout) if reason is None else Unable(layout=label, reason=reason)
+    return _with_room(Trial(name=name, layout=layout), cluster)
 
 
-def _processes(name: str, fewest: int, cluster: Cluster) -> int:
-    return 1 if name == SINGLE else max(fewest, cluster.num_gpus)
+def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
+    needs, room = trial.layout.world_size, _room(cluster)
+    if needs <= room:
+        return trial
+    reason = f"it needs {needs} processes, and {cluster.name} has room for {room}"
+    return Unable(layout=trial.label, reason=reason, needs=needs)
+
+
+def _refusal(layout: Layout, *, method: Method, model: ModelShape | None) -> str | None:
+    return refusal(method=method, layout=layout, model=model) or _misfit(layout, model)
+
+
+def _misfit(layout: Layout, model: ModelShape | None) -> str | None:
+    return None if model is None else misfit(model, layout)
+
+
+def _processes(name: str, *, cluster: Cluster, model: ModelShape | None) -> int:
+    """As many as the cluster has, or as the layout needs at least, less what it or the model cannot be spread over."""
+    least = fewest(name)
+    most = 1 if name == SINGLE else max(least, cluster.num_gpus)
+    return next((size for size in range(most, least - 1, -1) if _spreads(name, size, model)), most)
+
+
+def _spreads(name: str, size: int, model: ModelShape | None) -> bool:
+    try:
+        layout = layout_of(name, size)
+    except ValueError:
+        return False
+    return _misfit(layout, model) is None
 
 
 def _room(cluster: Cluster) -> int:

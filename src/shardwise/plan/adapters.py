@@ -73,9 +73,12 @@ def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
         raise UnsupportedError(
             f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))}{whole}"
         )
-    if not isinstance(lora.target_modules, str) and _EMBEDDING_NAMES & set(lora.target_modules):
+    targets = [] if isinstance(lora.target_modules, str) else lora.target_modules
+    embedding = [name for name in targets if name in _EMBEDDING_NAMES]
+    if embedding:
         raise UnsupportedError(
-            "an adapter on the embedding is not forecast by this version; leave it out of lora.target_modules"
+            f"lora.target_modules names {', '.join(embedding)}, and an adapter on the embedding is not forecast by "
+            "this version; leave it out, or name it in lora.modules_to_save, which trains a copy of it"
         )
     _refuse_experts(model, lora)
 

@@ -251,7 +251,9 @@ class LayoutSpec(_Spec):
 
 
 def _as_alternatives(value: Any) -> Any:
-    """Alternatives may be a list; they are kept as one text, separated by commas."""
+    """Alternatives may be a list, also one written as text, as in a flag; they are kept separated by commas."""
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        return value.strip()[1:-1].strip()
     if not isinstance(value, list):
         return value
     items = cast(list[Any], value)

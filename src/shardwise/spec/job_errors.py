@@ -13,6 +13,9 @@ from shardwise.spec.located import Located
 
 Key = tuple[str | int, ...]
 
+#: What a sentence has between what was found, what is expected, and the nearest of it.
+_EXPECTED, _NEAR = "; expected ", "; did you mean "
+
 
 def problems_in(
     data: dict[str, Any],
@@ -35,7 +38,7 @@ def problems_in(
         path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
         problem = Problem(where=_where(path, located, origins), message=_sentence(detail, path, root))
         problems.setdefault(str(problem), problem)
-    return _without_echoes(list(problems.values()))
+    return _in_one_sentence(_without_echoes(list(problems.values())))
 
 
 def _path_in_data(loc: Key, data: Any) -> Key:
@@ -119,6 +122,22 @@ def _without_echoes(problems: list[Problem]) -> list[Problem]:
         return problems
     kept = next((p for p in layout if "expected auto" in p.message), layout[0])
     return [p for p in problems if p not in layout or p is kept]
+
+
+def _in_one_sentence(problems: list[Problem]) -> list[Problem]:
+    """A value that no branch of a union takes is one mistake: one sentence with what each branch expects."""
+    joined: dict[tuple[str | None, str], Problem] = {}
+    for problem in problems:
+        found, expects, expected = problem.message.partition(_EXPECTED)
+        before = joined.get((problem.where, found)) if expects else None
+        if before is None:
+            joined[problem.where, found] = problem
+            continue
+        wanted, near, name = before.message.partition(_NEAR)
+        other, also_near, other_name = expected.partition(_NEAR)
+        message = f"{wanted}, or {other}{near or also_near}{name or other_name}"
+        joined[problem.where, found] = Problem(where=problem.where, message=message)
+    return list(joined.values())
 
 
 def _is_number(text: str) -> bool:

@@ -7,6 +7,8 @@ plans it and does not train it; the trainer refuses it before it loads any weigh
 
 from __future__ import annotations
 
+from math import gcd
+
 from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Execution, Layout, Offload, OptimizerName, Precision
 from shardwise.spec.model import ModelShape
@@ -118,25 +120,39 @@ def _slicing_refusal(layout: Layout, model: ModelShape | None) -> str | None:
             f"{model.family} is not sliced by tensor parallel (tp) in this version; "
             "the nearest layout that trains it: fsdp"
         )
-    shared_out = {
-        "attention heads": model.num_attention_heads,
-        "key-value heads": model.num_key_value_heads,
-        "elements of the MLP's width": model.intermediate_size,
-    }
-    uneven = [f"{count} {what}" for what, count in shared_out.items() if count % layout.tp]
+    return _uneven(model, layout.tp, parts={**_heads(model), "elements of the MLP's width": model.intermediate_size})
+
+
+def _heads(model: ModelShape) -> dict[str, int]:
+    """What tensor parallel shares out by whole heads, by its name."""
+    return {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
+
+
+def _uneven(model: ModelShape, tp: int, *, parts: dict[str, int]) -> str | None:
+    """Which of the parts `tp` does not divide, and the largest that divides all of the model; None where it does."""
+    uneven = [f"{count} {what}" for what, count in parts.items() if count % tp]
     if not uneven:
         return None
-    return f"tp = {layout.tp} does not divide the model's {' and '.join(uneven)}; choose a tp that does, or use fsdp"
+    most = gcd(model.intermediate_size, *_heads(model).values())
+    remedy = f"the largest tp that slices it evenly is {most}" if most > 1 else "no tp slices it evenly: use fsdp"
+    return f"tp = {tp} does not divide the model's {' and '.join(uneven)}; {remedy}"
 
 
 def misfit(model: ModelShape, layout: Layout) -> str | None:
     """Why a model cannot be spread by a layout at all; None where it can."""
-    heads, groups = model.num_attention_heads, model.num_key_value_heads
-    if heads % layout.tp or groups % layout.tp:
-        return f"tp = {layout.tp} does not divide the model's {heads} attention heads and {groups} key-value heads"
+    if (uneven := _uneven(model, layout.tp, parts=_heads(model))) is not None:
+        return uneven
     if layout.num_stages > model.num_layers:
-        return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; use pp of fewer"
+        return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; {_fewer_stages(model, layout)}"
     return None
+
+
+def _fewer_stages(model: ModelShape, layout: Layout) -> str:
+    """The most pipeline ranks whose stages have a block each; one rank is no pipeline, and has no schedule."""
+    most = model.num_layers * layout.pp // layout.num_stages
+    if most > 1:
+        return f"use pp: {most} at most"
+    return f"use schedule: 1f1b and pp: {model.num_layers} at most" if model.num_layers > 1 else "use fsdp"
 
 
 def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
@@ -166,7 +182,7 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
     if model is not None and layout.num_stages > model.num_layers:
         reasons.append(
             f"{layout.strategy} makes {layout.num_stages} stages, and the model has {model.num_layers} blocks; "
-            f"use pp: {model.num_layers * layout.pp // layout.num_stages} at most"
+            + _fewer_stages(model, layout)
         )
     if execution.parameters_on_host:
         reasons += _streaming_contradictions(execution)

@@ -60,3 +60,5 @@ def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
     ):
         with pytest.raises(InputError, match=said):
             api.compare(job(), layouts=layouts, steps=steps)
+    with pytest.raises(InputError, match=r"write --set hardware=cpu:16 for as many processors$"):
+        api.compare(job(), layouts=["ddp-16"])

@@ -202,6 +202,29 @@ except ShardwiseError as error:
 """
 
 
+@needs_torch
+@pytest.mark.parametrize("folder", ["FOLDER/rows.jsonl", "FOLDER/rows.jsonl/below", "/proc/no-such/run"])
+@pytest.mark.parametrize("verb", ["train", "joined", "verify", "compare"])
+def test_an_output_dir_that_cannot_be_written_is_named_with_its_line(
+    verb: str, folder: str, make: Maker, job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = job(), folder.replace("FOLDER", str(tmp_path))
+    path.write_text(path.read_text().replace(f"output_dir: {tmp_path / 'run'}", f"output_dir: {asked}"))
+    if verb == "joined":
+        for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv("MASTER_ADDR", "localhost")
+    with pytest.raises(RunDirectoryError) as caught:
+        if verb == "verify":
+            api.verify(path, layouts=["ddp"], programs=FAKE)
+        elif verb == "compare":
+            api.compare(path, layouts=["ddp"], programs=FAKE)
+        else:
+            api.train(path, programs=FAKE)
+    assert str(caught.value).startswith(f"{path}:3: output_dir {asked}")
+    assert "cannot be used: " in str(caught.value)
+
+
 def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
     program = job.with_name("joining.py")
     program.write_text(JOINING)

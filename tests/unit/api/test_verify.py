@@ -73,6 +73,8 @@ def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest
     for layouts, said in ((["single"], "nothing to compare"), (["tp-3"], "tp-3: tp = 3 does not divide")):
         with pytest.raises(InputError, match=said):
             api.verify(job(), layouts=layouts)
+    with pytest.raises(InputError, match=r"write --set hardware=cpu:8 for as many processors$"):
+        api.verify(job("layout: {dp_shard: 4, tp: 2}"), layouts=["hsdp+tp", "job"])
     for wrong in ({"steps": 0}, {"tolerance": float("nan")}, {"tolerance": 1.0}):
         with pytest.raises(InputError, match="expected at least 1"):
             api.verify(job(), **wrong)  # type: ignore[arg-type]

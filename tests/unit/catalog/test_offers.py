@@ -8,6 +8,7 @@ from shardwise.catalog.gpus import known_gpus, parse_hardware
 from shardwise.catalog.offers import alternatives, catalogue_sizes, is_open, typical_sizes
 from shardwise.errors import HardwareError
 from shardwise.spec.job import Job
+from shardwise.spec.request import Override, request_of_flags
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,14 @@ def test_a_list_in_a_job_is_what_is_written_with_commas() -> None:
     assert job.hardware == "4x A100-80GB, 8x L40S"
     assert Job.model_validate(job.to_json()) == job
     assert [cluster.num_gpus for cluster in alternatives(job.hardware)] == [4, 8]
+
+
+@pytest.mark.parametrize("written", ["[4x A100-80GB, 8x L40S]", " [ 4x A100-80GB, 8x L40S ] "])
+def test_a_list_may_have_its_brackets_as_text_too(written: str) -> None:
+    assert Job.model_validate({"model": "m", "hardware": written}).hardware == "4x A100-80GB, 8x L40S"
+    flag = Override.of_flag("--hardware", key="hardware", value=written)
+    assert request_of_flags(["model=m", flag]).job.hardware == "4x A100-80GB, 8x L40S"
+    assert Job.model_validate({"model": "m", "hardware": "[cpu:2]"}).hardware == "cpu:2"
 
 
 def test_what_is_open_is_refused_where_one_hardware_is_needed() -> None:

@@ -38,7 +38,7 @@ BAD: list[tuple[str, int, str]] = [
     (GOOD + "train:\n  max_steps: -3\n", 4, "train.max_steps"),
     (GOOD + "train:\n  warmup_ratio: 0.1\n  warmup_steps: 5\n", 3, "exclude each other"),
     (GOOD + "train:\n  warmup_ratio: 1.5\n", 4, "train.warmup_ratio"),
-    (GOOD + "train:\n  precision: half\n", 4, "train.precision"),
+    (GOOD + "train:\n  precision: half\n", 4, "expected mixed, bf16, fp16 or fp32, or auto"),
     (GOOD + "train:\n  report_to: [excel]\n", 4, "train.report_to"),
     (GOOD + "train: 5\n", 3, "expected keys below it"),
     (GOOD + "layout: everything\n", 3, "layout is 'everything'"),
@@ -48,6 +48,7 @@ BAD: list[tuple[str, int, str]] = [
     (GOOD + "hardware: 4x Wonder-9000\n", 3, "Wonder-9000"),
     (GOOD + "hardware: 0x H100-SXM\n", 3, "0x H100-SXM"),
     (GOOD + "hardware: many\n", 3, "hardware"),
+    (GOOD + "hardware: 1x 4090\n", 3, "nearest: RTX-4090"),
     (GOOD + "hardware: {gpus: 4}\n", 3, "hardware"),
     (GOOD + "goal: best\n", 3, "fewest-gpus"),
     ("model: no-such-model-anywhere\ndata: {path: d}\n", 1, "no-such-model-anywhere"),
@@ -163,10 +164,10 @@ def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("layout", "gpus", "says"),
     [
-        ("{pp: 32}", 32, "32 pipeline stages for 22 layers; use pp of fewer"),
-        ("{pp: 16, schedule: interleaved}", 16, "32 pipeline stages for 22 layers"),
-        ("mp", 32, "32 pipeline stages for 22 layers"),
-        ("tp", 8, "tp = 8 does not divide the model's 32 attention heads and 4 key-value heads"),
+        ("{pp: 32}", 32, "32 pipeline stages for 22 layers; use pp: 22 at most"),
+        ("{pp: 16, schedule: interleaved}", 16, "32 pipeline stages for 22 layers; use pp: 11 at most"),
+        ("mp", 32, "32 pipeline stages for 22 layers; use pp: 22 at most"),
+        ("tp", 8, "tp = 8 does not divide the model's 4 key-value heads; the largest tp that slices it evenly is 4"),
     ],
 )
 def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(
@@ -177,3 +178,14 @@ def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(
     said = shardwise("plan", job)
     assert said.code == 2
     assert f"job.yaml:4: {says}" in said.err
+
+
+def test_an_adapter_on_the_embedding_is_refused_where_it_is_written(shardwise: Shardwise, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(GOOD + "method: lora\nlora:\n  target_modules: [q_proj, embed_tokens]\n")
+    said = shardwise("plan", job)
+    assert said.code == 2
+    assert f"{job}:5: lora.target_modules names embed_tokens, and an adapter on the embedding" in said.err
+    job.write_text(GOOD + "method: lora\n")
+    setting = "lora.target_modules=[q_proj, embed_tokens]"
+    assert f"error: --set {setting}: lora.target_modules" in shardwise("plan", job, "--set", setting).err

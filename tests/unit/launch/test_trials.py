@@ -8,9 +8,10 @@ import pytest
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
-from shardwise.launch.trials import Trial, Unable, clear, find_trials, own_trial
+from shardwise.launch.trials import Trial, Unable, clear, find_trials, room_hint
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import request_of_flags
 from shardwise.spec.run import RunDirectory, write_text
@@ -21,19 +22,25 @@ def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
     return [trial.label for trial in trials], {one.layout: one.reason for one in unable}
 
 
-WAYS = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp")
-PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+tp-4", "tp+pp-4"]
+WAYS = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "gpipe", "interleaved", "zero_bubble")
+PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+mp-4", "fsdp+tp-4", "tp+pp-4"]
+LARGE = ("hsdp+tp-8", "fsdp+tp+pp-8")
 
 
 def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
-    assert found(None, "cpu:1") == (["single-1", *(f"{w}-{4 if w == 'hsdp' else 2}" for w in WAYS), *PRODUCTS], {})
-    assert found(None, "cpu:4") == (["single-1", *(f"{way}-4" for way in WAYS), *PRODUCTS], {})
+    small = dict.fromkeys(LARGE, "it needs 8 processes, and cpu:1 has room for 4")
+    assert found(None, "cpu:1") == (["single-1", *(f"{w}-{4 if w == 'hsdp' else 2}" for w in WAYS), *PRODUCTS], small)
+    assert found(None, "cpu:4")[0] == ["single-1", *(f"{way}-4" for way in WAYS), *PRODUCTS]
+    able, unable = found(None, "cpu:8")
+    assert unable == {}
+    assert able[len(WAYS) + 1 :] == ["ddp+pp-8", "fsdp+pp-8", "fsdp+mp-8", "fsdp+tp-8", "tp+pp-4", *LARGE]
 
 
 def test_gpus_hold_what_there_are_gpus_for() -> None:
     able, unable = found(None, "2x RTX-6000-Ada")
     assert able == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
-    assert unable == dict.fromkeys(("hsdp-4", *PRODUCTS), "it needs 4 processes, and 2x RTX-6000-Ada has room for 2")
+    assert list(unable) == ["hsdp-4", *PRODUCTS, *LARGE]
+    assert unable["hsdp-4"] == "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"
     assert found("single", "1x RTX-6000-Ada") == (["single-1"], {})
 
 
@@ -44,6 +51,12 @@ def test_gpus_hold_what_there_are_gpus_for() -> None:
         ("hsdp+pp-8", Layout(pp=2, dp_replicate=2, dp_shard=2)),
         ("tp+pp-4", Layout(pp=2, tp=2)),
         ("ddp+mp", Layout(pp=2, dp_replicate=4, schedule="sequential")),
+        ("gpipe", Layout(pp=8, schedule="gpipe")),
+        ("pp:gpipe-4", Layout(pp=4, schedule="gpipe")),
+        ("pp:1f1b", Layout(pp=8)),
+        ("fsdp+interleaved", Layout(pp=2, dp_shard=4, schedule="interleaved")),
+        ("hsdp+tp", Layout(tp=2, dp_replicate=2, dp_shard=2)),
+        ("fsdp+tp+pp", Layout(tp=2, pp=2, dp_shard=2)),
     ],
 )
 def test_a_product_splits_the_model_in_two_and_gives_the_data_the_rest(name: str, layout: Layout) -> None:
@@ -75,10 +88,14 @@ def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
     ("name", "said"),
     [
         ("fsd", "did you mean 'fsdp'"),
-        ("quick", "the layouts are single, mp"),
+        ("quick", "the layouts are single, job, mp"),
         ("mp+pp", "no layout"),
         ("ddp+fsdp", "no layout"),
         ("pp+pp", "no layout"),
+        ("pp+gpipe", "no layout"),
+        ("fsdp+job", "no layout"),
+        ("gpip", "did you mean 'gpipe'"),
+        ("job", "the job states no layout"),
     ],
 )
 def test_a_name_that_is_no_layout_is_bad_input(name: str, said: str) -> None:
@@ -120,8 +137,38 @@ def test_a_trial_that_still_runs_is_not_removed(tmp_path: Path) -> None:
     assert run.resolved.exists()
 
 
+def own(layout: Layout | str, *names: str, hardware: str = "cpu:1") -> list[Trial | Unable]:
+    trials, unable = find_trials(names or None, cluster=parse_hardware(hardware), method="lora", own=layout)
+    return [*trials, *unable]
+
+
 def test_the_jobs_own_layout_is_a_trial_where_there_is_room() -> None:
     layout = Layout(pp=2, dp_shard=2, schedule="interleaved")
-    assert own_trial(layout, cluster=parse_hardware("cpu:1")) == Trial(name="job", layout=layout)
-    eight = own_trial(Layout(pp=2, dp_shard=2, tp=2), cluster=parse_hardware("cpu:1"))
-    assert eight == Unable(layout="job-8", reason="it needs 8 processes, and cpu:1 has room for 4")
+    assert own(layout, "job") == own(layout, "job-4") == [Trial(name="job", layout=layout)]
+    assert own("fsdp", "job") == [Trial(name="fsdp", layout=Layout(dp_shard=2))]
+    assert Trial(name="job", layout=layout) in own(layout)
+    assert [one for one in own(Layout(dp_shard=2)) if isinstance(one, Trial) and one.name == "job"] == []
+    eight = own(Layout(pp=2, dp_shard=2, tp=2), "job")
+    assert eight == [Unable(layout="job-8", reason="it needs 8 processes, and cpu:1 has room for 4", needs=8)]
+    assert [one.layout for one in own(layout, "job-2")] == ["job-2"]
+
+
+def test_what_to_write_names_the_processes_that_are_needed() -> None:
+    _, unable = find_trials(["hsdp+tp", "tp-16"], cluster=parse_hardware("cpu:1"), method="full")
+    assert room_hint(unable) == "write --set hardware=cpu:8 for as many processors"
+    _, unable = find_trials(["single-2"], cluster=parse_hardware("cpu:1"), method="full")
+    assert room_hint(unable) == "write --layouts ddp,fsdp"
+
+
+def test_a_layout_has_no_more_processes_than_the_model_can_be_spread_over() -> None:
+    """22 blocks, 32 heads, 4 of keys and values."""
+    model = find_model("tinyllama-1.1b", offline=True)
+    names = ["pp", "interleaved", "tp", "tp+pp"]
+    trials, unable = find_trials(names, cluster=parse_hardware("cpu:32"), method="full", model=model)
+    assert [trial.label for trial in trials] == ["pp-22", "interleaved-11", "tp-4", "tp+pp-4"]
+    assert unable == ()
+    _, unable = find_trials(["interleaved-12", "tp-8"], cluster=parse_hardware("cpu:32"), method="full", model=model)
+    assert [one.reason for one in unable] == [
+        "24 pipeline stages for 22 layers; use pp: 11 at most",
+        "tp = 8 does not divide the model's 4 key-value heads; the largest tp that slices it evenly is 4",
+    ]

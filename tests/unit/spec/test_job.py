@@ -122,6 +122,23 @@ def test_a_bad_job_is_answered_with_a_sentence(text: str, sentence: str) -> None
     assert all(problem.startswith("job.yaml:") for problem in found)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("train: {precision: fp8}", "is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
+        (
+            "train: {offload: autp}",
+            "is 'autp'; expected none, parameters, optimizer or all, or auto; did you mean 'auto'?",
+        ),
+        ("train: {micro_batch_size: 0}", "is 0; expected greater than or equal to 1, or auto"),
+        ("lora: {target_modules: 5}", "is 5; expected all-linear, or a list"),
+    ],
+)
+def test_a_value_that_no_branch_of_a_union_takes_is_one_sentence(text: str, sentence: str) -> None:
+    section, key = text.split(": {", maxsplit=1)[0], text.split("{")[1].split(":", maxsplit=1)[0]
+    assert problems(f"model: m\nmethod: lora\n{text}") == [f"job.yaml:3: {section}.{key} {sentence}"]
+
+
 def test_an_alias_bomb_is_refused_in_no_time() -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)]
     assert "anchors and aliases" in problems("\n".join(lines))[0]

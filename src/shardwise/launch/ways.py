@@ -1,0 +1,101 @@
+"""The names of layouts that `verify` and `compare` know: a way of spreading the work, or a product such as `fsdp+pp`"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import replace
+from math import prod
+
+from shardwise.errors import InputError
+from shardwise.spec.layout import STRATEGIES, Layout, Schedule
+from shardwise.spec.support import TRAINABLE
+
+SINGLE = "single"
+
+#: The layout that the job itself states.
+JOB = "job"
+
+#: The ways that cut the model in stages, each with the order of its micro-batches.
+STAGINGS: dict[str, Schedule] = {
+    "mp": "sequential",
+    "pp": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved": "interleaved",
+    "zero_bubble": "zero_bubble",
+}
+
+#: Ways that split the model and not the data; in a product each has two ranks, and the way of the data has the rest.
+SPLITS = (*STAGINGS, "tp")
+
+#: Ways by their names, beside `single` and `job`.
+WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS)))
+
+#: Tried beside every single way, where nothing is named: each kind of way around or inside each other once.
+PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+tp+pp")
+
+#: What is tried where nothing is named.
+DEFAULT = tuple(dict.fromkeys((*TRAINABLE, *STAGINGS, *PRODUCTS)))
+
+#: The fewest processes that make each way what it is.
+_FEWEST = {SINGLE: 1, "hsdp": 4}
+
+_NAME = re.compile(r"([a-z0-9_+]+?)(?:-(\d+))?")
+
+
+def parsed(text: str) -> tuple[str, int | None]:
+    """A name and the processes it states: `fsdp-4` is fsdp on 4. `pp:gpipe` is another name of `gpipe`.
+
+    Raises:
+        InputError: it is no layout.
+    """
+    match = _NAME.fullmatch(text.replace("pp:1f1b", "pp").replace("pp:", ""))
+    if match is None or not _is_layout(match[1]):
+        known = (SINGLE, JOB, *WAYS)
+        near = difflib.get_close_matches(text, known, n=1)
+        hint = (
+            f"; did you mean {near[0]!r}?"
+            if near
+            else f"; the layouts are {', '.join(known)}, and fsdp+pp is a product"
+        )
+        raise InputError(f"--layouts names {text!r}, which is no layout{hint}; fsdp-4 is fsdp on 4 processes")
+    return match[1], int(match[2]) if match[2] else None
+
+
+def _is_layout(name: str) -> bool:
+    """Whether a name is one way, or one way of the data at most and different ways of splitting the model."""
+    ways = name.split("+")
+    if len(ways) == 1:
+        return name in {SINGLE, JOB, *WAYS}
+    data = [way for way in ways if way not in SPLITS]
+    stagings = [way for way in ways if way in STAGINGS]
+    return set(ways) <= set(WAYS) and len(set(ways)) == len(ways) and len(data) <= 1 and len(stagings) <= 1
+
+
+def fewest(name: str) -> int:
+    """The fewest processes that make a layout what it is."""
+    return prod(_FEWEST.get(way, 2) for way in name.split("+"))
+
+
+def layout_of(name: str, size: int) -> Layout:
+    """The layout of a name on so many processes.
+
+    Raises:
+        ValueError: they do not multiply out to it.
+    """
+    ways = name.split("+")
+    staging = next((way for way in ways if way in STAGINGS), None)
+    if len(ways) == 1:
+        if staging is not None:
+            return Layout(pp=size, schedule=STAGINGS[staging])
+        return Layout() if name == SINGLE else Layout.from_strategy(name, world_size=size)
+    splits = [way for way in ways if way in SPLITS]
+    left, odd = divmod(size, 2 ** len(splits))
+    if odd or (len(splits) == len(ways) and left > 1):
+        raise ValueError(
+            f"{name} has 2 ranks for each of {', '.join(splits)}, which {size} processes do not divide into"
+        )
+    data = next((way for way in ways if way not in SPLITS), None)
+    layout = Layout() if data is None else Layout.from_strategy(data, world_size=left)
+    schedule = layout.schedule if staging is None else STAGINGS[staging]
+    return replace(layout, pp=1 if staging is None else 2, tp=2 if "tp" in ways else 1, schedule=schedule)
