@@ -9,11 +9,13 @@ from statistics import median
 
 import pytest
 
+from shardwise.data.seen import digest, join, samples_seen
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import check_peers, check_replicas, gather
+from shardwise.train.guards import check_peers, check_shares, gather
 from shardwise.train.loop import REPLICA_CHECK_STEPS
+from shardwise.train.replicas import check_replicas
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_llama
 
@@ -34,6 +36,10 @@ def _shares(run: RunDirectory, chosen: Execution) -> tuple[float, float, float]:
         stepped = time.perf_counter()
         checksums = [batch.checksum] * built.world.size  # they travel with the step's other figures
         check_peers(built.world, batch, checksums)
+        # As if all shares were alike, and together the batch: others' digests come with the step's other figures too.
+        digests = digest(samples_seen(batch, built.data)), digest(batch.sample_ids)
+        seen = [digests[0]] * built.world.size
+        check_shares(built.world, batch, built.data, seen_by_rank=seen, asked_by_rank=[join(seen)])
         guarded = time.perf_counter()
         gather(built.world, None)  # wait for the others, which is no cost of the guard
         waited = time.perf_counter()

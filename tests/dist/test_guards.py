@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from shardwise.models.load import local_window
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Execution, Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, check_replicas, gather
+from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
+from shardwise.train.replicas import check_replicas
 from shardwise.train.signals import StopFlag
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_llama
@@ -167,9 +167,9 @@ def test_copies_of_a_tied_weight_that_drift_apart_stop_the_run(make_job: Callabl
 def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:
     built = composed(run, chosen)
     batch = next(iter(built.batches.from_(0)))
-    check_batches(built.world, batch)
-    everything = replace(batch, micro_batches=(replace(batch.micro_batches[0], sample_ids=batch.sample_ids[:4]),))
-    return _sentence(GuardError, lambda: check_batches(built.world, everything))
+    check_batches(built.world, batch, built.data)
+    first_share = gather(built.world, batch)[0]
+    return _sentence(GuardError, lambda: check_batches(built.world, first_share, built.data))
 
 
 def test_two_copies_that_train_on_the_same_rows_are_found(make_job: Callable[..., Job], tmp_path: Path) -> None:

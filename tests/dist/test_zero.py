@@ -19,7 +19,8 @@ from shardwise.parallel.zero import Windows, exchange_rows
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import GuardError, check_replicas
+from shardwise.train.guards import GuardError
+from shardwise.train.replicas import check_replicas
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 

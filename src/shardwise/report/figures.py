@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardwise.report.markup import Markup, element, join
-from shardwise.report.nouns import Check, Comparison, DataCounts, Example, Report, Setting
+from shardwise.report.nouns import CONFIGURED_TYPES, Check, Comparison, DataCounts, Example, Report, Setting
 from shardwise.report.text import NOT_MEASURED, Row, table_rows, write_error, write_value
 from shardwise.units import format_bytes
 
@@ -160,7 +160,8 @@ def _facts(title: str, facts: Sequence[Setting]) -> Markup:
 def details_section(report: Report) -> Markup:
     """What was asked, what ran, in which types, and on what; then whether the figures agree."""
     found = [
-        _facts("Types, read back from live tensors", report.dtypes),
+        _facts("Types, read back from live tensors", [f for f in report.dtypes if f.name not in CONFIGURED_TYPES]),
+        _facts("Types, as configured", [f for f in report.dtypes if f.name in CONFIGURED_TYPES]),
         _facts("Environment", report.environment),
     ]
     read_back = element("div", *found, class_="stack") if any(found) else Markup("")

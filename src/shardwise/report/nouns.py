@@ -24,6 +24,9 @@ OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary
 #: What lies outside the allocator, which the allocator's own count cannot see.
 OUTSIDE_PART = "context"
 
+#: Types that no tensor between steps has: they are known as configured, all others are read back from live tensors.
+CONFIGURED_TYPES = ("compute", "reduction")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -199,7 +202,7 @@ class Report:
         name: name of the folder.
         model, method, strategy, hardware: in the words of the job, the plan and the catalogue.
         execution: what was chosen to run, setting by setting.
-        dtypes: types of weights, compute, reduction and optimizer, read back from live tensors.
+        dtypes: types by what they hold, read back from live tensors but for `CONFIGURED_TYPES`.
         tokens, trained_tokens: of all recorded steps, without padding; trained ones count in the loss.
         comparisons: the run's figures; memory of the worst rank first, part by part.
     """

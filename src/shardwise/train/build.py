@@ -24,6 +24,7 @@ from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.guards import read_back_states
 from shardwise.train.journal import Journal
+from shardwise.train.live_types import LiveTypes
 from shardwise.train.memory import MemoryMeter
 from shardwise.train.metrics import Metrics, Rates
 from shardwise.train.model import TrainedModel, build_model
@@ -50,6 +51,7 @@ class Build:
     checkpoints: Checkpoints
     metrics: Metrics
     meter: MemoryMeter
+    types: LiveTypes
 
 
 def build(
@@ -82,6 +84,7 @@ def build(
     steps.follow(optimizer)
     read_back_states(optimizer, world, steps.named)
     read_back_places(optimizer, model.parameters, steps.named, execution=execution, device=world.device)
+    types = LiveTypes(optimizer, model.parameters, steps.named, execution=execution)
     meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
     checkpoints = Checkpoints(
         run=run,
@@ -118,6 +121,7 @@ def build(
         checkpoints=checkpoints,
         metrics=metrics,
         meter=meter,
+        types=types,
     )
 
 

@@ -7,7 +7,7 @@ gradient that became NaN and was stepped on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -16,8 +16,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
 from shardwise.data.batches import GlobalBatch
+from shardwise.data.seen import STRANGER, join, samples_seen
+from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
-from shardwise.models.load import local_window
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership, local_part
 from shardwise.spec.layout import rows_of_shard
@@ -49,43 +50,6 @@ def agree(world: World, facts: dict[str, Any]) -> None:
                     f"rank {rank} has {name} = {theirs.get(name)!r} and rank {world.rank} has {mine!r}; "
                     "all ranks must start from the same job, data and versions"
                 )
-
-
-_WHOLE_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def checksums(parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[tuple[str, tuple[int, ...]], int]:
-    """(name, offsets) -> one sum over the bits of what this rank holds of each trained parameter.
-
-    What is alike has like sums; one differing bit changes a sum. Sums are taken on the device, and nothing else is
-    copied off it, so that it can be done often.
-    """
-    trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
-    windows = [(name, local_window(parameter)[0]) for name, parameter in trained]
-    sums = [_bits(local_part(parameter)).sum(dtype=torch.int64) for _, parameter in trained]
-    return dict(zip(windows, torch.stack(sums).tolist(), strict=True)) if sums else {}
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().flatten().view(_WHOLE_TYPES[tensor.element_size()])
-
-
-def check_replicas(world: World, parameters: list[tuple[str, nn.Parameter]], *, when: str) -> None:
-    """Ranks that hold the same part of a weight must hold the same bytes, whichever axis makes them replicas.
-
-    Raises:
-        GuardError: two of them differ.
-    """
-    if world.layout.world_size == world.layout.weight_shards:
-        return  # every part is held once
-    mine = checksums(parameters)
-    for rank, theirs in enumerate(gather(world, mine)):
-        name = next((key[0] for key, value in theirs.items() if mine.get(key, value) != value), None)
-        if name is not None:
-            raise GuardError(
-                f"{when}: rank {rank} and rank {world.rank} hold different trained weights in {name}, though they are "
-                "replicas; the run was stopped because each would train its own model"
-            )
 
 
 def check_layout(
@@ -186,20 +150,47 @@ def check_peers(world: World, batch: GlobalBatch, checksums_by_rank: list[int]) 
             )
 
 
-def check_batches(world: World, batch: GlobalBatch) -> None:
-    """Ranks must see different samples that together are the global batch.
+def check_shares(
+    world: World, batch: GlobalBatch, data: PreparedData, *, seen_by_rank: list[int], asked_by_rank: list[int]
+) -> None:
+    """Ranks must see different samples that together are the global batch: as `check_batches`, from digests alone.
+
+    Args:
+        seen_by_rank: digests of the samples in each rank's rows.
+        asked_by_rank: of what each rank takes for the global batch.
 
     Raises:
         GuardError: a sample is seen twice, or not at all.
     """
-    mine = [sample for micro in batch.micro_batches for sample in micro.sample_ids if sample >= 0]
-    shares = {world.layout.data_rank(rank): seen for rank, seen in enumerate(gather(world, mine))}
-    seen = sorted(sample for share in shares.values() for sample in share)
-    if seen != sorted(batch.sample_ids):
+    shares = {world.layout.data_rank(rank): seen for rank, seen in enumerate(seen_by_rank)}
+    if set(asked_by_rank) != {join(list(shares.values()))}:
+        check_batches(world, batch, data)
+
+
+def check_batches(world: World, batch: GlobalBatch, data: PreparedData) -> None:
+    """Ranks must see different samples that together are the global batch.
+
+    Raises:
+        GuardError: a sample is seen twice, or not at all, or a row is not the sample that it is said to be.
+    """
+    everyone = gather(world, (samples_seen(batch, data), batch.sample_ids))
+    asked = sorted(everyone[0][1])
+    shares = {world.layout.data_rank(rank): (rank, seen) for rank, (seen, _) in enumerate(everyone)}
+    seen = sorted(sample for _, share in shares.values() for sample in share)
+    if seen != asked or any(sorted(other) != asked for _, other in everyone):
+        known = set(asked)
+        others = [(rank, sample) for rank, share in shares.values() for sample in share if sample not in known]
+        stray = f"; rank {others[0][0]} sees {_named(others[0][1])}" if others else ""
         raise GuardError(
             f"step {batch.step}: {len(shares)} shares of the batch hold {len(seen)} samples, {len(set(seen))} of them "
-            f"different; the global batch has {len(batch.sample_ids)}. Ranks do not see the samples they should"
+            f"different; the global batch has {len(asked)}{stray}. Ranks do not see the samples they should"
         )
+
+
+def _named(sample: int) -> str:
+    return (
+        "a row that is not the sample it is said to be" if sample == STRANGER else f"sample {sample}, not one of them"
+    )
 
 
 def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sample: Any, where: Any) -> None:

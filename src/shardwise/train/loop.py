@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.data.seen import samples_seen
 from shardwise.train.build import Build
-from shardwise.train.guards import check_finite, check_peers, check_replicas
+from shardwise.train.guards import check_finite, check_peers, check_shares
 from shardwise.train.journal import Journal
 from shardwise.train.optim import clip_gradients, learning_rate
+from shardwise.train.replicas import check_replicas
 from shardwise.train.signals import StopFlag
 
-#: Replicas are compared at the start, every so many steps, and before every save.
+#: Replicas are compared at the start and before every save, and every so many steps those that training changes.
 REPLICA_CHECK_STEPS = 200
 
 
@@ -33,7 +35,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
     """Trains from step `start` to the end, or to a signal.
 
     Raises:
-        GuardError: a loss or gradient is not finite, or replicas differ.
+        GuardError: a loss or gradient is not finite, replicas differ, or ranks see other samples than they should.
     """
     train_spec = build.job.train
     total = build.batches.total_steps
@@ -55,14 +57,16 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             build.optimizer.zero_grad()
         journal.step = batch.step
         last = batch.step == total
-        pulse = build.metrics.pulse(stop=stop.number, checksum=batch.checksum)
+        pulse = build.metrics.pulse(batch, stop=stop.number, seen=samples_seen(batch, build.data))
         check_peers(build.world, batch, pulse.checksums)
+        check_shares(build.world, batch, build.data, seen_by_rank=pulse.seen, asked_by_rank=pulse.asked)
         eval_loss = evaluate(build) if last or _due(batch.step, train_spec.eval_steps) else None
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         # The last step is saved too: what comes after it can still fail, and must not cost the training.
         saving = last or pulse.stop or _due(batch.step, train_spec.save_steps)
         if saving or _due(batch.step, REPLICA_CHECK_STEPS):
-            check_replicas(build.world, build.model.parameters, when=f"after step {batch.step}")
+            compared = build.model.parameters if saving else build.model.trained
+            check_replicas(build.world, compared, when=f"after step {batch.step}")
         saved = bool(saving) and build.checkpoints.save(batch.step)
         if last or pulse.stop:
             return Outcome(steps=batch.step, signal=0 if last else pulse.stop, saved=saved)

@@ -28,12 +28,13 @@ from shardwise.spec.plan import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.durable import remove_leftovers
-from shardwise.train.guards import agree, check_batches, check_layout, check_replicas, gather
+from shardwise.train.guards import agree, check_batches, check_layout, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import Outcome, train
 from shardwise.train.memory import held
-from shardwise.train.precision import TYPES, type_name
+from shardwise.train.precision import TYPES
 from shardwise.train.rates import peak_flops
+from shardwise.train.replicas import check_replicas
 from shardwise.train.save import save_final
 from shardwise.train.signals import StopFlag
 from shardwise.train.trackers import check_trackers
@@ -92,14 +93,14 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
     model = composed.model
     check_layout(world, model.parameters, ownership=model.ownership, num_elements=model.num_elements)
-    check_replicas(world, composed.model.parameters, when="at the start")
-    journal.enter("types", **{name: kind for name, kind in _types(composed).items() if kind})
+    journal.enter("types", **composed.types.start_line())
     start = composed.checkpoints.restore()
+    check_replicas(world, model.parameters, when="at the start")
     if world.is_first:
         journal.note(lambda: forget_steps_after(run, start))
     _advance(composed, start)
     for batch in itertools.islice(composed.batches.from_(start), 1):
-        check_batches(world, batch)
+        check_batches(world, batch, composed.data)
     journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began
@@ -184,26 +185,10 @@ def _measured(composed: Build, outcome: Outcome, *, ranks: list[dict[str, Any]],
         "version": 1,
         "kind": composed.meter.kind,
         "ranks": ranks,
-        "dtypes": _types(composed),
+        "dtypes": {**composed.types.read_back(), **composed.types.as_configured()},
         "train_seconds": seconds,
         "steps": outcome.steps,
         "outcome": "stopped" if outcome.signal else "finished",
-    }
-
-
-def _types(composed: Build) -> dict[str, str | None]:
-    """Types by what they hold; those of weights and optimizer states are read from live tensors."""
-    states = (
-        v for s in composed.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.ndim
-    )
-    frozen = {type_name(p.dtype) for _, p in composed.model.parameters if not p.requires_grad}
-    reduction = torch.float32 if composed.execution.gathers_weights else composed.model.types.trainable
-    return {
-        "weights": "/".join(sorted({type_name(p.dtype) for p in composed.model.trainable})),
-        "frozen": "/".join(sorted(frozen)) or None,
-        "compute": type_name(composed.model.types.compute),
-        "reduction": type_name(reduction),
-        "optimizer": "/".join(sorted({type_name(v.dtype) for v in states})) or None,
     }
 
 

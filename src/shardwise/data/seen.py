@@ -1,0 +1,58 @@
+"""Which samples a rank really saw: rows beside the store's, and a digest of them that adds up over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from shardwise.data.batches import FILLER, GlobalBatch, MicroBatch
+from shardwise.data.store import IGNORED, PreparedData
+
+STRANGER = -2
+"""Stands for a row that is not the sample whose number it bears."""
+
+_BITS = 52
+
+
+def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
+    """The samples of this rank's rows, in order; fillers are left out.
+
+    A row counts as its sample where its tokens and labels are those of the store, and as `STRANGER` elsewhere; so does
+    a filler that has labels.
+    """
+    rows = ((micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids)))
+    return [sample for sample in (_sample_of(micro, row, data) for micro, row in rows) if sample != FILLER]
+
+
+def _sample_of(micro: MicroBatch, row: int, data: PreparedData) -> int:
+    sample, tokens, labels = micro.sample_ids[row], _array(micro.input_ids[row]), _array(micro.labels[row])
+    length = 0
+    if sample != FILLER:
+        ids, _, targets = data.sample(sample)
+        length = len(ids)
+        if not (np.array_equal(tokens[:length], ids) and np.array_equal(labels[:length], targets)):
+            return STRANGER
+    return sample if (labels[length:] == IGNORED).all() else STRANGER
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.numpy()
+
+
+def digest(samples: Sequence[int]) -> int:
+    """A number below 2**52 for a multiset of samples; those of two multisets add up, in `join`, to that of both.
+
+    Each number is scattered over 64 bits (Steele et al., 2014, SplitMix64) and the results are summed: multisets that
+    differ have equal digests about once in 2**52.
+    """
+    mixed = np.array(samples, np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64)) % 2**_BITS
+
+
+def join(digests: Sequence[int]) -> int:
+    """The digest of several multisets together."""
+    return sum(digests) % 2**_BITS

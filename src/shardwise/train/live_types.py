@@ -1,0 +1,119 @@
+"""Types of weights, gradients and optimizer states as live tensors have them, beside those that were asked for.
+
+A cast in the wrong place costs memory, or bits of every update, and shows in no error. Types of matrix products and of
+reductions belong to no tensor that stays: those are known as configured, and are called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from shardwise.parallel.ownership import local_part
+from shardwise.spec.layout import Execution
+from shardwise.train.guards import GuardError, after_first_step
+from shardwise.train.precision import TYPES, type_name
+
+#: Steps of the optimizer whose gradients are read: where a run goes on, the first is one of zeros that creates states.
+_READ_STEPS = 2
+
+Named = list[tuple[str, nn.Parameter]]
+
+
+class LiveTypes:
+    """Compares types now, and those of gradients and states in the first steps, when there are any.
+
+    Args:
+        optimizer: whose states are meant.
+        parameters: of the model, by name.
+        stepped: what the optimizer steps, the master weights, under the names of the trained parameters; detours are
+            already hooked to the optimizer, so that gradients have arrived there.
+        execution: what was asked.
+
+    Raises:
+        GuardError: names the first tensor of another type than asked; of a gradient or a state in that step.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Named, stepped: Named, *, execution: Execution
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._stepped = stepped
+        self._execution = execution
+        self._gradients: set[torch.dtype] = set()
+        self._unread = _READ_STEPS
+        types = TYPES[execution.precision]
+        self._check("the trained weight", _trained(parameters), asked=types.trainable)
+        self._check("the frozen weight", _frozen(parameters), asked=types.frozen)
+        self._check("the master weight", stepped, asked=types.trainable)
+        optimizer.register_step_pre_hook(lambda *_: self._check_gradients(types.trainable))
+        after_first_step(
+            optimizer, lambda: self._check("the optimizer's", self._states().items(), asked=types.trainable)
+        )
+
+    def read_back(self) -> dict[str, str | None]:
+        """Types by what they hold, from live tensors; None for what does not exist, or not yet."""
+        return {
+            "weights": _names(p for _, p in _trained(self._parameters)),
+            "frozen": _names(p for _, p in _frozen(self._parameters)),
+            "masters": _names(p for _, p in self._stepped),
+            "gradients": _written(self._gradients),
+            "optimizer": _names(self._states().values()),
+        }
+
+    def as_configured(self) -> dict[str, str]:
+        """Types that no tensor between steps has: of matrix products, and in which gradients are reduced."""
+        types = TYPES[self._execution.precision]
+        reduction = torch.float32 if self._execution.gathers_weights else types.trainable
+        return {"compute": type_name(types.compute), "reduction": type_name(reduction)}
+
+    def start_line(self) -> dict[str, str]:
+        """What is known before the first step, and how it is known."""
+        asked = f"{type_name(TYPES[self._execution.precision].trainable)} (as asked; read back in the first step)"
+        live = {name: kind for name, kind in self.read_back().items() if kind}
+        states = {} if "optimizer" in live else {"gradients": asked, "optimizer": asked}
+        return {**live, **states, **{name: f"{kind} (as configured)" for name, kind in self.as_configured().items()}}
+
+    def _check_gradients(self, asked: torch.dtype) -> None:
+        if self._unread:
+            self._unread -= 1
+            gradients = [(name, p.grad) for name, p in self._stepped if p.grad is not None]
+            self._check("the gradient of", gradients, asked=asked)
+            self._gradients = {local_part(gradient).dtype for _, gradient in gradients}
+
+    def _states(self) -> dict[str, torch.Tensor]:
+        """States with rows, by what they are; a count of steps has the type that the optimizer's kind wants."""
+        return {
+            f"{key} of {name}": state
+            for name, parameter in self._stepped
+            for key, state in self._optimizer.state.get(parameter, {}).items()
+            if isinstance(state, torch.Tensor) and state.ndim
+        }
+
+    def _check(self, what: str, named: Iterable[tuple[str, torch.Tensor]], *, asked: torch.dtype) -> None:
+        for name, tensor in named:
+            found = local_part(tensor).dtype
+            if found != asked:
+                raise GuardError(
+                    f"{what} {name} is stored in {type_name(found)}; train.precision {self._execution.precision} "
+                    f"stores it in {type_name(asked)}. What was asked is not what runs"
+                )
+
+
+def _trained(parameters: Named) -> Named:
+    return [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+
+
+def _frozen(parameters: Named) -> Named:
+    return [(name, parameter) for name, parameter in parameters if not parameter.requires_grad]
+
+
+def _names(tensors: Iterable[torch.Tensor]) -> str | None:
+    return _written({local_part(tensor).dtype for tensor in tensors})
+
+
+def _written(types: set[torch.dtype]) -> str | None:
+    return "/".join(sorted(map(type_name, types))) or None

@@ -1,0 +1,116 @@
+"""Types are read back from live tensors, and one that was not asked for stops the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train import model as model_module
+from shardwise.train.build import Build
+from shardwise.train.guards import GuardError
+from shardwise.train.precision import Types
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world
+
+FSDP = Layout(dp_shard=2)
+
+
+def _step(built: Build) -> None:
+    built.step(next(iter(built.batches.from_(0))))
+    built.optimizer.step()
+    built.optimizer.zero_grad()
+
+
+def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[str, str | None]]:
+    built = composed(run, chosen)
+    before = built.types.start_line()
+    _step(built)
+    return before, built.types.read_back()
+
+
+@pytest.mark.parametrize(
+    ("precision", "trained", "frozen"),
+    [("mixed", "float32", "bfloat16"), ("bf16", "bfloat16", "bfloat16"), ("fp32", "float32", "float32")],
+)
+@pytest.mark.parametrize(
+    "layout", [Layout(dp_replicate=2), FSDP, Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)], ids=str
+)
+def test_what_is_told_at_the_start_is_what_lives_after_a_step(
+    layout: Layout, precision: str, trained: str, frozen: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = execution(layout, micro_batch_size=4, precision=precision)
+    for before, after in run_world(2, _facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
+        assert after == dict.fromkeys(("weights", "masters", "gradients", "optimizer"), trained) | {"frozen": frozen}
+        for name in ("gradients", "optimizer"):
+            assert before[name] == f"{trained} (as asked; read back in the first step)"
+        assert [before[name] for name in ("weights", "masters", "frozen")] == [trained, trained, frozen]
+        assert before["compute"].endswith(" (as configured)")
+        assert before["reduction"].endswith(" (as configured)")
+
+
+def _stored_otherwise(run: RunDirectory, chosen: Execution, trained: torch.dtype, frozen: torch.dtype) -> str:
+    """Storage is cast to other types than those of the precision."""
+    cast = model_module._set_types
+
+    def wrong(model: nn.Module, types: Types) -> None:
+        cast(model, Types(trainable=trained, frozen=frozen, compute=types.compute))
+
+    model_module._set_types = wrong
+    with pytest.raises(GuardError) as caught:
+        composed(run, chosen)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("trained", "frozen", "sentence"),
+    [
+        (torch.bfloat16, torch.bfloat16, "is stored in bfloat16; train.precision mixed stores it in float32"),
+        (torch.float32, torch.float32, "is stored in float32; train.precision mixed stores it in bfloat16"),
+    ],
+    ids=["trained", "frozen"],
+)
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), FSDP], ids=["ddp", "fsdp"])
+def test_weights_of_other_types_than_asked_stop_the_run(
+    layout: Layout,
+    trained: torch.dtype,
+    frozen: torch.dtype,
+    sentence: str,
+    make_job: Callable[..., Job],
+    tmp_path: Path,
+) -> None:
+    run = prepare_cell(make_job(method="lora"), tmp_path)
+    chosen = execution(layout, micro_batch_size=4, precision="mixed")
+    for said in run_world(2, _stored_otherwise, run, chosen, trained, frozen):
+        assert said.startswith("the trained weight " if frozen == torch.bfloat16 else "the frozen weight ")
+        assert sentence in said
+
+
+def _states_otherwise(run: RunDirectory) -> str:
+    """The optimizer's states come out in half the bits."""
+    built = composed(run, execution(FSDP, micro_batch_size=4, optimizer="adamw_foreach"))
+    parameter = built.model.trainable[0]
+    step, states = built.optimizer.step, built.optimizer.state
+    hooks = built.optimizer._optimizer_step_post_hooks
+
+    def halve(*_: object) -> None:
+        states[parameter]["exp_avg"] = states[parameter]["exp_avg"].bfloat16()
+
+    key = built.optimizer.register_step_post_hook(halve).id
+    hooks.move_to_end(key, last=False)
+    built.step(next(iter(built.batches.from_(0))))
+    with pytest.raises(GuardError) as caught:
+        step()
+    return str(caught.value)
+
+
+def test_optimizer_states_of_another_type_than_asked_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    for said in run_world(2, _states_otherwise, prepare_cell(make_job(), tmp_path)):
+        assert said.startswith("the optimizer's exp_avg of ")
+        assert "is stored in bfloat16; train.precision fp32 stores it in float32" in said

@@ -1,0 +1,146 @@
+"""Copies that differ in any weight, trained or frozen, at any time: the run stops, on every rank alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from shardwise.parallel.ownership import local_part
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train import replicas, worker
+from shardwise.train.build import Build
+from shardwise.train.checkpoint import Checkpoints
+from shardwise.train.guards import GuardError
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.replicas import check_replicas, part_hashes
+from shardwise.train.signals import StopFlag
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world
+
+DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
+HSDP = execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2)
+
+TYPES = [torch.uint8, torch.bfloat16, torch.float32, torch.float64]
+
+
+def _hash(tensor: torch.Tensor) -> int:
+    return part_hashes([("weight", nn.Parameter(tensor, requires_grad=False))])["weight", (0,) * tensor.ndim]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("chunk", [7, 2**20])
+def test_a_changed_word_or_two_that_changed_places_change_the_hash(
+    dtype: torch.dtype, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "CHUNK_WORDS", chunk)
+    draw = random.Random(0)
+    tensor = torch.arange(60).to(dtype).view(6, 10)
+    known = _hash(tensor)
+    assert _hash(tensor.clone()) == known
+    assert _hash(tensor.t().contiguous().t()) == known, "a hash is of values in their order, however they are stored"
+    for _ in range(200):
+        one, other = draw.sample(range(60), 2)
+        swapped = tensor.clone().view(-1)
+        swapped[[one, other]] = swapped[[other, one]]
+        changed = tensor.clone().view(-1)
+        changed[one] += 64
+        assert known not in (_hash(swapped.view(6, 10)), _hash(changed.view(6, 10)))
+
+
+def test_changes_that_cancel_in_a_sum_change_the_hash() -> None:
+    tensor = torch.zeros(100, dtype=torch.float32)
+    flipped = tensor.clone()
+    flipped[[3, 70]] = -0.0  # two highest bits, which add up to nothing in 32 bits
+    assert _hash(flipped) != _hash(tensor)
+    bent = tensor.view(torch.int32).clone()
+    bent[[10, 12]], bent[11] = 5, -10  # nor does a sum weighted by place see it
+    assert _hash(bent) != _hash(tensor.view(torch.int32))
+
+
+def test_what_is_empty_has_a_hash_and_nothing_has_none() -> None:
+    assert _hash(torch.empty(0, 4)) == 0
+    assert part_hashes([]) == {}
+
+
+def _swap(parameter: torch.Tensor) -> None:
+    """Changes the places of two elements: every plain sum stays."""
+    flat = local_part(parameter).view(-1)
+    flat[:2] = flat[:2].flip(0).clone()
+
+
+def _frozen(built: Build) -> tuple[str, nn.Parameter]:
+    return next((name, p) for name, p in built.model.parameters if not p.requires_grad and p.ndim > 1)
+
+
+def _said_of_frozen(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
+    built = composed(run, chosen)
+    check_replicas(built.world, built.model.parameters, when="at the start")
+    name, parameter = _frozen(built)
+    if built.world.rank == built.world.size - 1:
+        _swap(parameter)
+    check_replicas(built.world, built.model.trained, when="after step 200")
+    with pytest.raises(GuardError) as caught:
+        check_replicas(built.world, built.model.parameters, when="after step 3")
+    return str(caught.value), name
+
+
+@pytest.mark.parametrize("chosen", [DDP, HSDP], ids=["ddp", "hsdp"])
+def test_frozen_weights_that_differ_stop_the_run_on_every_rank_with_one_sentence(
+    chosen: Execution, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    ranks = run_world(
+        chosen.layout.world_size, _said_of_frozen, prepare_cell(make_job(method="lora"), tmp_path), chosen
+    )
+    ((said, name),) = set(ranks)
+    assert said.startswith(f"after step 3: rank {len(ranks) // 2 - 1} and rank {len(ranks) - 1} hold")
+    assert f"different frozen weights in {name}, though they are replicas" in said
+
+
+def _trains_with_other_frozen_weights(run: RunDirectory) -> tuple[str, bool]:
+    built = composed(run, DDP)
+    if built.world.rank == 1:
+        _swap(_frozen(built)[1])
+    with pytest.raises(GuardError) as caught:
+        train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    return str(caught.value), any(run.checkpoints())
+
+
+def test_nothing_is_saved_of_copies_whose_frozen_weights_differ(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    run = prepare_cell(make_job(method="lora"), tmp_path)
+    for said, saved in run_world(2, _trains_with_other_frozen_weights, run):
+        assert "different frozen weights" in said
+        assert not saved
+
+
+def _restored_differently(run: RunDirectory, job: Job) -> str:
+    """A restore that gives rank 1 another weight: the check at the start must come behind it."""
+    restore = Checkpoints.restore
+
+    def wrong(checkpoints: Checkpoints) -> int:
+        step = restore(checkpoints)
+        if checkpoints.world.rank == 1:
+            _swap(checkpoints.parameters[0][1])
+        return step
+
+    Checkpoints.restore = wrong
+    worker.read_request = lambda _: (job, DDP)
+    journal = Journal(run=run, rank=0)
+    with pytest.raises(GuardError) as caught:
+        worker._run(run, journal=journal, stop=StopFlag())
+    return str(caught.value)
+
+
+def test_copies_that_were_restored_differently_stop_before_the_first_step(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job()
+    for said in run_world(2, _restored_differently, prepare_cell(job, tmp_path), job):
+        assert said.startswith("at the start: rank 0 and rank 1 hold different trained weights in ")

@@ -1,0 +1,102 @@
+"""What ranks see is the global batch, in every step: rows that come again, or under another's number, stop the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shardwise.data.batches import Batches, GlobalBatch
+from shardwise.data.seen import STRANGER, digest, join, samples_seen
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train.guards import GuardError
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.signals import StopFlag
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.worlds import run_world
+
+DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
+
+Sabotage = Callable[[GlobalBatch, GlobalBatch], GlobalBatch]
+
+
+def _first_rows_again(first: GlobalBatch, batch: GlobalBatch) -> GlobalBatch:
+    return replace(batch, micro_batches=first.micro_batches)
+
+
+def _first_batch_again(first: GlobalBatch, batch: GlobalBatch) -> GlobalBatch:
+    return replace(first, step=batch.step)
+
+
+def _first_tokens_under_other_numbers(first: GlobalBatch, batch: GlobalBatch) -> GlobalBatch:
+    pairs = zip(first.micro_batches, batch.micro_batches, strict=True)
+    return replace(batch, micro_batches=tuple(replace(old, sample_ids=micro.sample_ids) for old, micro in pairs))
+
+
+def _stops(run: RunDirectory, sabotage: Sabotage) -> tuple[str, int]:
+    """From the third step on rank 1 sees something else."""
+    built = composed(run, DDP)
+    deal = Batches.from_
+    first = next(iter(built.batches.from_(0)))
+
+    def wrong(batches: Batches, step: int) -> Iterator[GlobalBatch]:
+        for batch in deal(batches, step):
+            yield sabotage(first, batch) if built.world.rank == 1 and batch.step > 2 else batch
+
+    Batches.from_ = wrong
+    journal = Journal(run=run, rank=built.world.rank)
+    with pytest.raises(GuardError) as caught:
+        train(built, start=0, journal=journal, stop=StopFlag())
+    return str(caught.value), journal.step
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "sentence"),
+    [
+        (_first_rows_again, "; rank 1 sees sample "),
+        (_first_batch_again, "Ranks do not see the samples they should"),
+        (_first_tokens_under_other_numbers, "; rank 1 sees a row that is not the sample it is said to be"),
+    ],
+)
+def test_a_rank_that_sees_rows_of_an_earlier_step_stops_the_run(
+    sabotage: Sabotage, sentence: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    (said,) = set(run_world(2, _stops, prepare_cell(make_job(), tmp_path), sabotage))
+    assert said[0].startswith("step 3: 2 shares of the batch hold 8 samples, ")
+    assert sentence in said[0]
+    assert said[1] == 3
+
+
+def _digests(run: RunDirectory) -> list[tuple[int, int, list[int], list[int]]]:
+    """(digest of mine, of the batch, mine, mine with one label changed) of every step."""
+    built = composed(run, DDP)
+    found: list[tuple[int, int, list[int], list[int]]] = []
+    for batch in built.batches.from_(0):
+        seen = samples_seen(batch, built.data)
+        asked = digest(batch.sample_ids)
+        batch.micro_batches[0].labels[0, -1] = 5
+        found.append((digest(seen), asked, seen, samples_seen(batch, built.data)))
+    return found
+
+
+def test_shares_add_up_to_the_batch_in_every_step_and_a_changed_label_is_a_stranger(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    steps = list(zip(*run_world(2, _digests, prepare_cell(make_job(), tmp_path)), strict=True))
+    assert len(steps) > 2
+    for (mine, asked, seen, changed), (theirs, _, _, _) in steps:
+        assert join([mine, theirs]) == asked
+        assert changed == [STRANGER, *seen[1:]]
+        assert digest(changed) != mine
+
+
+def test_a_digest_is_of_a_multiset() -> None:
+    assert digest([3, 1, 2]) == digest([1, 2, 3]) == join([digest([1]), digest([2, 3])])
+    assert digest([]) == 0
+    assert len({digest([number]) for number in range(-2, 10_000)}) == 10_002
+    assert digest([1, 1]) != digest([1, 2]) != digest([2, 2])
