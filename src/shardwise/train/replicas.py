@@ -24,8 +24,8 @@ _WHOLE_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _TRAINED = ("trained", "each would train its own model")
 _FROZEN = ("frozen", "each would train for a model of its own")
 
-Part = tuple[str, tuple[int, ...]]
-"""A weight's name, and where in it a part begins."""
+Part = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""A weight's name, where in it a part begins, and how far it goes, by dim."""
 
 
 def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]], *, when: str) -> None:
@@ -66,7 +66,7 @@ def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, in
         return {}
     multipliers = _odd_numbers(min(CHUNK_WORDS, max(part.numel() for part in words)), device=words[0].device)
     hashes = torch.stack([_hash(part, multipliers) for part in words]).tolist()
-    parts = [(name, local_window(parameter)[0]) for name, parameter in parameters]
+    parts = [(name, *local_window(parameter)) for name, parameter in parameters]
     return dict(zip(parts, hashes, strict=True))
 
 
