@@ -54,9 +54,9 @@ def _fits_so(question: Question) -> bool:
     peaks = Peaks(question.longest, model=model, cluster=cluster, inventory=question.inventory)
     return any(
         peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
+        and host_is_too_small(question, choice) is None
         for choice in layouts(job, model, cluster)
         if choice.reason is None and (job.layout != "auto" or _is_lean(choice.layout))
-        if host_is_too_small(question, choice) is None
         for base in bases(job, model, choice)
         if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
         if not impossibilities(job, base, model=model)
