@@ -174,20 +174,25 @@ def _csv(opened: BinaryIO, kind: Kind, start: int, chunk_bytes: int) -> Iterator
     lines = _CountedLines(opened, start)
     reader = csv.reader(lines, delimiter=DELIMITERS[kind], strict=True)
     header: tuple[str, ...] = ()
+    stop = start  # after the last row that is whole
     row_line = line = 1
+    broken = None
     try:
         header = _header(next(reader, []))
-        start, line = lines.position, lines.line
-        row_line = lines.line
+        start, line = stop, row_line = lines.position, lines.line
         for _ in reader:
-            row_line = lines.line
-            if lines.position - start >= chunk_bytes:
-                yield _Span(kind=kind, start=start, stop=lines.position, line=line, header=header)
-                start, line = lines.position, lines.line
+            stop, row_line = lines.position, lines.line
+            if stop - start >= chunk_bytes:
+                yield _Span(kind=kind, start=start, stop=stop, line=line, header=header)
+                start, line = stop, row_line
     except csv.Error as error:
-        raise BrokenFileError(row_line, f"is not CSV: {error}; quote cells that hold quotes or line ends") from None
-    if lines.position > start:
-        yield _Span(kind=kind, start=start, stop=lines.position, line=line, header=header)
+        broken = BrokenFileError(row_line, f"is not CSV: {error}; quote cells that hold quotes or line ends")
+    except BrokenFileError as error:
+        broken = error
+    if header and stop > start:
+        yield _Span(kind=kind, start=start, stop=stop, line=line, header=header)
+    if broken:
+        raise broken
 
 
 def _header(cells: list[str]) -> tuple[str, ...]:
@@ -206,15 +211,20 @@ def _header(cells: list[str]) -> tuple[str, ...]:
 def _array(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[_Span]:
     first: tuple[int, int] | None = None
     stop = start
-    for begin, end, line in Elements(opened, start):
-        if first is None:
-            first = (begin, line)
-        stop = end
-        if stop - first[0] >= chunk_bytes:
-            yield _Span(kind="json", start=first[0], stop=stop, line=first[1])
-            first = None
+    broken = None
+    try:
+        for begin, end, line in Elements(opened, start):
+            first = first or (begin, line)
+            stop = end
+            if stop - first[0] >= chunk_bytes:
+                yield _Span(kind="json", start=first[0], stop=stop, line=first[1])
+                first = None
+    except BrokenFileError as error:
+        broken = error
     if first is not None:
         yield _Span(kind="json", start=first[0], stop=stop, line=first[1])
+    if broken:
+        raise broken
 
 
 def _parquet(file: SourceFile) -> Iterator[_Span]:

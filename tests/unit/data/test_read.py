@@ -165,6 +165,23 @@ def test_a_file_that_is_no_rows_says_what_it_is(
     assert re.search(message, problems[0][1])
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("cut.json", b'[{"text": "a"},\n5,\n{"text": "b"}', [2, 3]),
+        ("nul.json", b'[{"text": "a"},\n5,\n{"text": "b\x00"}]', [2, 3]),
+        ("quote.csv", b'question,answer\na,b\nonly\n"c,d\ne,f\n', [3, 4]),
+    ],
+)
+def test_a_file_that_breaks_off_still_has_its_rows_before_that_checked(
+    tmp_path: Path, name: str, content: bytes, lines: list[int]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    rows, problems = read_all(path)
+    assert [row.line for row in rows if isinstance(row, BadRow)] + [line for line, _ in problems] == lines
+
+
 def test_bad_rows_of_csv_and_json_do_not_hide_those_after_them(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     table.write_bytes(b"question,answer\na,b\nc\nd,\xff\ne,f\n")
