@@ -18,8 +18,9 @@ from shardwise.plan.memory import forecast_memory, holdings_of
 from shardwise.plan.search import make_plan
 from shardwise.plan.timeline import forecast_time
 from shardwise.plan.work import Work, work_of
-from shardwise.spec.job import parse_job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.job_file import parse_job
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Plan, TimeForecast
 
 DOCUMENT = Path(__file__).parent.parent / "docs/seeds.md"

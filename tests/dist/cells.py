@@ -13,8 +13,10 @@ import torch
 
 from shardwise.data.prepare import prepare
 from shardwise.parallel.mesh import join_world
-from shardwise.spec.job import Job, job_from_data
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.journal import Journal

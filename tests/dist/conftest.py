@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import job_from_data
 from tests.dist.cells import OPTIMIZERS, Trained, execution, parity_job, train_cell
 from tests.dist.worlds import toy_model
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from shardwise.errors import ModelError
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.checkpoint import Checkpoints, create_states
 from shardwise.train.durable import remove_leftovers

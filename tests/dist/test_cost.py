@@ -10,8 +10,9 @@ from statistics import median
 import pytest
 
 from shardwise.data.seen import digest, join, samples_seen
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards import check_peers, check_shares, gather
 from shardwise.train.loop import REPLICA_CHECK_STEPS

@@ -16,7 +16,8 @@ from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.slices import settle_gradients
-from shardwise.spec.layout import Layout, Recompute
+from shardwise.spec.execution import Recompute
+from shardwise.spec.layout import Layout
 from tests.dist.test_slices import slice_toy, toy, train_once
 from tests.dist.worlds import run_world
 

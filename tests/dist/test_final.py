@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train import export, save
 from shardwise.train.check import main as check

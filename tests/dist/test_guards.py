@@ -12,8 +12,9 @@ from torch.distributed.tensor import DTensor
 
 from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
 from shardwise.models.load import local_window
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, gather
 from shardwise.train.journal import Journal

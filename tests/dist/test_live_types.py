@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
 from shardwise.train.build import Build

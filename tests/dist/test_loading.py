@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from shardwise.catalog.files import tokenizer_files
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_llama

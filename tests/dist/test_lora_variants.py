@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from shardwise.methods.lora import peft_config
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.save import live_logits
 from shardwise.train.whole import gathered

@@ -17,8 +17,9 @@ from shardwise.plan.memory import holdings_of
 from shardwise.plan.persistent import Holding
 from shardwise.plan.search import make_plan
 from shardwise.plan.work import work_of
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Candidate
 from shardwise.spec.run import RunDirectory
 from shardwise.train.journal import Journal

@@ -12,8 +12,9 @@ from shardwise.catalog.models import read_model
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.work import work_of
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train

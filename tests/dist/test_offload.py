@@ -16,8 +16,9 @@ from shardwise.parallel.ownership import local_part
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.work import work_of
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards import GuardError
 from shardwise.train.journal import Journal

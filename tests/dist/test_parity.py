@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from tests.dist.cells import TOLERANCE, Trained, execution, must_equal, parity_job, relative, train_cell
 
 #: What everything else stands on: with every method and model, every time.

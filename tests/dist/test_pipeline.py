@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import UnsupportedError
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import Trained, composed, execution, must_equal, parity_job, prepare_cell, train_cell
 from tests.dist.worlds import run_world

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from shardwise.parallel.ownership import local_part
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train import replicas, worker
 from shardwise.train.build import Build

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from tests.dist.cells import Trained, execution, must_equal, relative, train_cell
 
 TP2 = Layout(tp=2)

@@ -17,8 +17,9 @@ from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of, scene_of
 from shardwise.plan.scene import Flight
 from shardwise.plan.work import work_of
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import Trained, composed, execution, parity_job, prepare_cell, relative, train_cell
 from tests.dist.worlds import run_world

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from shardwise import api
 from shardwise.launch.weights import weights_apart
 from shardwise.report.parity import Agreement, agreement
-from shardwise.spec.job import Job, read_job
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import read_job
 from shardwise.spec.run import RunDirectory, read_metrics
 
 STEPS = 5

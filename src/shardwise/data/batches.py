@@ -23,7 +23,7 @@ from torch import Tensor
 
 from shardwise.data.order import epoch_order, samples_per_epoch
 from shardwise.data.store import IGNORED, PreparedData
-from shardwise.spec.layout import padded_length
+from shardwise.spec.execution import padded_length
 
 FILLER = -1
 """Sample id of a row of padding that counts nowhere."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.spec.job import RowFormat
+from shardwise.spec.job_data import RowFormat
 
 Row = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.catalog.models import known_models
 from shardwise.data.cache import TOKENIZER_FILES
 from shardwise.errors import DataError, Problem
-from shardwise.spec.job import SourceSpec
+from shardwise.spec.job_data import SourceSpec
 
 
 def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:

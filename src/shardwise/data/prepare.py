@@ -29,7 +29,9 @@ from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.sources import Source, find_sources
 from shardwise.data.store import read_manifest
 from shardwise.errors import DataError, Problem, ShardwiseError
-from shardwise.spec.job import Job, SourceSpec, read_job
+from shardwise.spec.job import Job
+from shardwise.spec.job_data import SourceSpec
+from shardwise.spec.job_file import read_job
 from shardwise.spec.places import Places, read_places
 from shardwise.spec.run import RunDirectory, read_json, write_json
 

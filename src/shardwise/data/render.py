@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.data.formats import Conversation, Example, Pair, RowError, Text, conversation
-from shardwise.spec.job import TrainOn
+from shardwise.spec.job_data import TrainOn
 
 #: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token need be added to the
 #: vocabulary and generation stops where the model was trained to stop.

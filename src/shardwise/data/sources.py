@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import DataError, Problem
-from shardwise.spec.job import RowFormat, SourceSpec
+from shardwise.spec.job_data import RowFormat, SourceSpec
 from shardwise.spec.places import Key, Places
 
 Kind = Literal["jsonl", "json", "csv", "tsv", "parquet"]

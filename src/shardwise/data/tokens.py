@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shardwise.data.render import Rendered, Renderer, Span
 from shardwise.errors import DataError, Problem
-from shardwise.spec.job import OverLong, TrainOn
+from shardwise.spec.job_data import OverLong, TrainOn
 from shardwise.spec.run import read_json
 
 if TYPE_CHECKING:

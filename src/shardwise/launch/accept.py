@@ -11,8 +11,9 @@ from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.joined import Place
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job, LayoutSpec
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.request import Request
 from shardwise.spec.support import execution_refusals
 

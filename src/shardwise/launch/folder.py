@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
-from shardwise.spec.job import HOW_IT_RUNS, Job, read_job
+from shardwise.spec.job import HOW_IT_RUNS, Job
+from shardwise.spec.job_file import read_job
 from shardwise.spec.places import write_places
 from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.request import Request, restricted_to

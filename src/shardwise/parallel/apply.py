@@ -22,7 +22,7 @@ from shardwise.parallel.shard import apply_sharding
 from shardwise.parallel.spread import Spread
 from shardwise.parallel.tensor import Parts, apply_tensor
 from shardwise.parallel.whole import WholeModel
-from shardwise.spec.layout import Execution
+from shardwise.spec.execution import Execution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from shardwise.spec.layout import Recompute
+from shardwise.spec.execution import Recompute
 
 _aten = torch.ops.aten
 

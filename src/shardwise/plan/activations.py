@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from shardwise.plan.inventory import Inventory
 from shardwise.plan.types import FLOAT32_BYTES, Types
-from shardwise.spec.layout import Attention, Recompute
+from shardwise.spec.execution import Attention, Recompute
 from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
 
 #: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.

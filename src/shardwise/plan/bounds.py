@@ -18,7 +18,8 @@ from shardwise.plan.step import send_seconds, stage_seconds, stages_of
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout import CHUNK_TOKENS, Execution, Layout
+from shardwise.spec.execution import CHUNK_TOKENS, Execution
+from shardwise.spec.layout import Layout
 from shardwise.spec.stages import stage_blocks
 
 #: Sums are taken in another order than the forecast takes them.

@@ -14,18 +14,9 @@ from typing import Any
 from shardwise.errors import UnsupportedError
 from shardwise.plan.types import TYPES
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
 from shardwise.spec.job import Goal, Job, LayoutSpec
-from shardwise.spec.layout import (
-    STRATEGIES,
-    Attention,
-    Execution,
-    Layout,
-    LossKind,
-    Offload,
-    Recompute,
-    Schedule,
-    accumulation_steps,
-)
+from shardwise.spec.layout import STRATEGIES, Layout, Schedule
 from shardwise.spec.model import ModelShape
 from shardwise.spec.support import impossibilities, misfit, not_trained_under, open_refusal
 from shardwise.units import MIB

@@ -17,7 +17,7 @@ from shardwise.plan.step import Ending, endings_of, send_seconds, stage_seconds,
 from shardwise.plan.streams import Streams
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import job_from_data
+from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Coordinates, Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Plan

@@ -17,7 +17,8 @@ from shardwise.plan.ranking import figures_of, simplicity
 from shardwise.plan.timeline import forecast_time
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast, TimeForecast
 
 

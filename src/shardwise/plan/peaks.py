@@ -32,8 +32,9 @@ from shardwise.plan.scene import Flight, Scene, flights
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import CHUNK_TOKENS, Execution, OptimizerName
 from shardwise.spec.job import Job
-from shardwise.spec.layout import CHUNK_TOKENS, Execution, Layout, OptimizerName, stages_per_rank
+from shardwise.spec.layout import Layout, stages_per_rank
 from shardwise.spec.model import ModelShape
 
 _Alive = Callable[[Scene], Alive]

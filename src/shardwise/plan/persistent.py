@@ -14,7 +14,8 @@ from typing import NamedTuple
 from shardwise.plan.inventory import Unit
 from shardwise.plan.parts import Part, bounds
 from shardwise.plan.types import Types, state_bytes
-from shardwise.spec.layout import Execution, Layout, OptimizerName, rows_of_shard
+from shardwise.spec.execution import Execution, OptimizerName
+from shardwise.spec.layout import Layout, rows_of_shard
 
 
 @dataclass(frozen=True, kw_only=True)

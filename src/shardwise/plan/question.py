@@ -10,8 +10,8 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.inventory import Inventory, take_inventory
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Execution, Offload, padded_length
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Offload, padded_length
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Lengths
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from shardwise.plan.choices import RECOMPUTE_ORDER, SCHEDULE_ORDER
 from shardwise.spec.cluster import Gpu
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Goal
-from shardwise.spec.layout import Execution
 from shardwise.spec.plan import Candidate
 
 #: Forecasts this close are taken as equal, and the simpler strategy is preferred: uncalibrated times are promised

@@ -14,7 +14,7 @@ from shardwise.plan.choices import offloads
 from shardwise.plan.fitting import can_be_planned, what_is_missing
 from shardwise.plan.search import answer
 from shardwise.plan.unknowns import Unknown
-from shardwise.spec.layout import Offload
+from shardwise.spec.execution import Offload
 from shardwise.spec.plan import Plan
 from shardwise.spec.solved import Solved
 

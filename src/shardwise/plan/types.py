@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.spec.layout import OptimizerName, Precision
+from shardwise.spec.execution import OptimizerName, Precision
 
 #: Gradients are reduced over ranks in float32, whatever the compute type.
 REDUCTION_BYTES = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.spec.layout import Execution
+from shardwise.spec.execution import Execution
 
 #: What a strategy does, for the reasons of a choice.
 _VIRTUES = {

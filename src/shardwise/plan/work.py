@@ -17,8 +17,8 @@ from shardwise.plan.inventory import Inventory
 from shardwise.plan.parts import sliced_shape
 from shardwise.plan.types import TYPES, Types
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import CHUNK_TOKENS, Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import CHUNK_TOKENS, Execution
 from shardwise.spec.model import ModelShape
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from shardwise.report.nouns import Setting
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import AXES, Execution
+from shardwise.spec.layout import AXES
 
 MAX_CHARACTERS = 200
 

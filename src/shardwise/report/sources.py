@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from shardwise.errors import InputError, Problem, RunDirectoryError
 from shardwise.report.fields import items, number, sections, text, whole
 from shardwise.report.nouns import Gap
-from shardwise.spec.job import Job, read_job
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import Plan, read_plan
 from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
 

@@ -1,45 +1,23 @@
-"""Job: what the user asks for, and the strict reader of the job file.
+"""Job: what the user asks for, as strict nouns.
 
-The words are the ecosystem's (Transformers, TRL, PEFT); the global batch is stated, the micro-batch derived. Unknown
-keys are errors with the nearest valid key, and all errors of a file are reported at once, each with `file:line`.
+The words are the ecosystem's (Transformers, TRL, PEFT); the global batch is stated, the micro-batch derived. What
+reads a file as a job is in `job_file.py`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from shardwise.errors import JobError, Problem
-from shardwise.spec.job_errors import problems_in
-from shardwise.spec.layout import (
-    STRATEGIES,
-    Attention,
-    Layout,
-    LossKind,
-    Offload,
-    OptimizerName,
-    Precision,
-    Recompute,
-)
-from shardwise.spec.located import Located, parse_yaml
+from shardwise.spec.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
+from shardwise.spec.job_data import DataSpec
+from shardwise.spec.layout import Layout
+from shardwise.spec.strict import NotNegative, Positive, Share, Strict, Text, Whole
 
 Auto = Literal["auto"]
 Method = Literal["full", "lora", "qlora"]
 Goal = Literal["fastest", "cheapest", "fewest-gpus"]
-TrainOn = Literal["auto", "assistant", "completion", "all"]
-OverLong = Literal["error", "drop", "truncate"]
-RowFormat = Literal[
-    "auto",
-    "messages",
-    "conversations",
-    "instruction",
-    "prompt_completion",
-    "question_answer",
-    "query_response",
-    "text",
-]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
 
 #: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
@@ -65,77 +43,8 @@ HOW_IT_RUNS = frozenset(
     }
 )
 
-Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"\A[^\x00]+\z")]
-Whole = Annotated[int, Field(ge=1, le=10**15)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
-
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
-
-
-class SourceSpec(_Spec):
-    """One data set.
-
-    Attributes:
-        path: a file (JSONL, JSON, CSV, Parquet), a folder of such files, or a hub id.
-        weight: how often its rows are seen per epoch; 0.5 is half of them, another half each epoch.
-        split: split of a hub data set.
-        name: configuration of a hub data set.
-        format: how rows are read; `auto` recognises them by their columns.
-    """
-
-    path: Text
-    weight: Positive = 1.0
-    split: str = "train"
-    name: str | None = None
-    format: RowFormat = "auto"
-
-
-def _as_sources(value: Any) -> Any:
-    """`path` may be one path, or a list of paths and of {path, weight, ...}."""
-    items: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
-    return [{"path": item} if isinstance(item, str) else item for item in items]
-
-
-class DataSpec(_Spec):
-    """The rows to train on and how they become token sequences.
-
-    Attributes:
-        path: the sources; none only for planning, with `num_rows` stated.
-        max_length: tokens per sequence at most.
-        packing: several rows in one sequence, apart in attention and positions.
-        train_on: which tokens count in the loss; `auto` is the assistant's for chats, the completion for pairs, all
-            for plain text.
-        over_long: what happens to rows longer than `max_length`.
-        eval_path: rows to evaluate on.
-        eval_fraction: or the share of the training rows set aside for it.
-        chat_template: path of a Jinja file that replaces the tokenizer's own template.
-        shuffle: a new order each epoch, from (seed, epoch).
-        num_rows: for planning without data.
-    """
-
-    path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
-    max_length: Whole = 1024
-    packing: bool = False
-    train_on: TrainOn = "auto"
-    over_long: OverLong = "error"
-    eval_path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
-    eval_fraction: Share = 0.0
-    chat_template: Text | None = None
-    shuffle: bool = True
-    num_rows: Whole | None = None
-
-    @model_validator(mode="after")
-    def _one_source_of_evaluation(self) -> Self:
-        if self.eval_path and self.eval_fraction:
-            raise ValueError("eval_path and eval_fraction exclude each other; keep one")
-        return self
-
-
-class LoraSpec(_Spec):
+class LoraSpec(Strict):
     """LoRA in PEFT's words; `target_modules` is `all-linear` or a list of module names."""
 
     r: Whole = 16
@@ -148,7 +57,7 @@ class LoraSpec(_Spec):
     bias: Literal["none"] = "none"
 
 
-class TrainSpec(_Spec):
+class TrainSpec(Strict):
     """Optimisation in the words of `transformers.TrainingArguments`, and what `auto` leaves to the planner.
 
     Attributes:
@@ -213,7 +122,7 @@ class TrainSpec(_Spec):
         return self
 
 
-class LayoutSpec(_Spec):
+class LayoutSpec(Strict):
     """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever else is stated."""
 
     dp_replicate: Whole = 1
@@ -260,7 +169,7 @@ def _as_alternatives(value: Any) -> Any:
     return ", ".join(items) if items and all(isinstance(item, str) for item in items) else items
 
 
-class Job(_Spec):
+class Job(Strict):
     """What the user asks; every `auto` is still open.
 
     Attributes:
@@ -316,95 +225,3 @@ class Job(_Spec):
     def to_json(self) -> dict[str, Any]:
         """Plain data with every default filled in."""
         return self.model_dump(mode="json")
-
-
-def read_job(path: str | Path, *, overrides: list[str] | None = None) -> Job:
-    """Reads a job file, then applies `--set key.path=value` overrides.
-
-    Relative data, model and output paths stay relative to the working directory, as in the shell.
-
-    Raises:
-        JobError: the file cannot be read or is not a valid job; one problem per place, each with `file:line`.
-    """
-    file = str(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise JobError(Problem(where=file, message="there is no such file; write a job file or name another")) from None
-    except IsADirectoryError:
-        raise JobError(Problem(where=file, message="is a folder; expected a YAML job file")) from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise JobError(
-            Problem(where=f"{file}:{line}", message="is not UTF-8 text; save the job file as UTF-8")
-        ) from None
-    except OSError as error:
-        raise JobError(Problem(where=file, message=f"cannot be read: {error.strerror}")) from None
-    return parse_job(text, file=file, overrides=overrides)
-
-
-def parse_job(text: str, *, file: str = "job.yaml", overrides: list[str] | None = None) -> Job:
-    """Like `read_job`, from text."""
-    located = parse_yaml(text, file=file)
-    value: object = located.value
-    if not isinstance(value, dict):
-        found = "nothing" if value is None else f"a {type(value).__name__}"
-        raise JobError(
-            Problem(where=f"{file}:1", message=f"found {found}; expected keys such as model:, data:, method:")
-        )
-    data = cast(dict[str, Any], value)
-    origins: dict[tuple[str | int, ...], str] = {}
-    for override in overrides or []:
-        _apply_override(data, override, origins)
-    return job_from_data(data, located=located, origins=origins)
-
-
-def job_from_data(
-    data: dict[str, Any],
-    *,
-    located: Located | None = None,
-    origins: dict[tuple[str | int, ...], str] | None = None,
-) -> Job:
-    """Validates plain data as a job; `located` and `origins` say where each key came from.
-
-    Raises:
-        JobError: one problem per invalid key.
-    """
-    try:
-        return Job.model_validate(data)
-    except ValidationError as error:
-        raise JobError(problems_in(data, error, root=Job, located=located, origins=origins or {})) from None
-
-
-def _apply_override(data: dict[str, Any], override: str, origins: dict[tuple[str | int, ...], str]) -> None:
-    where = f"--set {override}"
-    name, equals, text = override.partition("=")
-    path = tuple(name.strip().split("."))
-    if not equals or not all(path):
-        raise JobError(Problem(where=where, message="expected KEY=VALUE, for example --set train.learning_rate=1e-4"))
-    try:
-        value = parse_yaml(text, file="--set").value
-    except JobError as error:
-        raise JobError(Problem(where=where, message=error.problems[0].message)) from None
-    at = data
-    for key in path[:-1]:
-        below = at.setdefault(key, {})
-        if not isinstance(below, dict):
-            at[key] = below = {}
-        at = cast(dict[str, Any], below)
-    at[path[-1]] = value
-    origins[path] = where
-
-
-__all__ = [
-    "STRATEGIES",
-    "DataSpec",
-    "Job",
-    "LayoutSpec",
-    "LoraSpec",
-    "SourceSpec",
-    "TrainSpec",
-    "job_from_data",
-    "parse_job",
-    "read_job",
-]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import InputError, Problem
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
 from shardwise.spec.offers import Offers
 from shardwise.spec.solved import Solved
 

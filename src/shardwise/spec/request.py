@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import HardwareError, InputError, JobError, ModelError, Problem, RunDirectoryError
-from shardwise.spec.job import Job, parse_job, read_job
-from shardwise.spec.layout import Execution
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import parse_job, read_job
 from shardwise.spec.located import Located, parse_yaml
 from shardwise.spec.places import dotted
 from shardwise.spec.plan import read_plan

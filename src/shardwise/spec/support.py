@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from math import gcd
 
+from shardwise.spec.execution import Execution, Offload, OptimizerName, Precision
 from shardwise.spec.job import Job, Method
-from shardwise.spec.layout import Execution, Layout, Offload, OptimizerName, Precision
+from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 
 #: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as

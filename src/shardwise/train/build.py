@@ -17,9 +17,9 @@ from shardwise.parallel.host import HostCopies
 from shardwise.parallel.mesh import World
 from shardwise.parallel.stepped import Detour, Stepped
 from shardwise.parallel.zero import Windows
+from shardwise.spec.execution import Execution
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import HOW_IT_RUNS, Job
-from shardwise.spec.layout import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.guards import read_back_states

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwise.data.store import IGNORED
 from shardwise.models.anatomy import Anatomy
-from shardwise.spec.layout import CHUNK_TOKENS, LossKind
+from shardwise.spec.execution import CHUNK_TOKENS, LossKind
 from shardwise.train.precision import Types
 
 

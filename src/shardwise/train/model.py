@@ -24,8 +24,9 @@ from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.spread import Spread
 from shardwise.parallel.tensor import Parts
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.stages import stage_blocks
 from shardwise.spec.support import execution_refusals

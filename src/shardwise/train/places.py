@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.layout import Execution
+from shardwise.spec.execution import Execution
 from shardwise.train.guards import GuardError, after_first_step
 
 _HOST = torch.device("cpu")

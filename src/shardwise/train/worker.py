@@ -22,8 +22,9 @@ from shardwise import __version__
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.parallel.mesh import World, join_world
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.job import Job, read_job
-from shardwise.spec.layout import Execution
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, read_json, write_json
 from shardwise.train.build import Build, build

@@ -22,7 +22,8 @@ from shardwise.errors import (
     WorkerFailedError,
 )
 from shardwise.launch import joined
-from shardwise.spec.job import LayoutSpec, read_job
+from shardwise.spec.job import LayoutSpec
+from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import CONFIG, JobMaker

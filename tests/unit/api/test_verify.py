@@ -9,7 +9,7 @@ import pytest
 from shardwise import api
 from shardwise.api.verifying import for_parity
 from shardwise.errors import InputError, WorkerFailedError
-from shardwise.spec.job import parse_job
+from shardwise.spec.job_file import parse_job
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
 

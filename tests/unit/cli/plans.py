@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.spec.job import job_from_data
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Candidate, Cost, MemoryForecast, Plan, RankMemory, Rejection, TimeForecast
 from shardwise.units import GIB
 

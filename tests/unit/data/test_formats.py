@@ -44,7 +44,7 @@ def test_pairs_and_plain_text_are_recognised() -> None:
 def test_every_format_of_the_job_file_has_a_reader() -> None:
     from typing import get_args
 
-    from shardwise.spec.job import RowFormat
+    from shardwise.spec.job_data import RowFormat
 
     assert set(get_args(RowFormat)) == {"auto", *BY_NAME}
 

@@ -13,7 +13,7 @@ import pytest
 from shardwise.data.hub import tokenizer_folder
 from shardwise.data.sources import Source, find_sources
 from shardwise.errors import DataError
-from shardwise.spec.job import SourceSpec
+from shardwise.spec.job_data import SourceSpec
 from shardwise.spec.places import Places
 from tests.unit.data.helpers import write_jsonl
 

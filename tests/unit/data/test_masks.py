@@ -12,7 +12,7 @@ from shardwise.data.formats import Conversation, Example, Pair, RowError, Text, 
 from shardwise.data.render import DEFAULT_TEMPLATE, Rendered
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
 from shardwise.errors import DataError
-from shardwise.spec.job import OverLong, TrainOn
+from shardwise.spec.job_data import OverLong, TrainOn
 
 GENERATION = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardwise.spec.job import read_job
+from shardwise.spec.job_file import read_job
 from tests.unit.house.tree import ROOT, run_python
 
 DEMO = ROOT / "examples/demo"

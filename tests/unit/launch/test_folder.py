@@ -7,7 +7,8 @@ import pytest
 from shardwise.errors import RunDirectoryError
 from shardwise.launch.folder import check_same_job, first_difference, held_to, is_finished, known_data
 from shardwise.launch.lock import locked
-from shardwise.spec.job import HOW_IT_RUNS, Job, job_from_data
+from shardwise.spec.job import HOW_IT_RUNS, Job
+from shardwise.spec.job_file import job_from_data
 from shardwise.spec.plan import Lengths
 from shardwise.spec.request import Request, request_of_job
 from shardwise.spec.run import RunDirectory, append_line, write_json

@@ -7,8 +7,10 @@ from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import forecast_memory, holdings_of
 from shardwise.plan.search import make_plan
 from shardwise.plan.work import work_of
-from shardwise.spec.job import Job, parse_job
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import parse_job
+from shardwise.spec.layout import Layout
 
 TINY = {
     "model_type": "llama",

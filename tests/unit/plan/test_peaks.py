@@ -11,7 +11,8 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.peaks import Peaks
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
 from tests.unit.plan.asking import TINY, execution, job, memory, shape
 
 HARDWARE = "1x H100-SXM"

@@ -14,7 +14,7 @@ from shardwise.plan.explain import advice
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.question import ask
 from shardwise.plan.search import make_plan
-from shardwise.spec.job import parse_job
+from shardwise.spec.job_file import parse_job
 from shardwise.spec.layout import STRATEGIES, Layout
 from shardwise.spec.plan import PARTS, Plan
 from tests.unit.plan.asking import job, plan, shape

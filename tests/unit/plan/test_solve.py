@@ -20,8 +20,9 @@ from shardwise.plan.question import ask, work_on
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Offload
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout, Offload
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Plan
 from tests.unit.plan.asking import TINY, execution, job, shape, work
 

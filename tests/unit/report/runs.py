@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise.spec.execution import Execution
 from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.job import Job, job_from_data
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
 from shardwise.spec.model import Matrix, ModelShape
 from shardwise.spec.plan import Candidate, MemoryForecast, Plan, RankMemory, TimeForecast
 from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import JobError
-from shardwise.spec.job import Job, LayoutSpec, job_from_data, parse_job, read_job
+from shardwise.spec.job import Job, LayoutSpec
+from shardwise.spec.job_file import job_from_data, parse_job, read_job
 from shardwise.spec.layout import Layout
 
 FULL = """\

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.spec.layout import AXES, STRATEGIES, Execution, Layout, accumulation_steps
+from shardwise.spec.execution import Execution, accumulation_steps
+from shardwise.spec.layout import AXES, STRATEGIES, Layout
 from shardwise.spec.stages import stage_layers
 
 degrees = st.integers(1, 5)

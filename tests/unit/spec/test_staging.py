@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shardwise.catalog.models import read_model
-from shardwise.spec.job import job_from_data
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
 from shardwise.spec.support import STAGED_FAMILIES, execution_refusals, refusal
 
 LLAMA = read_model("tinyllama-1.1b")

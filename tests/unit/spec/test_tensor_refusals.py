@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.spec.job import Job, job_from_data
-from shardwise.spec.layout import Execution, Layout
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.support import TENSOR_FAMILIES, not_trained, open_refusal
 

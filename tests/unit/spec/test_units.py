@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import JobError
-from shardwise.spec.job import job_from_data
+from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
 from shardwise.spec.units import unit_blocks
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.spec.job import Job, job_from_data
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import job_from_data
 from shardwise.spec.run import RunDirectory
 from shardwise.train.trackers import Trackers, check_trackers, open_trackers
 
