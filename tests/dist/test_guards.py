@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
+from shardwise.data.seen import checksum
 from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
 from shardwise.models.load import local_window
 from shardwise.spec.execution import Execution
@@ -138,7 +139,7 @@ def _other_rows(run: RunDirectory, chosen: Execution) -> str:
     built = composed(run, chosen)
     batches = built.batches.from_(0)
     first, second = next(batches), next(batches)
-    seen = (first if built.world.rank == 0 else second).checksum
+    seen = checksum(first if built.world.rank == 0 else second)
     world = built.world
     return _sentence(GuardError, lambda: check_peers(world, first, gather(world, seen)))
 

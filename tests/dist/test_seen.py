@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.data.batches import Batches, GlobalBatch
+from shardwise.data.batches import Batches
+from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import STRANGER, digest, join, samples_seen
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout

@@ -1,13 +1,15 @@
-"""Which samples a rank really saw: rows beside the store's, and a digest of them that adds up over ranks."""
+"""Which samples a rank really saw: rows beside the store's, and digests of them that add up over ranks."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from shardwise.data.batches import FILLER, GlobalBatch, MicroBatch
+from shardwise.data.deal import FILLER, GlobalBatch, MicroBatch
 from shardwise.data.store import IGNORED, PreparedData
 
 STRANGER = -2
@@ -16,23 +18,53 @@ STRANGER = -2
 _BITS = 52
 
 
+class Sight(NamedTuple):
+    """What a rank saw in one step, as numbers below 2**53, which a float64 holds exactly.
+
+    Attributes:
+        checksum: of its share's tokens, positions and labels.
+        seen: digest of the samples in its rows.
+        asked: digest of what it takes for the global batch.
+    """
+
+    checksum: int
+    seen: int
+    asked: int
+
+
+def look(batch: GlobalBatch, data: PreparedData) -> Sight:
+    """Rows are compared with the store's, each token of them."""
+    seen = samples_seen(batch, data)
+    return Sight(checksum=checksum(batch), seen=digest(seen), asked=digest(batch.sample_ids))
+
+
+def checksum(batch: GlobalBatch) -> int:
+    """Of the tokens, positions and labels of this rank's share, below 2**32."""
+    value = 0
+    for micro in batch.micro_batches:
+        for tensor in (micro.input_ids, micro.position_ids, micro.labels):
+            value = zlib.crc32(_array(tensor).data, value)
+    return value
+
+
 def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
     """The samples of this rank's rows, in order; fillers are left out.
 
-    A row counts as its sample where its tokens and labels are those of the store, and as `STRANGER` elsewhere; so does
-    a filler that has labels.
+    A row counts as its sample where its tokens, positions and labels are those of the store, and as `STRANGER`
+    elsewhere; so does a filler that has labels.
     """
     rows = ((micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids)))
     return [sample for sample in (_sample_of(micro, row, data) for micro, row in rows) if sample != FILLER]
 
 
 def _sample_of(micro: MicroBatch, row: int, data: PreparedData) -> int:
-    sample, tokens, labels = micro.sample_ids[row], _array(micro.input_ids[row]), _array(micro.labels[row])
+    sample, labels = micro.sample_ids[row], _array(micro.labels[row])
     length = 0
     if sample != FILLER:
-        ids, _, targets = data.sample(sample)
-        length = len(ids)
-        if not (np.array_equal(tokens[:length], ids) and np.array_equal(labels[:length], targets)):
+        stored = data.sample(sample)
+        length = len(stored[0])
+        rows = (_array(micro.input_ids[row]), _array(micro.position_ids[row]), labels)
+        if not all(np.array_equal(mine[:length], theirs) for mine, theirs in zip(rows, stored, strict=True)):
             return STRANGER
     return sample if (labels[length:] == IGNORED).all() else STRANGER
 

@@ -11,6 +11,7 @@ import torch
 
 from shardwise.catalog.models import read_model
 from shardwise.data.batches import Batches, EvalBatches
+from shardwise.data.deal import Dealer
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import RunDirectoryError
 from shardwise.parallel.host import HostCopies
@@ -78,7 +79,7 @@ def build(
     journal.enter("loading")
     model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
     data = _training_data(run, prepared)
-    batches = _batches(job, execution, data=data, world=world, padding_id=prepared["padding_id"])
+    batches = _batches(job, _dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
     steps.follow(optimizer)
@@ -143,19 +144,25 @@ def _prepared(run: RunDirectory) -> dict[str, Any]:
     return prepared
 
 
-def _batches(job: Job, execution: Execution, *, data: PreparedData, world: World, padding_id: int) -> Batches:
-    return Batches(
-        data,
-        global_batch_size=job.train.global_batch_size,
+def _dealer(data: PreparedData, execution: Execution, *, world: World, padding_id: int) -> Dealer:
+    return Dealer(
+        data=data,
         micro_batch_size=execution.micro_batch_size,
         data_rank=world.data_rank,
         data_world_size=world.layout.data_world_size,
+        padding_id=padding_id,
+        length_multiple=world.layout.sequence_multiple,
+    )
+
+
+def _batches(job: Job, dealer: Dealer) -> Batches:
+    return Batches(
+        dealer,
+        global_batch_size=job.train.global_batch_size,
         seed=job.train.seed,
         shuffle=job.data.shuffle,
         num_epochs=job.train.num_train_epochs,
         max_steps=job.train.max_steps,
-        padding_id=padding_id,
-        length_multiple=world.layout.sequence_multiple,
     )
 
 
@@ -170,14 +177,7 @@ def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World)
     data = open_prepared(prepared, "eval")
     if data is None:
         return None
-    return EvalBatches(
-        data,
-        micro_batch_size=execution.micro_batch_size,
-        data_rank=world.data_rank,
-        data_world_size=world.layout.data_world_size,
-        padding_id=prepared["padding_id"],
-        length_multiple=world.layout.sequence_multiple,
-    )
+    return EvalBatches(_dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
 
 
 def _flops_per_token(job: Job, prepared: dict[str, Any]) -> float:

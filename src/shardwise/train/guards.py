@@ -7,7 +7,7 @@ gradient that became NaN and was stepped on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from shardwise.data.batches import GlobalBatch
-from shardwise.data.seen import STRANGER, join, samples_seen
+from shardwise.data.deal import GlobalBatch
+from shardwise.data.seen import STRANGER, Sight, join, samples_seen
 from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
@@ -134,37 +134,40 @@ def _sliced_dims(parameter: torch.Tensor) -> list[int]:
     return [placement.dim for name, placement in placed if name == "tp" and isinstance(placement, Shard)]
 
 
-def check_peers(world: World, batch: GlobalBatch, checksums_by_rank: list[int]) -> None:
-    """Tensor- and pipeline-parallel peers must see the same rows: they compute parts of one forward.
+def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: Sequence[Sight]) -> None:
+    """Ranks must have seen what the layout gives them: all of the batch together, each its share, peers the same rows.
+
+    Args:
+        batch: of the step that was taken.
+        sights: by rank.
 
     Raises:
-        GuardError: two ranks of one share of the batch see different tokens.
+        GuardError: two ranks of one share saw different rows; or a sample was seen twice, or not at all.
+    """
+    check_peers(world, batch, [sight.checksum for sight in sights])
+    shares = {world.layout.data_rank(rank): sight.seen for rank, sight in enumerate(sights)}
+    if {sight.asked for sight in sights} != {join(list(shares.values()))}:
+        check_batches(world, batch, data)
+
+
+def check_peers(world: World, batch: GlobalBatch, checksums: Sequence[int]) -> None:
+    """Tensor- and pipeline-parallel peers must see the same rows: they compute parts of one forward.
+
+    Args:
+        batch: of the step that was taken; names it.
+        checksums: of the tokens, positions and labels that each rank has, by rank.
+
+    Raises:
+        GuardError: two ranks of one share of the batch see different rows.
     """
     shares: dict[int, tuple[int, int]] = {}
-    for rank, checksum in enumerate(checksums_by_rank):
+    for rank, checksum in enumerate(checksums):
         other, known = shares.setdefault(world.layout.data_rank(rank), (rank, checksum))
         if checksum != known:
             raise GuardError(
                 f"step {batch.step}: rank {other} and rank {rank} compute parts of the same forward and see different "
                 "tokens. Ranks do not see the samples they should"
             )
-
-
-def check_shares(
-    world: World, batch: GlobalBatch, data: PreparedData, *, seen_by_rank: list[int], asked_by_rank: list[int]
-) -> None:
-    """Ranks must see different samples that together are the global batch: as `check_batches`, from digests alone.
-
-    Args:
-        seen_by_rank: digests of the samples in each rank's rows.
-        asked_by_rank: of what each rank takes for the global batch.
-
-    Raises:
-        GuardError: a sample is seen twice, or not at all.
-    """
-    shares = {world.layout.data_rank(rank): seen for rank, seen in enumerate(seen_by_rank)}
-    if set(asked_by_rank) != {join(list(shares.values()))}:
-        check_batches(world, batch, data)
 
 
 def check_batches(world: World, batch: GlobalBatch, data: PreparedData) -> None:

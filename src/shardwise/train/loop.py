@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.data.seen import samples_seen
+from shardwise.data.seen import look
 from shardwise.train.build import Build
-from shardwise.train.guards import check_finite, check_peers, check_shares
+from shardwise.train.guards import check_finite, check_sights
 from shardwise.train.journal import Journal
 from shardwise.train.optim import clip_gradients, learning_rate
 from shardwise.train.replicas import check_replicas
@@ -57,9 +57,8 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             build.optimizer.zero_grad()
         journal.step = batch.step
         last = batch.step == total
-        pulse = build.metrics.pulse(batch, stop=stop.number, seen=samples_seen(batch, build.data))
-        check_peers(build.world, batch, pulse.checksums)
-        check_shares(build.world, batch, build.data, seen_by_rank=pulse.seen, asked_by_rank=pulse.asked)
+        pulse = build.metrics.pulse(stop=stop.number, sight=look(batch, build.data))
+        check_sights(build.world, batch, build.data, pulse.sights)
         eval_loss = evaluate(build) if last or _due(batch.step, train_spec.eval_steps) else None
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         # The last step is saved too: what comes after it can still fail, and must not cost the training.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardwise.data.batches import GlobalBatch
-from shardwise.data.seen import digest
+from shardwise.data.deal import GlobalBatch
+from shardwise.data.seen import Sight
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import RunDirectory, append_line
 from shardwise.train.journal import Journal
@@ -35,17 +35,13 @@ class Pulse:
         peak_memory_bytes: by rank.
         busy: share of the step in which the rank worked, by rank.
         stop: the signal some rank was asked to stop with, or 0.
-        checksums: of the tokens and labels of each rank's rows, by rank.
-        seen: digests of the samples in them, by rank.
-        asked: digests of what each rank takes for the global batch, by rank.
+        sights: what each rank saw, by rank.
     """
 
     peak_memory_bytes: list[int]
     busy: list[float]
     stop: int
-    checksums: list[int]
-    seen: list[int]
-    asked: list[int]
+    sights: list[Sight]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,26 +114,22 @@ class Metrics:
                 return float("nan")
         return min(1.0, cpu_seconds / (self._seconds * torch.get_num_threads()))
 
-    def pulse(self, batch: GlobalBatch, *, stop: int, seen: Sequence[int]) -> Pulse:
+    def pulse(self, *, stop: int, sight: Sight) -> Pulse:
         """Exchanges this rank's figures, whether it was asked to stop, and what it saw.
 
         Args:
-            batch: of the step that is done.
             stop: the signal this rank was asked to stop with, or 0.
-            seen: the samples in this rank's rows.
+            sight: of the step that is done.
         """
-        saw = (batch.checksum, digest(seen), digest(batch.sample_ids))  # below 2**53: a float64 holds them exactly
-        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop, *saw], dtype=torch.float64)
+        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop, *sight], dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self._world.size)]
         dist.all_gather(everyone, mine, group=self._world.control)
-        peaks, busy, stops, checksums, seen_by_rank, asked = torch.stack(everyone).T.tolist()
+        peaks, busy, stops, *sights = torch.stack(everyone).T.tolist()
         return Pulse(
             peak_memory_bytes=[int(peak) for peak in peaks],
             busy=busy,
             stop=int(max(stops)),
-            checksums=[int(checksum) for checksum in checksums],
-            seen=[int(value) for value in seen_by_rank],
-            asked=[int(value) for value in asked],
+            sights=[Sight(*map(int, sight)) for sight in zip(*sights, strict=True)],
         )
 
     def record(

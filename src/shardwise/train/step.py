@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from shardwise.data.batches import GlobalBatch, MicroBatch
+from shardwise.data.deal import GlobalBatch, MicroBatch
 from shardwise.parallel.mesh import World
 from shardwise.parallel.spread import Inputs, Spread
 from shardwise.train.loss import Targets

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,23 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardwise.data.batches import FILLER, Batches, EvalBatches, GlobalBatch
+from shardwise.data.batches import Batches, EvalBatches
+from shardwise.data.deal import FILLER, Dealer, GlobalBatch
 from shardwise.data.store import IGNORED, PreparedData
 from tests.unit.data.helpers import store
 
 PADDING = 7
+
+
+def dealer(data: PreparedData, *, rank: int, ranks: int, micro_batch_size: int = 2, **lengths: Any) -> Dealer:
+    return Dealer(
+        data=data,
+        micro_batch_size=micro_batch_size,
+        data_rank=rank,
+        data_world_size=ranks,
+        padding_id=PADDING,
+        **lengths,
+    )
 
 
 def batches(
@@ -22,29 +35,14 @@ def batches(
     *,
     rank: int = 0,
     ranks: int = 1,
-    global_batch_size: int = 6,
     micro_batch_size: int = 2,
-    seed: int = 3,
-    shuffle: bool = True,
-    num_epochs: float = 1.0,
-    max_steps: int | None = None,
     fixed_length: int | None = None,
     length_multiple: int = 1,
+    **order: Any,
 ) -> Batches:
-    return Batches(
-        data,
-        global_batch_size=global_batch_size,
-        micro_batch_size=micro_batch_size,
-        data_rank=rank,
-        data_world_size=ranks,
-        seed=seed,
-        shuffle=shuffle,
-        num_epochs=num_epochs,
-        max_steps=max_steps,
-        padding_id=PADDING,
-        fixed_length=fixed_length,
-        length_multiple=length_multiple,
-    )
+    lengths = {"fixed_length": fixed_length, "length_multiple": length_multiple}
+    settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **order}
+    return Batches(dealer(data, rank=rank, ranks=ranks, micro_batch_size=micro_batch_size, **lengths), **settings)
 
 
 def seen(batch: GlobalBatch) -> list[int]:
@@ -264,10 +262,7 @@ def test_mixed_sources_are_seen_as_often_as_they_weigh(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_evaluation_sees_every_sample_once_for_any_number_of_ranks(data: PreparedData, ranks: int) -> None:
-    shares = [
-        EvalBatches(data, micro_batch_size=2, data_rank=rank, data_world_size=ranks, padding_id=PADDING)
-        for rank in range(ranks)
-    ]
+    shares = [EvalBatches(dealer(data, rank=rank, ranks=ranks)) for rank in range(ranks)]
     found = [list(share) for share in shares]
     assert {len(share) for share in shares} == {len(share) for share in found} == {-(-23 // (2 * ranks))}
     assert sorted(sample for share in found for batch in share for sample in seen(batch)) == list(range(23))

@@ -1,0 +1,148 @@
+"""A global batch dealt out: this rank's share of its samples as tensors, micro-batch by micro-batch.
+
+Samples are sorted by length and dealt out in blocks, so that a micro-batch needs little padding and ranks are evenly
+loaded; each rank computes every other's shapes from the store, so shapes agree without a word between them. What is
+missing to a full last batch is filled with samples of zero weight: nothing is seen twice and nothing is left out.
+
+There is no attention mask: transformers builds a block-diagonal one from positions that restart. It does so only where
+no key-value cache is made, so packed data needs `use_cache=False`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shardwise.data.store import IGNORED, PreparedData
+from shardwise.spec.execution import padded_length
+
+FILLER = -1
+"""Sample id of a row of padding that counts nowhere."""
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """What one forward pass of one rank sees.
+
+    Attributes:
+        input_ids: int64, shape [micro_batch_size, length].
+        position_ids: same shape; they restart at 0 in each document of packed data.
+        labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not count.
+        sample_ids: the samples, -1 for a filler of zero weight.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    labels: Tensor
+    sample_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalBatch:
+    """One optimizer step.
+
+    Attributes:
+        step: 1-based.
+        epoch: how many epochs are done after this step; 1.0 at the end of the first.
+        sample_ids: the whole global batch of all ranks, in order.
+        tokens: tokens of the whole global batch, without padding.
+        trained_tokens: its labels that count: what the sum of losses is divided by.
+        micro_batches: this rank's share; as many, and of the same shapes, on every rank.
+    """
+
+    step: int
+    epoch: float
+    sample_ids: tuple[int, ...]
+    tokens: int
+    trained_tokens: int
+    micro_batches: tuple[MicroBatch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealer:
+    """Deals a global batch out to ranks and micro-batches.
+
+    Attributes:
+        data: the samples.
+        micro_batch_size: sequences per forward per data-parallel rank.
+        data_rank: whose share is made: one of `data_world_size`.
+        padding_id: token that fills rows up.
+        fixed_length: of every row; None is the longest sample of the micro-step.
+        length_multiple: what every length is rounded up to.
+    """
+
+    data: PreparedData
+    micro_batch_size: int
+    data_rank: int
+    data_world_size: int
+    padding_id: int
+    fixed_length: int | None = None
+    length_multiple: int = 1
+
+    @property
+    def samples_per_forward(self) -> int:
+        """Sequences that all ranks together take a forward of at once."""
+        return self.micro_batch_size * self.data_world_size
+
+    def deal(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
+        """This rank's share of a global batch.
+
+        Args:
+            ids: samples of the whole batch, fewer than there are seats or as many.
+            num_micro_batches: on each rank.
+        """
+        lengths = self.data.lengths[ids]
+        by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
+        seats = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
+        seats[: len(ids)] = by_length
+        seats = seats.reshape(num_micro_batches, self.data_world_size, self.micro_batch_size)
+        return GlobalBatch(
+            step=step,
+            epoch=epoch,
+            sample_ids=tuple(ids.tolist()),
+            tokens=int(lengths.sum(dtype=np.int64)),
+            trained_tokens=int(self.data.trained_counts[ids].sum(dtype=np.int64)),
+            micro_batches=tuple(self._micro_batch(everyone) for everyone in seats),
+        )
+
+    def _micro_batch(self, everyone: Ids) -> MicroBatch:
+        """This rank's part of a micro-step; `everyone` has shape [data_world_size, micro_batch_size]."""
+        length = self._length(everyone[everyone != FILLER])
+        mine = everyone[self.data_rank]
+        shape = (len(mine), length)
+        input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
+        position_ids = np.tile(np.arange(length), (len(mine), 1))
+        for row, sample in enumerate(mine.tolist()):
+            if sample == FILLER:
+                continue
+            ids, positions, targets = self.data.sample(sample)
+            stop = len(ids)
+            input_ids[row, :stop], position_ids[row, :stop], labels[row, :stop] = ids, positions, targets
+            if self.data.packed:  # padding is one more document; unpacked rows stay causal, which needs no mask
+                position_ids[row, stop:] = np.arange(length - stop)
+        return MicroBatch(
+            input_ids=torch.from_numpy(input_ids),
+            position_ids=torch.from_numpy(position_ids),
+            labels=torch.from_numpy(labels),
+            sample_ids=tuple(mine.tolist()),
+        )
+
+    def _length(self, samples: Ids) -> int:
+        """The longest sample of the micro-step on any rank, rounded up; fillers alone need little.
+
+        Padding comes last and counts nowhere: rounding up for the ranks that share a sequence changes no figure.
+        """
+        if self.fixed_length is not None:
+            return _up(self.fixed_length, self.length_multiple)
+        longest = int(self.data.lengths[samples].max(initial=1))
+        return _up(padded_length(longest, max_length=self.data.max_length), self.length_multiple)
+
+
+def _up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
