@@ -177,6 +177,13 @@ def _size(tensors: Iterable[torch.Tensor]) -> int:
         (Layout(dp_shard=2), "optimizer"),
         (Layout(dp_shard=2), "parameters"),
         (ZERO1, "optimizer"),
+        (Layout(tp=2), "optimizer"),
+        (Layout(tp=2), "parameters"),
+        (Layout(dp_replicate=2, dp_shard=2), "optimizer"),
+        (Layout(dp_replicate=2, dp_shard=2), "parameters"),
+        (Layout(dp_shard=2, tp=2), "parameters"),
+        (Layout(dp_replicate=2, dp_shard=2, tp=2), "parameters"),
+        (Layout(dp_shard=2, pp=2), "parameters"),
     ],
 )
 @pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed")])
