@@ -12,7 +12,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from shardwise.models.load import local_window
-from shardwise.parallel import zero
 from shardwise.parallel.mesh import World, join_world
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.zero import Windows, exchange_rows
@@ -48,7 +47,6 @@ def _of(truths: list[torch.Tensor], world: World) -> list[torch.Tensor]:
 
 def _exchanged(layout: Layout, bucket_bytes: int) -> list[bool]:
     """Every rank keeps its own rows and forgets the others'; after the exchange all must be there again."""
-    zero.BUCKET_BYTES = bucket_bytes
     world = join_world(layout)
     truths = _of(_tensors(), world)
     named = [(str(i), nn.Parameter(torch.zeros_like(truth))) for i, truth in enumerate(truths)]
@@ -62,7 +60,7 @@ def _exchanged(layout: Layout, bucket_bytes: int) -> list[bool]:
             rows = everything[tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))]
             window.to_local().copy_(rows)
             assert int(local_part(whole).count_nonzero()) == rows.numel(), "a window is a view of the whole weight"
-    exchange_rows([local_part(whole) for _, whole in named], axis=world.mesh["dp_shard"])
+    exchange_rows([local_part(whole) for _, whole in named], axis=world.mesh["dp_shard"], most_bytes=bucket_bytes)
     return [torch.equal(local_part(whole), local_part(truth)) for (_, whole), truth in zip(named, truths, strict=True)]
 
 

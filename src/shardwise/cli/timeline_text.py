@@ -5,19 +5,19 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from shardwise.spec.timeline import Lane, Span, Stream, Timeline
+from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
 from shardwise.units import format_seconds
 
-#: kind -> (letter, colour, word)
-LETTERS = {
-    "forward": ("F", "blue", "forward"),
-    "loss": ("L", "cyan", "head and loss"),
-    "backward": ("B", "magenta", "backward"),
-    "optimizer": ("O", "yellow", "optimizer"),
-    "exchange": ("x", "red", "exchanges slices"),
-    "gather": ("g", "green", "gathers weights"),
-    "reduce": ("r", "red", "reduces gradients"),
-    "send": ("s", "cyan", "sends"),
+#: How each kind of work is drawn: (letter, colour).
+LETTERS: dict[Kind, tuple[str, str]] = {
+    "forward": ("F", "blue"),
+    "loss": ("L", "cyan"),
+    "backward": ("B", "magenta"),
+    "optimizer": ("O", "yellow"),
+    "exchange": ("x", "red"),
+    "gather": ("g", "green"),
+    "reduce": ("r", "red"),
+    "send": ("s", "cyan"),
 }
 WAITS = "."
 MOST_LANES = 16
@@ -77,9 +77,9 @@ def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text
     return _letters(kinds_by_column(timeline.of(lane, stream), seconds=timeline.seconds, columns=columns))
 
 
-def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[str | None]:
+def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
     """The kind that fills most of each column; None where nothing fills a third of it."""
-    filled: list[dict[str, float]] = [{} for _ in range(columns)]
+    filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:
         first, last = (min(columns - 1, int(at / seconds * columns)) for at in (span.start, span.end))
         for column in range(first, last + 1):
@@ -90,10 +90,10 @@ def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) ->
     return [max(one, key=lambda k: one[k]) if sum(one.values()) > least else None for one in filled]
 
 
-def _letters(kinds: list[str | None]) -> Text:
+def _letters(kinds: list[Kind | None]) -> Text:
     text = Text()
     for kind in kinds:
-        letter, colour = LETTERS[kind][:2] if kind else (WAITS, "bright_black")
+        letter, colour = LETTERS[kind] if kind else (WAITS, "bright_black")
         text.append(letter, style=colour)
     return text
 
@@ -101,7 +101,7 @@ def _letters(kinds: list[str | None]) -> Text:
 def legend(timeline: Timeline) -> str:
     """The letters that occur."""
     kinds = {span.kind for span in timeline.spans}
-    words = [f"{letter} {word}" for kind, (letter, _, word) in LETTERS.items() if kind in kinds]
+    words = [f"{LETTERS[kind][0]} {word}" for kind, word in KIND_WORDS.items() if kind in kinds]
     # In a pipeline, what a stage gathers or exchanges inside a pass is part of that pass.
     share = "is at work" if len(timeline.lanes) > 1 else "computes"
     return "  ".join([*words, f"{WAITS} waits", f"%: share of the time in which it {share}"])

@@ -6,18 +6,16 @@ ends are added, and replicas are added. Every one is a sum: the loss was divided
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from shardwise.parallel.buckets import sum_over
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.slices import settle_gradients
-
-#: Gradients are sent together up to so many bytes: fewer messages, and no second copy of everything.
-BUCKET_BYTES = 25 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,31 +38,14 @@ class Finish:
         """Makes every gradient that of the whole global batch."""
         settle_gradients(self.trained)
         if self.ends is not None and self.tied:
-            add_over(self.ends, self.tied)
+            _add_over(self.ends, self.tied)
         if self.replicas is not None:
-            add_over(self.replicas, self.trained)
+            _add_over(self.replicas, self.trained)
 
 
-def add_over(group: dist.ProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
+def _add_over(group: dist.ProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
     """Adds gradients over a group, in place; a parameter without one counts as zero."""
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    for bucket in _buckets([local_part(p.grad) for p in parameters if p.grad is not None]):
-        flat = torch.cat([gradient.flatten() for gradient in bucket])
-        dist.all_reduce(flat, group=group)
-        for gradient, summed in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
-            gradient.copy_(summed.view_as(gradient))
-
-
-def _buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Neighbours of one type, as many as fit."""
-    held: list[torch.Tensor] = []
-    for gradient in gradients:
-        full = sum(g.nbytes for g in held) + gradient.nbytes > BUCKET_BYTES
-        if held and (full or gradient.dtype != held[0].dtype):
-            yield held
-            held = []
-        held.append(gradient)
-    if held:
-        yield held
+    sum_over(group, [local_part(p.grad) for p in parameters if p.grad is not None])

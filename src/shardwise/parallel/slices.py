@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, distribute_tensor
+
+from shardwise.parallel.buckets import sum_over
 
 
 class Slicer:
@@ -90,18 +91,16 @@ def _local(parameter: DTensor) -> torch.Tensor:
 def settle_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sums the gradients of whole parameters over the ranks that hold them; those of slices are complete.
 
-    To be called once, after the last backward of a step: sums of sums are sums. One collective per type.
+    To be called once, after the last backward of a step: sums of sums are sums.
     """
-    waiting: dict[tuple[DeviceMesh, torch.dtype], list[nn.Parameter]] = defaultdict(list)
+    waiting: dict[DeviceMesh, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         gradient = parameter.grad
         if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
-            waiting[gradient.device_mesh, gradient.dtype].append(parameter)
-    for (mesh, _), summed in waiting.items():
-        summands = [cast(DTensor, parameter.grad).to_local() for parameter in summed]
-        total = torch.cat([summand.flatten() for summand in summands])
-        dist.all_reduce(total, group=mesh.get_group())
-        sums = total.split([summand.numel() for summand in summands])
-        for parameter, summand, its_sum in zip(summed, summands, sums, strict=True):
-            local = its_sum.view_as(summand).clone()
-            parameter.grad = DTensor.from_local(local, mesh, [Replicate()], run_check=False)
+            waiting[gradient.device_mesh].append(parameter)
+    for mesh, summed in waiting.items():
+        # Copies: what autograd left may be another gradient's memory too.
+        summands = [cast(DTensor, parameter.grad).to_local().clone() for parameter in summed]
+        sum_over(mesh.get_group(), summands)
+        for parameter, its_sum in zip(summed, summands, strict=True):
+            parameter.grad = DTensor.from_local(its_sum, mesh, [Replicate()], run_check=False)

@@ -24,10 +24,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.stepped import Named
+from shardwise.spec.execution import FLAT_BYTES
 from shardwise.spec.layout import rows_of_shard
-
-#: Bytes that one exchange brings together: enough to fill a link, little beside what training holds anyway.
-BUCKET_BYTES = 64 * 1024 * 1024
 
 #: torch 2.13 has a new name for it, and warns of the one that earlier versions know.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -95,10 +93,15 @@ class _Span:
 
 
 @torch.no_grad()
-def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
-    """Every rank's rows of every tensor become every other rank's too; the tensors are plain and contiguous."""
+def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh, most_bytes: int = FLAT_BYTES) -> None:
+    """Every rank's rows of every tensor become every other rank's too; the tensors are plain and contiguous.
+
+    Args:
+        axis: whose ranks have rows each.
+        most_bytes: that one message brings together.
+    """
     degree, group, here = axis.size(), axis.get_group(), axis.get_local_rank()
-    for bucket in _buckets(wholes, degree=degree):
+    for bucket in _buckets(wholes, degree=degree, most_bytes=most_bytes):
         length = sum(span.length for span in bucket)
         mine = bucket[0].whole.new_empty(length)
         everyone = mine.new_empty(degree * length)
@@ -119,10 +122,10 @@ def _copy(bucket: list[_Span], flat: torch.Tensor, *, rank: int, out: bool) -> N
         at += span.length
 
 
-def _buckets(wholes: Sequence[torch.Tensor], *, degree: int) -> Iterator[list[_Span]]:
+def _buckets(wholes: Sequence[torch.Tensor], *, degree: int, most_bytes: int) -> Iterator[list[_Span]]:
     """Spans of one type, as many as fill a bucket; a large weight is cut into several."""
     for dtype in dict.fromkeys(whole.dtype for whole in wholes):
-        room = most = max(1, BUCKET_BYTES // (degree * dtype.itemsize))
+        room = most = max(1, most_bytes // (degree * dtype.itemsize))
         bucket: list[_Span] = []
         for whole in wholes:
             if whole.dtype != dtype:

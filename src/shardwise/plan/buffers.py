@@ -7,10 +7,7 @@ from shardwise.plan.parts import Part
 from shardwise.plan.scene import Scene
 from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.work import Work
-from shardwise.units import MIB
-
-#: Replicated gradients that neither DDP nor FSDP sums are copied into one flat buffer of so many bytes at a time.
-_FLAT_BYTES = 25 * MIB
+from shardwise.spec.execution import FLAT_BYTES
 
 
 def weight_casts(scene: Scene, *, blocks: float, head: bool = True) -> float:
@@ -102,7 +99,7 @@ def flat_gradients(work: Work, part: Part, *, gradients: float) -> float:
     layout = work.execution.layout
     if work.sharded or work.replicated or layout.data_world_size * layout.tp == 1:
         return 0
-    return min(gradients, max(_FLAT_BYTES, part.largest_trained * work.types.trainable))
+    return min(gradients, max(FLAT_BYTES, part.largest_trained * work.types.trainable))
 
 
 def step_temporaries(work: Work, part: Part, *, held: float) -> float:

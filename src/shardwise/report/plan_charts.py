@@ -19,17 +19,6 @@ FARTHEST = 1.6
 #: Spans of one kind closer than this many units are drawn as one: nobody sees the gap.
 _GAP = 0.6
 
-KINDS = {
-    "forward": "forward",
-    "loss": "head and loss",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "exchange": "exchanging slices",
-    "gather": "gathering weights",
-    "reduce": "reducing gradients",
-    "send": "sending to the next stage",
-}
-
 
 def worst_rank(candidate: Candidate) -> RankMemory:
     """The rank that needs most."""

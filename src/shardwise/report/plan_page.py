@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from shardwise.report.markup import Markup, element
 from shardwise.report.page import legend_of, page
 from shardwise.report.plan_answers import answers
-from shardwise.report.plan_charts import KINDS, MOST_LANES, memory_bars, timeline_chart, worst_rank
+from shardwise.report.plan_charts import MOST_LANES, memory_bars, timeline_chart, worst_rank
 from shardwise.spec.plan import PARTS, Candidate, Cost, Plan
-from shardwise.spec.timeline import Timeline
+from shardwise.spec.timeline import KIND_WORDS, Timeline
 from shardwise.units import format_bytes, format_count, format_seconds
 
 WIDTH = 940
@@ -173,7 +173,7 @@ def _timeline(timeline: Timeline | None) -> Markup:
     if timeline is None:
         return Markup("")
     kinds = {span.kind for span in timeline.spans}
-    legend = legend_of([(f"part span {kind}", words) for kind, words in KINDS.items() if kind in kinds])
+    legend = legend_of([(f"part span {kind}", words) for kind, words in KIND_WORDS.items() if kind in kinds])
     drawn = timeline_chart(timeline, ident="timeline", width=WIDTH)
     note = element("p", _drawn_sentence(timeline), class_="note")
     return _panel(f"One step of {timeline.strategy}", legend, drawn, note)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from shardwise.spec.layout import Layout
+from shardwise.units import MIB
 
 Precision = Literal["mixed", "bf16", "fp16", "fp32"]
 Recompute = Literal["none", "selective", "full"]
@@ -16,6 +17,10 @@ Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "
 
 #: Sequences are padded to a multiple of this, which tensor cores want.
 PAD_MULTIPLE = 8
+
+#: Tensors that are summed or exchanged together are copied into one flat buffer of so many bytes at a time: enough to
+#: fill a link, little beside what training holds anyway.
+FLAT_BYTES = 25 * MIB
 
 #: With the chunked loss, trained positions go through the head this many at a time.
 CHUNK_TOKENS = 1024

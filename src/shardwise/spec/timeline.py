@@ -11,6 +11,18 @@ Stream = Literal["compute", "links"]
 #: What runs on the GPU's own units; all else travels.
 COMPUTING: frozenset[Kind] = frozenset({"forward", "loss", "backward", "optimizer"})
 
+#: What each kind of work is called wherever it is drawn, in the order in which a legend names them.
+KIND_WORDS: dict[Kind, str] = {
+    "forward": "forward",
+    "loss": "head and loss",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "exchange": "exchanging slices",
+    "gather": "gathering weights",
+    "reduce": "reducing gradients",
+    "send": "sending to another stage",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
