@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from shardwise.catalog.prices import price_of
 from shardwise.catalog.processors import cpu_cluster
 from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node
@@ -56,14 +57,6 @@ class KnownGpu:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriceList:
-    """When and where the rental prices were read."""
-
-    date: str
-    source: str
-
-
 @cache
 def _data() -> dict[str, Any]:
     return tomllib.loads((resources.files("shardwise.catalog") / "gpus.toml").read_text(encoding="utf-8"))
@@ -75,11 +68,6 @@ def known_gpus() -> dict[str, KnownGpu]:
     return {name: _entry(name, row) for name, row in _data()["gpus"].items()}
 
 
-def price_list() -> PriceList:
-    """The date and sources of `Gpu.usd_per_hour`."""
-    return PriceList(**_data()["prices"])
-
-
 def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     plain = name.replace("-", " ")
     brand = "NVIDIA GeForce" if re.match(r"RTX [345]0", plain) else "NVIDIA"
@@ -87,14 +75,13 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     peaks = {
         kind: row[f"{kind}_tflops"] * 1e12 for kind in ("float32", "bfloat16", "float16") if f"{kind}_tflops" in row
     }
-    price: list[float] | None = row.get("usd_per_hour")
     gpu = Gpu(
         name=name,
         memory_bytes=row["memory_mib"] * MIB,
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
         context_bytes=CONTEXT_BYTES,
-        usd_per_hour=(price[0], price[1]) if price else None,
+        usd_per_hour=price_of(name),
     )
     return KnownGpu(
         gpu=gpu,

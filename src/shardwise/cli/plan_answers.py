@@ -31,8 +31,7 @@ def print_answers(plan: Plan, console: Console) -> None:
 def _print_offers(offers: Offers, console: Console) -> None:
     if offers.laid_out:
         console.print(_table(offers))
-        source = f"prices of {offers.price_date}, from the lowest to the highest: {offers.price_source}"
-        console.print(source, style="dim")
+        console.print(offers.prices, style="dim")
     notes = offers.notes()
     for note in notes[:MAX_NOTES]:
         console.print(textwrap.fill(note, width=console.width, initial_indent="  ", subsequent_indent="  "))

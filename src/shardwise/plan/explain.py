@@ -10,6 +10,7 @@ from shardwise.plan.choices import RECOMPUTE_ORDER
 from shardwise.plan.explorer import Explorer, Forecast
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.ranking import BETTER, ratio, tie_of
+from shardwise.plan.rent import rent_of
 from shardwise.plan.types import TYPES
 from shardwise.plan.virtues import virtues_of
 from shardwise.plan.work import Work
@@ -100,6 +101,7 @@ def why(
         _precision(work),
         _length(work),
         _rates(work),
+        rent_of(work.cluster.gpu, goal=goal),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 

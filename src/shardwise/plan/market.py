@@ -32,6 +32,7 @@ Found = tuple[Cluster, Candidate]
 def figure(goal: Goal, cluster: Cluster, *, step_seconds: float) -> tuple[float, ...]:
     """What is least in the best hardware for a goal; without a price, nothing is cheaper.
 
+    Cheap is what is so at the lowest price that was found: of many GPUs no other is known.
     Of equally many GPUs the smaller are fewer: whoever asks for few has no use for the largest.
     """
     count, price = float(cluster.num_gpus), cluster.gpu.usd_per_hour
@@ -39,7 +40,7 @@ def figure(goal: Goal, cluster: Cluster, *, step_seconds: float) -> tuple[float,
         case "fastest":
             return step_seconds, count
         case "cheapest":
-            usd = inf if price is None else step_seconds / 3600 * count * sum(price) / 2
+            usd = inf if price is None else step_seconds / 3600 * count * price[0]
             return usd, count, step_seconds
         case "fewest-gpus":
             return count, count * cluster.gpu.memory_bytes, step_seconds

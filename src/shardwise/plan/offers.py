@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from shardwise.catalog.gpus import price_list
+from shardwise.catalog.prices import cited
 from shardwise.errors import UnsupportedError
 from shardwise.plan.market import Found, Market, figure
 from shardwise.plan.question import ask, on_hardware
@@ -47,11 +47,11 @@ def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[C
     found = market.best(job.goal, kinds=_LAID_OUT)
     if not found:
         largest = max((kind[-1] for kind in market.kinds), key=lambda size: size.num_gpus * size.gpu.memory_bytes)
-        return _as_asked(answer(market.on(largest)), job, list(_not_fitting(market)))
+        return _as_asked(answer(market.on(largest)), job, list(_not_fitting(market)), among=kinds)
     others = [size.name for goal in GOALS if goal != job.goal for size, _ in market.best(goal, kinds=1)]
     compared = market.laid_out(job.goal, also=others)
     options = [*_compared(compared), *_passed_over(market, compared, job.goal), *_not_fitting(market)]
-    return _as_asked(answer(market.on(found[0][0])), job, options)
+    return _as_asked(answer(market.on(found[0][0])), job, options, among=kinds)
 
 
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) -> Plan:
@@ -74,7 +74,7 @@ def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) ->
     lacking = [_unfit(cluster, made.rejected[0].reason) for cluster, made in plans if made.best is None]
     ranked = sorted(plans, key=lambda one: _figure_of(job.goal, *one))
     found = sorted(fitting, key=lambda one: figure(job.goal, one[0], step_seconds=one[1].time.step_seconds))
-    return _as_asked(ranked[0][1], job, [*_compared(found), *lacking, *refused])
+    return _as_asked(ranked[0][1], job, [*_compared(found), *lacking, *refused], among=[clusters])
 
 
 def _figure_of(goal: Goal, cluster: Cluster, made: Plan) -> tuple[float, ...]:
@@ -85,9 +85,14 @@ def _figure_of(goal: Goal, cluster: Cluster, made: Plan) -> tuple[float, ...]:
     return figure(goal, part, step_seconds=made.best.time.step_seconds)
 
 
-def _as_asked(made: Plan, job: Job, options: Sequence[Offer]) -> Plan:
-    prices = price_list()
-    offers = Offers(goal=job.goal, price_date=prices.date, price_source=prices.source, options=tuple(options))
+def _as_asked(made: Plan, job: Job, options: Sequence[Offer], *, among: Sequence[Sequence[Cluster]]) -> Plan:
+    prices = cited(cluster.gpu.name for kind in among for cluster in kind)
+    offers = Offers(
+        goal=job.goal,
+        price_date=prices.date if prices else None,
+        price_source=prices.source if prices else None,
+        options=tuple(options),
+    )
     asked = job.to_json()
     return replace(made, job={**asked, "hardware": made.job["hardware"]}, offers=offers)
 
@@ -152,7 +157,7 @@ def _passed_over(market: Market, found: Sequence[Found], goal: Goal) -> Iterator
 def _why_passed_over(goal: Goal, size: Cluster, *, seconds: float, times: float) -> str:
     if goal == "cheapest":
         if size.gpu.usd_per_hour is None:
-            return "without a price in the catalogue"
+            return "no price known"
         return f"at least {times:.2f} times the cost"
     if goal == "fastest":
         return f"at least {format_seconds(seconds)} a step, {times:.2f} times as long"

@@ -27,7 +27,7 @@ def _offers(offers: Offers) -> Markup:
     names = zip(COLUMNS, looks, strict=True)
     head = element("thead", element("tr", *(element("th", name, scope="col", class_=look) for name, look in names)))
     body = element("tbody", *(_row(offer) for offer in offers.laid_out))
-    prices = f"Prices of {offers.price_date}, from the lowest to the highest: {offers.price_source}."
+    prices = f"{offers.prices[:1].upper()}{offers.prices[1:]}."
     notes = element("ul", *(element("li", note) for note in offers.notes()), class_="reasons")
     return element(
         "section",

@@ -96,12 +96,12 @@ class Offers:
 
     Attributes:
         goal: the job's.
-        price_date, price_source: when and where the prices were read.
+        price_date, price_source: when and where the prices were read; None where nothing that was compared has one.
     """
 
     goal: Goal
-    price_date: str
-    price_source: str
+    price_date: str | None
+    price_source: str | None
     options: tuple[Offer, ...]
 
     @property
@@ -116,16 +116,28 @@ class Offers:
         if not best:
             return "the job fits on nothing that was compared"
         goals = sorted(best, key=lambda goal: goal != self.goal)
-        return "; ".join(f"{_CALLED[goal]}: {best[goal].hardware} ({_facts(best[goal])})" for goal in goals)
+        answers = [f"{_CALLED[goal]}: {best[goal].hardware} ({_facts(best[goal])})" for goal in goals]
+        if self.goal not in best:  # only the cheapest may be wanting
+            answers.insert(0, f"{_CALLED[self.goal]}: not known, for nothing that fits has a price")
+        return "; ".join(answers)
+
+    @property
+    def prices(self) -> str:
+        """When and where the prices were read, as the beginning of a sentence."""
+        if self.price_date is None:
+            return "no price is known for what was compared"
+        return f"prices of {self.price_date}, from the lowest to the highest: {self.price_source}"
 
     def notes(self) -> list[str]:
-        """What else fits, and what does not: those with one reason together."""
+        """What has no price, what else fits, and what does not: those with one reason together."""
         by_reason: dict[tuple[bool, str], list[str]] = {}
         for option in self.options:
             if option.step_seconds is None:
                 by_reason.setdefault((option.fits, option.reason or ""), []).append(option.hardware)
         alone = [f"{names[0]} ({why})" for (fits, why), names in by_reason.items() if fits and len(names) == 1]
+        unpriced = [option.hardware for option in self.laid_out if option.usd_per_hour is None]
         return [
+            *([f"no price is known for {_listed(unpriced)}"] if unpriced else []),
             *([f"also fit: {', '.join(alone)}"] if alone else []),
             *(f"also fit, {why}: {_listed(names)}" for (fits, why), names in by_reason.items() if fits and names[1:]),
             *(f"{_listed(names)}: {reason}" for (fits, reason), names in by_reason.items() if not fits),
@@ -135,7 +147,7 @@ class Offers:
         """The keys of plan.json that open hardware adds."""
         return {
             "hardware_options": [option.to_json() for option in self.options],
-            "prices": {"date": self.price_date, "source": self.price_source},
+            "prices": None if self.price_date is None else {"date": self.price_date, "source": self.price_source},
         }
 
     @classmethod
@@ -143,9 +155,10 @@ class Offers:
         """Of a whole plan.json; None where its hardware was given."""
         if "hardware_options" not in data:
             return None
+        prices: dict[str, str] = data["prices"] or {}
         return cls(
             goal=data["job"]["goal"],
-            price_date=data["prices"]["date"],
-            price_source=data["prices"]["source"],
+            price_date=prices.get("date"),
+            price_source=prices.get("source"),
             options=tuple(Offer.from_json(option) for option in data["hardware_options"]),
         )

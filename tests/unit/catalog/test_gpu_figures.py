@@ -111,9 +111,43 @@ def test_links_are_one_direction_of_what_vendors_print():
     assert find_gpu("RTX-4090").link.bytes_per_second == 31.5e9
 
 
-def test_every_link_and_network_has_a_source():
+def unsourced(table, path=""):
+    """Places of numbers that stand in no table with a source."""
+    if table.get("source"):
+        return
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from unsourced(value, f"{path}.{key}")
+        elif isinstance(value, int | float | list):
+            yield f"{path}.{key}"
+
+
+@pytest.mark.parametrize("name", ["gpus.toml", "prices.toml"])
+def test_every_number_of_the_catalogue_has_a_source(name):
+    data = tomllib.loads((resources.files("shardwise.catalog") / name).read_text(encoding="utf-8"))
+    assert list(unsourced(data)) == []
+
+
+def test_a_number_without_a_source_is_found():
+    data = {"gpus": {"A": {"memory_mib": 1, "source": "NVIDIA A data sheet"}, "B": {"memory_mib": 2, "source": ""}}}
+    assert list(unsourced(data)) == [".gpus.B.memory_mib"]
+    assert list(unsourced({"list": {"usd_per_hour": {"A": [1.0, 2.0]}}})) == [".list.usd_per_hour.A"]
+
+
+def test_every_link_and_network_carries_something():
     for table in ("links", "networks"):
-        assert all(row["source"] and row["gigabytes_per_second"] > 0 for row in DATA[table].values())
+        assert all(row["gigabytes_per_second"] > 0 and row["latency_us"] > 0 for row in DATA[table].values())
+
+
+def test_what_stands_under_a_gpu_is_known():
+    figures = {"memory_mib", "float32_tflops", "bfloat16_tflops", "float16_tflops", "gigabytes_per_second", "node"}
+    words = {"driver", "aliases", "link", "network", "source", "url", "memory_is_nominal"}
+    assert {key for row in DATA["gpus"].values() for key in row} <= figures | words
+
+
+def test_links_of_amd_are_shared_by_the_two_dies_of_a_card():
+    assert find_gpu("MI250X").link.bytes_per_second == 8 * 100e9 / 2 / 2
+    assert find_gpu("MI250").link.bytes_per_second == 6 * 100e9 / 2 / 2
 
 
 @pytest.mark.parametrize("name", ["RTX-3090", "RTX-4090", "RTX-5090", "L40S", "A10G", "RTX-6000-Ada", "H100-PCIe"])

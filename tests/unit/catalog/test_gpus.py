@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.catalog.gpus import find_gpu, known_gpus, parse_hardware, price_list
+from shardwise.catalog.gpus import find_gpu, known_gpus, parse_hardware
 from shardwise.errors import HardwareError
 from shardwise.units import GIB
 
@@ -108,10 +108,8 @@ def test_every_entry_is_plausible_and_has_a_source(known):
     assert gpu.usd_per_hour is None or 0 < gpu.usd_per_hour[0] <= gpu.usd_per_hour[1]
 
 
-def test_the_catalogue_is_broad_and_its_prices_are_dated():
+def test_the_catalogue_is_broad():
     assert len(known_gpus()) >= 60
-    assert re.fullmatch(r"\d{4}-\d{2}", price_list().date)
-    assert price_list().source
 
 
 PROMISED = [
@@ -124,25 +122,6 @@ PROMISED = [
 @pytest.mark.parametrize("name", PROMISED)
 def test_the_promised_gpus_are_there_under_their_own_names(name):
     assert find_gpu(name).gpu.name == name
-
-
-def test_what_is_rented_by_the_hour_at_clouds_has_a_price():
-    """Consumer cards below the largest, and what no public price page lists, have none: a plan says so, and no sum."""
-    for name in (
-        "RTX-3090",
-        "RTX-4090",
-        "RTX-5090",
-        "A10",
-        "A40",
-        "L4",
-        "L40S",
-        "A100-80GB",
-        "H100-SXM",
-        "H200",
-        "B200",
-    ):
-        low, high = find_gpu(name).gpu.usd_per_hour
-        assert 0 < low <= high < 20
 
 
 def test_an_a10_has_24_gb_and_not_28():

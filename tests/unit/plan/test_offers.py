@@ -23,7 +23,7 @@ from tests.unit.plan.asking import job
 
 SMALL = "qwen2.5-0.5b"
 #: Fast and slow, priced and not, on links of every kind, with usual nodes of 8, 4 and 1.
-NAMES = ("T4", "RTX-4090", "RTX-4070", "H100-SXM", "MI325X", "GH200")
+NAMES = ("T4", "RTX-4090", "RTX-4060-Ti-16GB", "H100-SXM", "MI325X", "GH200")
 
 
 def kinds(most: int = 8) -> list[list[Cluster]]:
@@ -110,13 +110,33 @@ def test_every_goal_has_its_best_and_every_gpu_its_line():
 
 
 def test_without_a_price_a_gpu_is_never_the_cheapest_and_never_left_out():
-    made = offered(sizes=[*kinds(), typical_sizes(parse_hardware("RTX-3080"), most=8)], method="lora", goal="cheapest")
+    names = ("RTX-4060-Ti-16GB", "H20", "MI250")
+    sizes = [*kinds(), *(typical_sizes(parse_hardware(name), most=8) for name in names[1:])]
+    made = offered(sizes=sizes, method="lora", goal="cheapest")
     assert made.offers is not None
-    names = ("MI325X", "RTX-4070", "RTX-3080")
     unpriced = [option for option in made.offers.options if option.hardware.endswith(names)]
     assert len(unpriced) >= len(names)
     assert not any("cheapest" in option.best_for for option in unpriced)
-    assert any(option.reason == "without a price in the catalogue" for option in unpriced)
+    assert any(option.reason == "no price known" for option in unpriced)
+
+
+def test_where_nothing_has_a_price_the_cheapest_is_said_to_be_unknown():
+    clusters = alternatives("1x H20, 1x MI250")
+    made = best_of_list(job(method="lora", goal="cheapest"), model=find_model(SMALL, offline=True), clusters=clusters)
+    assert made.offers is not None
+    assert made.offers.sentence.startswith("cheapest: not known, for nothing that fits has a price; ")
+    assert made.offers.prices == "no price is known for what was compared"
+    assert made.to_json()["prices"] is None
+    assert Plan.from_json(made.to_json()) == made
+
+
+def test_what_was_laid_out_without_a_price_is_named():
+    clusters = alternatives("1x H20, 1x L4")
+    made = best_of_list(job(method="lora", goal="cheapest"), model=find_model(SMALL, offline=True), clusters=clusters)
+    assert made.offers is not None
+    assert made.offers.sentence.startswith("cheapest: 1x L4 (")
+    assert "no price is known for 1x H20" in made.offers.notes()
+    assert made.offers.price_date == "2026-07-02 to 2026-08-22"
 
 
 def test_several_nodes_are_offered_only_where_a_usual_size_is_too_small():
