@@ -19,7 +19,7 @@ NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
 
 #: Cells of one test above which most of them are left to `make test-all`.
-LARGE_TABLE = 12
+LARGE_TABLE = 10
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

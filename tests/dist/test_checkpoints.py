@@ -84,13 +84,13 @@ def interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
 def test_a_stopped_run_goes_on_bit_for_bit(
     name: str, method: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job, chosen = make_job("tied", **METHODS[method]), LAYOUTS[name]
+    job, chosen = make_job("tied", train={"max_steps": 10}, **METHODS[method]), LAYOUTS[name]
     size = chosen.layout.world_size
     uninterrupted = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
     run = prepare_cell(job, tmp_path / "stopped")
-    interrupt(run, chosen, after=7)
+    interrupt(run, chosen, after=4)
     for whole, (start, resumed) in zip(uninterrupted, run_world(size, resume, run, chosen), strict=True):
-        assert start == 7
+        assert start == 4
         assert [loss.hex() for loss in resumed.series("loss")] == [loss.hex() for loss in whole.series("loss")]
         assert resumed.series("learning_rate") == whole.series("learning_rate")
         for key, weight in whole.weights.items():
@@ -120,12 +120,12 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 def test_a_checkpoint_loads_under_another_layout(
     before: str, after: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job = make_job("tied")
+    job = make_job("tied", train={"max_steps": 12})
     whole = run_world(1, train_rank, prepare_cell(job, tmp_path / "whole"), LAYOUTS["single"])[0]
     run = prepare_cell(job, tmp_path / "moved")
-    interrupt(run, LAYOUTS[before], after=9)
+    interrupt(run, LAYOUTS[before], after=5)
     start, resumed = run_world(LAYOUTS[after].layout.world_size, resume, run, LAYOUTS[after])[0]
-    assert start == 9
+    assert start == 5
     assert relative(whole.series("loss"), resumed.series("loss")) <= 1e-5
 
 

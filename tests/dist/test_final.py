@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +31,19 @@ from tests.dist.worlds import run_world
 PROBE = torch.arange(3, 18).unsqueeze(0)
 
 
-def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> tuple[Trained, torch.Tensor]:
+def _check_here(arguments: list[str]) -> tuple[int, str]:
+    """The check without the seconds that an interpreter of its own takes to import everything."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        return check(arguments), said.getvalue().strip()
+
+
+def _train_and_save(
+    run: RunDirectory, chosen: Execution, shard_bytes: int, clean: bool
+) -> tuple[Trained, torch.Tensor]:
     export.SHARD_BYTES = shard_bytes
+    if not clean:
+        save.in_clean_process = _check_here
     built = composed(run, chosen)
     journal = Journal(run=run, rank=built.world.rank)
     train(built, start=0, journal=journal, stop=StopFlag())
@@ -39,9 +52,12 @@ def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> t
     return outcome(run, built), live_logits(model, PROBE)
 
 
-def _finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9) -> tuple[Path, Trained, torch.Tensor]:
+def _finish(
+    job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9, clean: bool = False
+) -> tuple[Path, Trained, torch.Tensor]:
+    """Trains and saves; `clean` lets the check have its own process, as it has outside of tests."""
     run = prepare_cell(job, root)
-    trained, logits = run_world(chosen.layout.world_size, _train_and_save, run, chosen, shard_bytes)[0]
+    trained, logits = run_world(chosen.layout.world_size, _train_and_save, run, chosen, shard_bytes, clean)[0]
     return run.final, trained, logits
 
 
@@ -62,7 +78,8 @@ def test_a_full_model_loads_with_from_pretrained(
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    final, trained, logits = _finish(make_job(model, train={"max_steps": 3}), tmp_path, chosen, shard_bytes=40_000)
+    job = make_job(model, train={"max_steps": 3})
+    final, trained, logits = _finish(job, tmp_path, chosen, shard_bytes=40_000, clean=chosen is FSDP)
     assert (final / "model.safetensors.index.json").is_file(), "the small limit should give several weight files"
     loaded: Any = AutoModelForCausalLM.from_pretrained(final).eval()
     for name, weight in trained.weights.items():
@@ -80,7 +97,8 @@ def test_an_adapter_loads_with_peft(
     from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM
 
-    final, _, logits = _finish(make_job("untied", method="lora", train={"max_steps": 3}), tmp_path, chosen)
+    job = make_job("untied", method="lora", train={"max_steps": 3})
+    final, _, logits = _finish(job, tmp_path, chosen, clean=chosen is FSDP)
     base: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
     plain = base(PROBE).logits
     adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()

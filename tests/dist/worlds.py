@@ -6,6 +6,7 @@ group and can be forked again.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -18,6 +19,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+#: What ranks import on their way, imported here once and not in every fork of every world.
+for _name in (
+    "shardwise.train.worker",
+    "transformers.models.llama.modeling_llama",
+    "transformers.optimization",
+    "peft.utils.transformers_weight_conversion",
+):
+    importlib.import_module(_name)
 
 TIMEOUT_SECONDS = 150
 

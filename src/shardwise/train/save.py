@@ -115,9 +115,15 @@ class _Check:
         """
         request = folder / ".probe.safetensors"
         save_file(self._tensors, request)
-        command = [sys.executable, "-m", "shardwise.train.check", str(folder), str(request), *self._options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        code, said = in_clean_process([str(folder), str(request), *self._options])
         request.unlink()
-        if done.returncode != 0:
-            lines = (done.stderr or done.stdout).strip().splitlines()
-            raise ValueError(lines[-1] if lines else f"the check ended with status {done.returncode}")
+        if code != 0:
+            raise ValueError(said or f"the check ended with status {code}")
+
+
+def in_clean_process(arguments: list[str]) -> tuple[int, str]:
+    """Runs train/check.py in an interpreter of its own; its exit status and the last line it said."""
+    command = [sys.executable, "-m", "shardwise.train.check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return done.returncode, lines[-1] if lines else ""
