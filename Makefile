@@ -28,12 +28,12 @@ DEV_READY := $(VENV)/.dev-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench accuracy clean
+.PHONY: help demo test test-slow test-all check bench accuracy clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name what; \
-		do printf '  make %-9s %s\n' "$$name" "$$what"; done
+		do printf '  make %-10s %s\n' "$$name" "$$what"; done
 
 demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on it, with reports (about 5 minutes, installation included)
 	$(BIN)/python examples/demo/run.py
@@ -41,8 +41,10 @@ demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on
 test: $(DEV_READY) ## the suite, without what is marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
-test-all: $(DEV_READY) ## the suite, with everything this machine can run
-	$(BIN)/python -m pytest $(PARALLEL)
+test-slow: $(DEV_READY) ## the rest: every cell of the large tables, in real processes
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
+
+test-all: test test-slow ## both: everything this machine can run
 
 check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without torch
 	$(BIN)/ruff format --check .
