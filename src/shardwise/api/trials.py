@@ -79,7 +79,7 @@ def read_trials(
     on_update: Callable[[Update | Trying], None] | None,
     programs: Programs | None,
 ) -> Trials:
-    """Reads the job and finds which of the layouts this machine can hold; None is all that are trained at all.
+    """Reads the job and finds which of the layouts this machine can hold; None is one of each kind.
 
     Raises:
         InputError: the job is wrong, its hardware is not here, or something else started this process as a rank.

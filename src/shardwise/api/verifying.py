@@ -41,12 +41,12 @@ def verify(
     on_update: Callable[[Update | Trying], None] | None = None,
     programs: Programs | None = None,
 ) -> Parity:
-    """Trains a job as one process and under every layout that this machine can hold, and compares.
+    """Trains a job as one process and under each kind of layout that this machine can hold, and compares.
 
     Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES.
 
     Args:
-        layouts: names as `fsdp` or `fsdp-4`; None is all that are trained at all.
+        layouts: names as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None one layout of each kind.
         steps: optimizer steps of each run, fewer where the job has fewer.
         tolerance: of losses, gradient norms and weights, relative to those of one process.
 

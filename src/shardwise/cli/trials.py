@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from shardwise.api import Trying, Update
 
-LAYOUTS_HELP = "Such as single,ddp,fsdp,gpipe,fsdp+tp; fsdp-4 is fsdp on 4 processes, job the job's own."
+LAYOUTS_HELP = (
+    "Such as single,ddp,fsdp,gpipe,fsdp+tp; fsdp-4 is fsdp on 4 processes, job the job's own, all every way there is."
+)
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")]
 

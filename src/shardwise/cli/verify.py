@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 def verify(
     job: Job,
     layouts: Annotated[str | None, typer.Option(metavar="LIST", help=LAYOUTS_HELP)] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Every way, schedule and product; left out: one layout of each kind."),
+    ] = False,
     steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 20,
     tolerance: Annotated[
         float, typer.Option(help="Of loss, gradient norm and weights, relative to one process.")
@@ -27,7 +31,7 @@ def verify(
     sets: Sets = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job as one process and under every layout that this machine can hold, and compare step by step.
+    """Train a job as one process and under each kind of layout that this machine can hold, and compare step by step.
 
     Exits 0: the same training, 1: a layout differs, and the first difference is named, 2: bad input.
     """
@@ -39,7 +43,7 @@ def verify(
     with nullcontext() if as_json else TrialProgress(console) as progress:
         parity = api.verify(
             job,
-            layouts=None if layouts is None else names(layouts),
+            layouts=_asked(layouts, every=every),
             overrides=sets or [],
             steps=steps,
             tolerance=tolerance,
@@ -49,8 +53,17 @@ def verify(
         print_json(parity.to_json())
     else:
         print_parity(parity, console)
+        if layouts is None and not every:
+            console.print("one layout of each kind was tried; --all tries every way, schedule and product", style="dim")
     if not parity.agrees:
         raise typer.Exit(1)
+
+
+def _asked(layouts: str | None, *, every: bool) -> list[str] | None:
+    """The names to try; None where one of each kind is."""
+    if layouts is not None and every:
+        raise typer.BadParameter("--all and --layouts exclude each other; keep one")
+    return ["all"] if every else None if layouts is None else names(layouts)
 
 
 def print_parity(parity: Parity, console: Console) -> None:

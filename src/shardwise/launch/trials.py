@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
-from shardwise.launch.ways import DEFAULT, JOB, SINGLE, fewest, layout_of, parsed
+from shardwise.launch.ways import ALL, DEFAULT, EVERY_WAY, JOB, SINGLE, fewest, layout_of, parsed
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Method
 from shardwise.spec.layout import Layout
@@ -83,8 +83,8 @@ def find_trials(
     """The layouts to try, each on as many processes as the cluster has and it can be spread over.
 
     Args:
-        names: `fsdp`, `fsdp-4` for so many processes, or `job`; None is all of `DEFAULT`, and the job's own where
-            it is none of these.
+        names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all`, which stands for `EVERY_WAY`; None is
+            `DEFAULT`. Both also take the job's own where it is none of these.
         cluster: the hardware of the job, which is here. Processors stand for up to `CPU_PROCESSES` processes.
         method: of the job.
         model: of the job, which not every layout trains; None where only layouts are asked about.
@@ -93,7 +93,9 @@ def find_trials(
     Raises:
         InputError: a name is no layout, or is `job` where the job states none.
     """
-    wanted = [parsed(name) for name in names or (*DEFAULT, *([JOB] if isinstance(own, Layout) else []))]
+    stated = (JOB,) if isinstance(own, Layout) else ()
+    named = [one for name in names or [] for one in ((*EVERY_WAY, *stated) if name == ALL else (name,))]
+    wanted = [parsed(name) for name in named or (*DEFAULT, *stated)]
     found: dict[Layout | str, Trial | Unable] = {}
     for name, size in wanted:
         one = _trial(name, size, cluster=cluster, model=model, own=own)

@@ -31,11 +31,18 @@ SPLITS = (*STAGINGS, "tp")
 #: Ways by their names, beside `single` and `job`.
 WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS)))
 
-#: Tried beside every single way, where nothing is named: each kind of way around or inside each other once.
+#: The name of `EVERY_WAY`.
+ALL = "all"
+
+#: What `verify` tries where nothing is named, one layout of each kind: copies, sharded states, sharded weights, slices,
+#: stages in turn and overlapping, and a product of sharded weights with each way of splitting the model.
+DEFAULT = (SINGLE, "ddp", "zero1", "fsdp", "tp", "mp", "pp", "fsdp+tp", "fsdp+pp")
+
+#: Each kind of way around or inside each other once.
 PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+tp+pp")
 
-#: What is tried where nothing is named.
-DEFAULT = tuple(dict.fromkeys((*TRAINABLE, *STAGINGS, *PRODUCTS)))
+#: Every single way, each schedule, and the products.
+EVERY_WAY = tuple(dict.fromkeys((*TRAINABLE, *STAGINGS, *PRODUCTS)))
 
 #: The fewest processes that make each way what it is.
 _FEWEST = {SINGLE: 1, "hsdp": 4}
@@ -51,7 +58,7 @@ def parsed(text: str) -> tuple[str, int | None]:
     """
     match = _NAME.fullmatch(text.replace("pp:1f1b", "pp").replace("pp:", ""))
     if match is None or not _is_layout(match[1]):
-        known = (SINGLE, JOB, *WAYS)
+        known = (SINGLE, JOB, ALL, *WAYS)
         near = difflib.get_close_matches(text, known, n=1)
         hint = (
             f"; did you mean {near[0]!r}?"

@@ -64,6 +64,23 @@ def test_verify_prints_the_table_and_exits_by_the_verdict(
     assert json.loads(plain.out)["agrees"] is agrees
 
 
+@pytest.mark.parametrize(("flags", "asked"), [((), None), (("--all",), ["all"]), (("--layouts", "all"), ["all"])])
+def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(
+    flags: tuple[str, ...], asked: list[str] | None, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr(api, "verify", lambda job, **options: given.update(options) or parity(agrees=True))
+    said = shardwise("verify", "job.yaml", *flags)
+    assert given["layouts"] == asked
+    assert ("--all tries every way" in said.out) is (asked is None)
+
+
+def test_all_layouts_and_some_exclude_each_other(shardwise: Shardwise) -> None:
+    said = shardwise("verify", "job.yaml", "--all", "--layouts", "ddp")
+    assert said.code == 2
+    assert "keep one" in said.err
+
+
 def test_verify_of_what_is_no_job_is_bad_input(shardwise: Shardwise) -> None:
     said = shardwise("verify", "absent.yaml")
     assert (said.code, said.out) == (2, "")

@@ -29,15 +29,29 @@ LARGE = ("hsdp+tp-8", "fsdp+tp+pp-8")
 
 def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
     small = dict.fromkeys(LARGE, "it needs 8 processes, and cpu:1 has room for 4")
-    assert found(None, "cpu:1") == (["single-1", *(f"{w}-{4 if w == 'hsdp' else 2}" for w in WAYS), *PRODUCTS], small)
-    assert found(None, "cpu:4")[0] == ["single-1", *(f"{way}-4" for way in WAYS), *PRODUCTS]
-    able, unable = found(None, "cpu:8")
+    fewest = ["single-1", *(f"{way}-{4 if way == 'hsdp' else 2}" for way in WAYS), *PRODUCTS]
+    assert found("all", "cpu:1") == (fewest, small)
+    assert found("all", "cpu:4")[0] == ["single-1", *(f"{way}-4" for way in WAYS), *PRODUCTS]
+    able, unable = found("all", "cpu:8")
     assert unable == {}
     assert able[len(WAYS) + 1 :] == ["ddp+pp-8", "fsdp+pp-8", "fsdp+mp-8", "fsdp+tp-8", "tp+pp-4", *LARGE]
 
 
+def test_where_nothing_is_named_it_is_one_layout_of_each_kind() -> None:
+    kinds = ("ddp", "zero1", "fsdp", "tp", "mp", "pp")
+    assert found(None, "cpu:2") == (["single-1", *(f"{kind}-2" for kind in kinds), "fsdp+tp-4", "fsdp+pp-4"], {})
+    assert set(found(None, "cpu:8")[0]) < set(found("all", "cpu:8")[0])
+
+
+def test_all_and_nothing_named_take_the_jobs_own_layout_too() -> None:
+    own = Layout(dp_shard=2, prefetch=2)
+    for names in (None, ["all"]):
+        trials, _ = find_trials(names, cluster=parse_hardware("cpu:2"), method="full", own=own)
+        assert trials[-1] == Trial(name="job", layout=own)
+
+
 def test_gpus_hold_what_there_are_gpus_for() -> None:
-    able, unable = found(None, "2x RTX-6000-Ada")
+    able, unable = found("all", "2x RTX-6000-Ada")
     assert able == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
     assert list(unable) == ["hsdp-4", *PRODUCTS, *LARGE]
     assert unable["hsdp-4"] == "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"
@@ -88,7 +102,7 @@ def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
     ("name", "said"),
     [
         ("fsd", "did you mean 'fsdp'"),
-        ("quick", "the layouts are single, job, mp"),
+        ("quick", "the layouts are single, job, all, mp"),
         ("mp+pp", "no layout"),
         ("ddp+fsdp", "no layout"),
         ("pp+pp", "no layout"),
