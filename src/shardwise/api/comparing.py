@@ -47,7 +47,8 @@ def compare(
         reasons = [f"{one.layout}: {one.reason}" for one in trials.unable]
         raise InputError("\n".join([*reasons, f"there is nothing to compare; {room_hint(trials.unable)}"]))
     folder = Path(trials.asked.output_dir) / "compare"
-    found = [_run(trials, trial, folder=folder) for trial in trials.trials]
+    again = "the same command goes on where it stopped"
+    found = trials.each(lambda trial: _run(trials, trial, folder=folder), stopped=again)
     unable = [(one.layout, one.reason) for one in (*trials.unable, *found) if isinstance(one, Unable)]
     ran = [one for one in found if isinstance(one, Contender)]
     made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=unable)

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from shardwise.api.planning import request_for
 from shardwise.api.training import Programs, TrainResult, Update, train
 from shardwise.catalog.models import read_model
-from shardwise.errors import InputError
+from shardwise.errors import InputError, StoppedError
 from shardwise.launch.accept import training_cluster
 from shardwise.launch.joined import place_in_group
+from shardwise.launch.signals import StopRequests
 from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,24 @@ class Trials:
     def changed(self, overrides: Sequence[Override]) -> Trials:
         """The same with more keys set."""
         return replace(self, overrides=(*self.overrides, *overrides))
+
+    def each(self, do: Callable[[Trial], T], *, stopped: str) -> list[T]:
+        """Does something with each trial in turn, until someone asks to stop.
+
+        Args:
+            stopped: what a stop between two trainings means; one inside a training is that training's to tell.
+
+        Raises:
+            StoppedError: a signal stopped it before the last one.
+        """
+        done: list[T] = []
+        with StopRequests() as requests:
+            for trial in self.trials:
+                if requests.first is not None:
+                    message = f"stopped before {trial.label}; {stopped}"
+                    raise StoppedError(message, exit_code=128 + requests.first)
+                done.append(do(trial))
+        return done
 
     def train(self, trial: Trial, *, run: RunDirectory) -> TrainResult:
         """Trains the job as one of the trials; `run` is where."""

@@ -22,6 +22,8 @@ from shardwise.spec.run import RunDirectory, read_metrics
 STEPS = 20
 TOLERANCE = 1e-5
 
+NOTHING_PROVEN = "nothing is proven, and the same command starts anew"
+
 #: What is set whatever the job says, and why.
 FOR_PARITY: dict[str, tuple[Any, str]] = {
     "train.precision": ("fp32", "the same result is promised in float32"),
@@ -63,8 +65,15 @@ def verify(
         raise InputError(_nothing_to_compare(asked.unable))
     common, changes = for_parity(asked.asked, steps=steps)
     trials = replace(asked, trials=(REFERENCE, *others)).changed(common)
-    reference = _trained_anew(trials, REFERENCE)
-    found = [_verified(trials, trial, reference=reference, tolerance=tolerance) for trial in others]
+    reference = _run_of(trials, REFERENCE)
+
+    def tried(trial: Trial) -> Agreement | Unable | None:
+        if trial == REFERENCE:
+            _trained_anew(trials, trial)
+            return None
+        return _verified(trials, trial, reference=reference, tolerance=tolerance)
+
+    found = [one for one in trials.each(tried, stopped=NOTHING_PROVEN) if one is not None]
     if all(isinstance(one, Unable) for one in found):
         raise InputError(_nothing_to_compare([*asked.unable, *(one for one in found if isinstance(one, Unable))]))
     return Parity(
@@ -103,16 +112,15 @@ def _nothing_to_compare(unable: Sequence[Unable]) -> str:
     return "\n".join([*reasons, f"there is nothing to compare one process with; {room_hint(unable)}"])
 
 
-def _trained_anew(trials: Trials, trial: Trial) -> RunDirectory:
+def _trained_anew(trials: Trials, trial: Trial) -> None:
     run = _run_of(trials, trial)
     with trials.request.blaming("output_dir"):
         clear(run)
     try:
         trials.train(trial, run=run)
     except StoppedError as error:
-        message = f"stopped while training {trial.label}; nothing is proven, and the same command starts anew"
+        message = f"stopped while training {trial.label}; {NOTHING_PROVEN}"
         raise StoppedError(message, exit_code=error.exit_code) from None
-    return run
 
 
 def _run_of(trials: Trials, trial: Trial) -> RunDirectory:

@@ -17,6 +17,9 @@ PASSED_ON_AS = {signal.SIGHUP: signal.SIGTERM}
 class StopRequests:
     """While entered, signals are counted and do not interrupt.
 
+    One inside another hands on what came meanwhile: a request that one training of several was too far on to follow is
+    one to begin no other.
+
     Signals ignored before (`nohup`) stay ignored. Outside the main thread Python delivers no signals, and none are
     counted.
     """
@@ -38,6 +41,8 @@ class StopRequests:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        for outer in {id(found): found for found in map(_owner, self._before.values()) if found is not None}.values():
+            outer.received += self.received
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(PASSED_ON_AS.get(signal.Signals(number), signal.Signals(number)))
@@ -64,3 +69,9 @@ class StopRequests:
         before, deadline = len(self.received), time.monotonic() + seconds
         while len(self.received) == before and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
+
+
+def _owner(handler: Any) -> StopRequests | None:
+    """Whose a handler of signals is, where it is one of ours."""
+    owner = getattr(handler, "__self__", None)
+    return owner if isinstance(owner, StopRequests) else None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from shardwise import api
 from shardwise.api.verifying import for_parity
-from shardwise.errors import InputError, WorkerFailedError
+from shardwise.errors import InputError, StoppedError, WorkerFailedError
 from shardwise.spec.job_file import parse_job
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
@@ -97,3 +99,30 @@ def test_what_the_proof_changes_is_said_and_nothing_else_changes(text: str, keys
     overrides, changes = for_parity(parse_job(f"model: m\n{text}"), steps=20)
     assert [override.path[-1] for override in overrides] == keys
     assert [change.split()[0].split(".")[-1] for change in changes] == keys
+
+
+#: Asks the launcher to stop, as a cluster would, and has come to its end before the request can reach it.
+ASKED_TOO_LATE = """
+write_text(run.logs / f"rank_{rank}.pid", f"{os.getpid()}\\n")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.kill(int(os.environ["TEST_LAUNCHER"]), signal.SIGTERM)
+time.sleep(1)
+if rank == 0:
+    counts = {"tokens": 10, "trained_tokens": 5, "epoch": 1.0, "learning_rate": 0.1}
+    append_line(run.metrics, {"step": 1, "loss": 1.0, "grad_norm": 1.0, "step_seconds": 0.1, **counts})
+    write_text(run.final / "config.json", "{}")
+outcome("finished")
+"""
+
+
+@needs_torch
+def test_a_request_that_a_training_was_too_far_on_to_follow_begins_no_other(
+    make: Maker, job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_LAUNCHER", str(os.getpid()))
+    make(ASKED_TOO_LATE, name="wrong_worker")
+    with pytest.raises(StoppedError, match="stopped before ddp-2; nothing is proven") as caught:
+        api.verify(job(), layouts=["ddp", "fsdp"], programs=FAKE)
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert [path.name for path in (tmp_path / "run" / "verify").iterdir()] == ["single-1"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
