@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from shardwise.api.planning import timeline
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trials, Trying, read_trials
 from shardwise.errors import DoesNotFitError, InputError, RunDirectoryError, UnsupportedError
@@ -12,8 +13,10 @@ from shardwise.launch.trials import Trial, Unable, check_same_place, room_hint
 from shardwise.report.versus import Contender, Versus, contender, versus
 from shardwise.report.versus_page import versus_html
 from shardwise.spec.job import Job
+from shardwise.spec.plan import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory, write_json, write_text
+from shardwise.spec.timeline import Timeline
 
 
 def compare(
@@ -67,13 +70,28 @@ def _run(trials: Trials, trial: Trial, *, folder: Path) -> Contender | Unable:
         result = trials.train(trial, run=run)
     except (DoesNotFitError, UnsupportedError) as error:
         return Unable(layout=trial.label, reason=str(error))
-    return contender(trial.label, processes=trial.layout.world_size, run=run, report=result.report)
+    best = read_plan(run.plan).best
+    return contender(
+        trial.label,
+        processes=trial.layout.world_size,
+        run=run,
+        report=result.report,
+        execution=None if best is None else best.execution,
+    )
 
 
 def _write(made: Versus, folder: Path) -> None:
     try:
         write_json(folder / "compare.json", made.to_json())
-        write_text(folder / "compare.html", versus_html(made))
+        write_text(folder / "compare.html", versus_html(made, _timelines(made)))
     except OSError as error:
         message = f"{folder}: the comparison cannot be written: {error.strerror}; free some space or check the rights"
         raise RunDirectoryError(message) from None
+
+
+def _timelines(made: Versus) -> dict[str, Timeline]:
+    """A step, as forecast, of each layout whose stages take turns, and of the fastest beside them."""
+    drawn = [one for one in made.contenders if one.turns is not None]
+    fastest = [made.contenders[0]] if drawn and made.contenders[0] not in drawn else []
+    laid_out = {one.layout: timeline(read_plan(RunDirectory(Path(one.run)).plan)) for one in (*fastest, *drawn)}
+    return {layout: found for layout, found in laid_out.items() if found is not None}

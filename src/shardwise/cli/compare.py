@@ -83,6 +83,6 @@ def versus_table(found: Versus) -> Table:
     for name in (*COLUMNS, "final loss"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in found.contenders:
-        table.add_row(one.layout, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)
+        table.add_row(one.name, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)
         table.add_row("  forecast", *(one.written(what, "forecast") for what in COLUMNS.values()), style="dim")
     return table

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from shardwise.report.markup import Markup, element
 from shardwise.report.page import legend_of, page
 from shardwise.report.plan_answers import answers
-from shardwise.report.plan_charts import MOST_LANES, memory_bars, timeline_chart, worst_rank
+from shardwise.report.plan_charts import memory_bars, worst_rank
+from shardwise.report.timeline_chart import timeline_panel
 from shardwise.spec.plan import PARTS, Candidate, Cost, Plan
-from shardwise.spec.timeline import KIND_WORDS, Timeline
+from shardwise.spec.timeline import Timeline
 from shardwise.units import format_bytes, format_count, format_seconds
 
 WIDTH = 940
@@ -172,23 +173,7 @@ def _row(candidate: Candidate, *, chosen: bool) -> Markup:
 def _timeline(timeline: Timeline | None) -> Markup:
     if timeline is None:
         return Markup("")
-    kinds = {span.kind for span in timeline.spans}
-    legend = legend_of([(f"part span {kind}", words) for kind, words in KIND_WORDS.items() if kind in kinds])
-    drawn = timeline_chart(timeline, ident="timeline", width=WIDTH)
-    note = element("p", _drawn_sentence(timeline), class_="note")
-    return _panel(f"One step of {timeline.strategy}", legend, drawn, note)
-
-
-def _drawn_sentence(timeline: Timeline) -> str:
-    part = "The whole step is drawn"
-    if timeline.drawn_micro_batches < timeline.micro_batches:
-        part = f"{timeline.drawn_micro_batches} of the step's {timeline.micro_batches} micro-batches are drawn"
-    lanes = "" if len(timeline.lanes) <= MOST_LANES else f", and {MOST_LANES} of {len(timeline.lanes)} kinds of GPU"
-    stages = " In a pipeline, what a stage gathers or exchanges inside a pass is part of that pass."
-    return (
-        f"{part}{lanes}. Thick: what a GPU computes, and how much of the time; where it is empty, it waits. Thin, "
-        f"below: what travels meanwhile.{stages if len(timeline.lanes) > 1 else ''}"
-    )
+    return timeline_panel(f"One step of {timeline.strategy}", timeline, ident="timeline", width=WIDTH)
 
 
 def _reasons(plan: Plan) -> Markup:

@@ -10,6 +10,7 @@ from shardwise.report.compare import steady_records
 from shardwise.report.fields import as_number, items
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.text import NOT_MEASURED, write_seconds, write_value
+from shardwise.spec.execution import Execution
 from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.units import format_bytes
 
@@ -48,12 +49,33 @@ class RankFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Turns:
+    """Stages of which one works at a time.
+
+    Attributes:
+        stages: how many.
+        because: of the schedule (naive model parallel), or of a step that has one micro-batch.
+    """
+
+    stages: int
+    because: Literal["schedule", "micro-batch"]
+
+
+#: What to do about turns.
+INSTEAD: dict[str, str] = {
+    "schedule": "pp lets several micro-batches overlap; ddp and fsdp keep every GPU at work all the time",
+    "micro-batch": "Its step has one micro-batch: a smaller train.micro_batch_size makes several, which overlap",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contender:
     """One layout's run.
 
     Attributes:
         layout: `fsdp-2`: the layout and its processes.
         strategy: what was chosen to run, read back from the run's plan.
+        turns: taken by its stages; None where they need not wait for each other.
         run: its run directory.
         figures: the report's comparisons of `COLUMNS`, in that order; of memory, the rank that needs most.
         final_loss: of the last step.
@@ -68,6 +90,12 @@ class Contender:
     ranks: tuple[RankFigures, ...]
     final_loss: float | None
     final_eval_loss: float | None
+    turns: Turns | None = None
+
+    @property
+    def name(self) -> str:
+        """The layout, and what it is where its name does not say."""
+        return f"{self.layout} ({self.strategy})" if self.layout.startswith("job-") else self.layout
 
     def figure(self, what: str) -> Comparison:
         """One of `COLUMNS`."""
@@ -123,12 +151,17 @@ class Versus:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the table alone would leave to be wondered at."""
-        in_turn = [one for one in self.contenders if one.layout.startswith("mp-")]
-        return tuple(
-            f"{one.layout} is a staircase: of its {one.processes} processes one works at a time, forward from the "
-            f"first blocks to the last and back, while the others wait; each can be busy for 1/{one.processes} of a "
-            "step"
-            for one in in_turn
+        return tuple(self._staircase(one, one.turns) for one in self.contenders if one.turns is not None)
+
+    def _staircase(self, one: Contender, turns: Turns) -> str:
+        figures = [other.figure("GPU utilisation").measured for other in self.contenders]
+        known, mine = [figure for figure in figures if figure is not None], one.figure("GPU utilisation").measured
+        lowest = ", the lowest here" if len(known) > 1 and mine == min(known) else ""
+        measured = "" if mine is None else f", and is {one.written('GPU utilisation', 'measured')} of it{lowest}"
+        return (
+            f"{one.layout} is a staircase: of its {turns.stages} stages one works at a time, forward from the first "
+            "blocks to the last and back, while the others wait; each GPU can be busy for "
+            f"1/{turns.stages} of a step{measured}. {INSTEAD[turns.because]}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -142,8 +175,24 @@ class Versus:
         return {"version": VERSION, "sentence": self.sentence, "notes": list(self.notes), **plain}
 
 
-def contender(layout: str, *, processes: int, run: RunDirectory, report: Report) -> Contender:
-    """One finished run, from its report and the records of its steps."""
+def turns_of(execution: Execution) -> Turns | None:
+    """The turns that the stages of an execution take, if any."""
+    layout = execution.layout
+    if layout.pp == 1:
+        return None
+    if layout.schedule == "sequential":
+        return Turns(stages=layout.pp, because="schedule")
+    return Turns(stages=layout.pp, because="micro-batch") if execution.gradient_accumulation_steps == 1 else None
+
+
+def contender(
+    layout: str, *, processes: int, run: RunDirectory, report: Report, execution: Execution | None = None
+) -> Contender:
+    """One finished run, from its report and the records of its steps.
+
+    Args:
+        execution: that was run, where it is known.
+    """
     by_name = {row.what: row for row in report.comparisons}
     loss, held_out = report.curves["loss"], report.curves["eval_loss"]
     return Contender(
@@ -156,6 +205,7 @@ def contender(layout: str, *, processes: int, run: RunDirectory, report: Report)
         ranks=_ranks(report, utilization_by_rank(read_metrics(run))),
         final_loss=loss.last,
         final_eval_loss=held_out.last,
+        turns=None if execution is None else turns_of(execution),
     )
 
 

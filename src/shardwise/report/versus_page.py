@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from shardwise.report.bars import SIDES, Bar, bar_chart
 from shardwise.report.markup import Markup, element
 from shardwise.report.nouns import Unit
 from shardwise.report.page import legend_of, page
 from shardwise.report.text import write_value
+from shardwise.report.timeline_chart import timeline_panel
 from shardwise.report.versus import COLUMNS, Contender, Versus
+from shardwise.spec.timeline import Timeline
 
 CHARTS = ("step time", "GPU utilisation", "peak memory")
 WIDTH = 940
@@ -17,8 +19,12 @@ WIDTH = 940
 FOOT = "Times are medians of the steps after the warm-up; memory is that of the rank that needs most."
 
 
-def versus_html(found: Versus) -> str:
-    """The whole page."""
+def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) -> str:
+    """The whole page.
+
+    Args:
+        timelines: steps to draw, as forecast, by layout.
+    """
     heading = element(
         "header",
         element("p", f"Shardwise compare · {found.job}", class_="eyebrow"),
@@ -30,6 +36,7 @@ def versus_html(found: Versus) -> str:
     return page(
         heading,
         *charts,
+        *_steps(timelines or {}),
         _table(found),
         _ranks(found),
         _unable(found),
@@ -47,6 +54,13 @@ def _chart(found: Versus, name: str) -> Markup:
     return element(
         "section", element("div", element("h2", _headed(name)), legend, class_="titled"), drawn, class_="panel"
     )
+
+
+def _steps(timelines: Mapping[str, Timeline]) -> list[Markup]:
+    return [
+        timeline_panel(f"One step of {layout}, as forecast", timeline, ident=f"step-{number}", width=WIDTH)
+        for number, (layout, timeline) in enumerate(timelines.items())
+    ]
 
 
 def _headed(name: str) -> str:
@@ -75,7 +89,7 @@ def _row(one: Contender) -> Markup:
         )
         for name in COLUMNS
     ]
-    name, processes = element("th", element("code", one.layout), scope="row"), element("td", str(one.processes))
+    name, processes = element("th", element("code", one.name), scope="row"), element("td", str(one.processes))
     return element("tr", name, processes, *figures, element("td", one.final_loss_written))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from shardwise import api
 from shardwise.errors import InputError, RunDirectoryError, WorkerFailedError
+from shardwise.report.versus import Turns
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
 
@@ -62,3 +63,18 @@ def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
             api.compare(job(), layouts=layouts, steps=steps)
     with pytest.raises(InputError, match=r"write --set hardware=cpu:16 for as many processors$"):
         api.compare(job(), layouts=["ddp-16"])
+
+
+@needs_torch
+def test_stages_that_take_turns_are_explained_and_drawn_beside_the_fastest(
+    make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    make(TIMED, name="timed_worker")
+    found = api.compare(job(), layouts=["mp", "ddp"], steps=3, programs=FAKE)
+    assert [(one.layout, one.turns) for one in found.contenders] == [
+        ("mp-2", Turns(stages=2, because="schedule")),
+        ("ddp-2", None),
+    ]
+    assert "mp-2 is a staircase: of its 2 stages one works at a time" in found.notes[0]
+    page = (tmp_path / "run" / "compare" / "compare.html").read_text()
+    assert "One step of mp-2, as forecast" in page

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.report.plan_charts import memory_bars, merged, timeline_chart
+from shardwise.report.plan_charts import memory_bars
 from shardwise.report.plan_page import plan_html
+from shardwise.report.timeline_chart import merged, timeline_chart
 from shardwise.spec.timeline import Lane, Span, Timeline
 from tests.unit.cli.plans import candidate, nothing_fits, plan
 from tests.unit.report.test_html import ALLOWED, HOSTILE, Page, assert_safe

@@ -10,14 +10,30 @@ import pytest
 
 from shardwise.report.bars import Bar, bar_chart
 from shardwise.report.collect import collect
-from shardwise.report.versus import Contender, contender, utilization_by_rank, versus
+from shardwise.report.versus import Contender, Turns, contender, turns_of, utilization_by_rank, versus
 from shardwise.report.versus_page import versus_html
+from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.spec.timeline import Lane, Span, Timeline
 from tests.unit.report.runs import GIB, RunMaker
 from tests.unit.report.test_html import ALLOWED, HOSTILE, Page
 
 
-def ran(root: Path, layout: str, *, seconds: float, processes: int = 2, shares: Any = None) -> Contender:
+def executed(*, micros: int = 4, **degrees: Any) -> Execution:
+    return Execution(layout=Layout(**degrees), micro_batch_size=1, gradient_accumulation_steps=micros)
+
+
+def ran(
+    root: Path,
+    layout: str,
+    *,
+    seconds: float,
+    processes: int = 2,
+    shares: Any = None,
+    busy: float | None = None,
+    execution: Execution | None = None,
+) -> Contender:
     """A finished run whose steps take so long, and whose ranks are busy for such shares of them."""
     maker = RunMaker(root=root / layout, world_size=processes, num_steps=10)
     maker.planned().prepared().started().stepped().measured().ended()
@@ -25,8 +41,9 @@ def ran(root: Path, layout: str, *, seconds: float, processes: int = 2, shares: 
     records = [{**record, "step_seconds": seconds} for record in read_metrics(run)]
     for record in records:
         record["gpu_utilization_by_rank"] = shares or [0.9] * processes
+        record["gpu_utilization"] = record["gpu_utilization"] if busy is None else busy
     run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return contender(layout, processes=processes, run=run, report=collect(run))
+    return contender(layout, processes=processes, run=run, report=collect(run), execution=execution)
 
 
 def test_the_fastest_stands_first_and_the_sentence_has_the_ratios(tmp_path: Path) -> None:
@@ -38,11 +55,49 @@ def test_the_fastest_stands_first_and_the_sentence_has_the_ratios(tmp_path: Path
     )
 
 
-def test_a_staircase_is_explained(tmp_path: Path) -> None:
-    found = versus([ran(tmp_path, name, seconds=s) for name, s in (("ddp-2", 2.0), ("mp-2", 3.0))], job="tiny")
+def test_a_staircase_is_explained_by_how_it_ran_and_not_by_its_name(tmp_path: Path) -> None:
+    mp = ran(tmp_path, "job-2", seconds=3.0, busy=0.4, execution=executed(pp=2, schedule="sequential"))
+    found = versus([ran(tmp_path, "mp-2", seconds=2.0), mp], job="tiny")
     (note,) = found.notes
-    assert note.startswith("mp-2 is a staircase: of its 2 processes one works at a time")
+    assert note.startswith("job-2 is a staircase: of its 2 stages one works at a time, forward from the first blocks")
+    assert "each GPU can be busy for 1/2 of a step, and is 40.0 % of it, the lowest here. pp lets several" in note
     assert found.to_json()["notes"] == [note]
+    assert found.to_json()["contenders"][1]["turns"] == {"stages": 2, "because": "schedule"}
+    assert note in Page(versus_html(found)).words
+
+
+@pytest.mark.parametrize(
+    ("degrees", "micros", "turns"),
+    [
+        ({"dp_replicate": 4}, 1, None),
+        ({"pp": 4}, 4, None),
+        ({"pp": 4}, 1, Turns(stages=4, because="micro-batch")),
+        ({"pp": 2, "dp_shard": 2, "schedule": "sequential"}, 8, Turns(stages=2, because="schedule")),
+    ],
+)
+def test_stages_take_turns_where_one_micro_batch_is_under_way(
+    degrees: dict[str, Any], micros: int, turns: Turns | None, tmp_path: Path
+) -> None:
+    assert turns_of(executed(micros=micros, **degrees)) == turns
+    assert ran(tmp_path, "x-4", seconds=1.0, execution=executed(micros=micros, **degrees)).turns == turns
+
+
+def test_a_pipeline_of_one_micro_batch_is_told_to_make_more(tmp_path: Path) -> None:
+    found = versus([ran(tmp_path, "pp-2", seconds=3.0, execution=executed(pp=2, micros=1))], job="tiny")
+    assert "lowest" not in found.notes[0], "there is nothing else here"
+    assert found.notes[0].endswith("a smaller train.micro_batch_size makes several, which overlap")
+
+
+def test_steps_are_drawn_where_they_are_laid_out(tmp_path: Path) -> None:
+    spans = (Span(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
+    steps = {
+        "mp-2": Timeline(
+            strategy="mp", seconds=2.0, micro_batches=4, drawn_micro_batches=2, lanes=(Lane(ranks=(0,)),), spans=spans
+        )
+    }
+    shown = Page(versus_html(versus([ran(tmp_path, "mp-2", seconds=2.0)], job="tiny"), steps))
+    assert "One step of mp-2, as forecast" in shown.words
+    assert "2 of the step's 4 micro-batches are drawn" in shown.words
 
 
 def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
