@@ -143,13 +143,6 @@ def _runs() -> Iterator[str]:
         yield f"| | mp / {first} | {rule:.2f} | {ratio:.2f} | | |"
 
 
-def choice_among(model: str, strategies: tuple[str, ...], *, batch: int) -> tuple[str | None, list[str]]:
-    """The fastest of so many strategies that fits, and the strategies that do not fit."""
-    plans = {name: _plan(model, batch, layout=name) for name in strategies}
-    fitting = {name: plan.best.time.step_seconds for name, plan in plans.items() if plan.best is not None}
-    return min(fitting, key=lambda name: fitting[name], default=None), [name for name in plans if name not in fitting]
-
-
 def _plan(model: str, batch: int, *, layout: str = "auto") -> Plan:
     text = f"model: {model}\nmethod: lora\nlayout: {layout}\ntrain: {{global_batch_size: {batch}}}\n"
     cluster = parse_hardware("4x RTX-6000-Ada")
@@ -158,13 +151,13 @@ def _plan(model: str, batch: int, *, layout: str = "auto") -> Plan:
 
 def _choices() -> Iterator[str]:
     for model, batch in (("tinyllama-1.1b", 128), ("codellama-34b", 64)):
-        chosen, missing = choice_among(model, ("mp", "ddp", "fsdp"), batch=batch)
-        best = _plan(model, batch).best
+        among, best = _plan(model, batch, layout="[mp, ddp, fsdp]").best, _plan(model, batch).best
+        assert among is not None
         assert best is not None
         execution = best.execution
-        left_out = f" ({', '.join(missing)} does not fit)" if missing else ""
         yield (
-            f"- {model}, {batch} sequences a step: of mp, ddp and fsdp it takes **{chosen}**{left_out}. "
+            f"- {model}, {batch} sequences a step: "
+            f"`layout: [mp, ddp, fsdp]` takes **{among.execution.layout.strategy}**. "
             f"`layout: auto` takes {execution.layout.strategy} at a micro-batch of {execution.micro_batch_size} and "
             f"{execution.gradient_accumulation_steps} forwards, {best.time.total_seconds:,.0f} s, "
             f"{best.time.gpu_utilization:.0%} busy."

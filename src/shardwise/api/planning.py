@@ -156,7 +156,7 @@ def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> 
     Raises:
         InputError: at the layout's place in the job.
     """
-    stated = request.job.layout
+    stated = request.job.stated_layout
     if isinstance(stated, LayoutSpec):
         layout = stated.to_layout()
     elif stated in ("mp", "pp", "tp"):

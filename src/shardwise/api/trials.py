@@ -115,7 +115,7 @@ def read_trials(
         cluster=cluster,
         method=request.job.method,
         model=read_model(request.job.model),
-        own=_stated(request.job.layout),
+        own=_stated(request.job.stated_layout),
     )
     return Trials(
         job=job,
@@ -129,6 +129,6 @@ def read_trials(
     )
 
 
-def _stated(layout: LayoutSpec | str) -> Layout | str | None:
+def _stated(layout: LayoutSpec | str | None) -> Layout | str | None:
     """The layout of a job, by its degrees or by a name; None where it is left open."""
-    return layout.to_layout() if isinstance(layout, LayoutSpec) else None if layout == "auto" else layout
+    return layout.to_layout() if isinstance(layout, LayoutSpec) else layout

@@ -12,7 +12,7 @@ from shardwise.errors import HardwareError, InputError, Problem, UnsupportedErro
 from shardwise.launch.joined import Place
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job, LayoutSpec
+from shardwise.spec.job import LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Request
 from shardwise.spec.support import execution_refusals
@@ -141,7 +141,7 @@ def _asked(request: Request, *, processes: int) -> Execution:
     """The job's stated choices, with the plainest where it states none."""
     train = request.job.train
     try:
-        layout = _layout(request.job, processes=processes)
+        layout = _layout(request.job.stated_layout, processes=processes)
     except ValueError as error:
         raise InputError(Problem(where=request.where("layout"), message=str(error))) from None
     if layout.world_size != processes:
@@ -157,12 +157,12 @@ def _asked(request: Request, *, processes: int) -> Execution:
     )
 
 
-def _layout(job: Job, *, processes: int) -> Layout:
-    if isinstance(job.layout, LayoutSpec):
-        return job.layout.to_layout()
-    if job.layout == "auto":
+def _layout(stated: LayoutSpec | str | None, *, processes: int) -> Layout:
+    if isinstance(stated, LayoutSpec):
+        return stated.to_layout()
+    if stated is None:
         return Layout(dp_replicate=processes)
-    return Layout.from_strategy(job.layout, world_size=processes)
+    return Layout.from_strategy(stated, world_size=processes)
 
 
 def _place_of(request: Request, reason: str) -> str:

@@ -59,14 +59,16 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
     Raises:
         UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
     """
-    if job.layout != "auto":
-        yield _stated(job, model, cluster)
+    if job.stated_layout is not None:
+        yield _stated(job.stated_layout, model, cluster)
         return
+    among = job.layout if isinstance(job.layout, list) else None
     named: set[str] = set()
     for choice in _every_layout(job, model, cluster):
-        named.add(choice.strategy)
-        yield choice
-    for name in STRATEGIES:
+        if among is None or choice.strategy in among or cluster.num_gpus == 1:
+            named.add(choice.strategy)
+            yield choice
+    for name in among or STRATEGIES:
         if name not in named:
             yield Choice(strategy=name, layout=Layout(), cluster=cluster, reason=_why_impossible(name, cluster))
 
@@ -136,12 +138,12 @@ def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
             yield Layout(**degrees, **sharding, schedule=schedule)
 
 
-def _stated(job: Job, model: ModelShape, cluster: Cluster) -> Choice:
-    if isinstance(job.layout, LayoutSpec):
-        layout = job.layout.to_layout()
+def _stated(stated: LayoutSpec | str, model: ModelShape, cluster: Cluster) -> Choice:
+    if isinstance(stated, LayoutSpec):
+        layout = stated.to_layout()
     else:
         try:
-            layout = Layout.from_strategy(job.layout, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
+            layout = Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
         except ValueError as error:
             raise UnsupportedError(f"layout: {error}") from None
     if layout.world_size > cluster.num_gpus:
@@ -206,7 +208,7 @@ def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
 
 def _is_left_out(job: Job, base: Execution) -> bool:
     reasons = not_trained_under(base)
-    if job.layout == "auto":
+    if job.stated_layout is None:
         return bool(reasons)
     plain = replace(base, gradient_checkpointing="none")
     return job.train.gradient_checkpointing == "auto" and reasons != not_trained_under(plain)

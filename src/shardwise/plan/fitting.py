@@ -54,7 +54,7 @@ def what_is_missing(question: Question, *, admits: Admits = every_layout) -> str
     least = least_hungry(question, admits=admits)
     if isinstance(least, str):
         return least
-    one_of_many = question.job.layout == "auto" and question.cluster.num_gpus > 1
+    one_of_many = question.job.stated_layout is None and question.cluster.num_gpus > 1
     hungry = ", the least hungry strategy," if one_of_many else ""
     return f"{least[0].execution.layout.strategy}{hungry} {why_not(*least)}"
 

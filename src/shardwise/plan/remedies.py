@@ -56,7 +56,7 @@ def _fits_so(question: Question) -> bool:
         peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
         and host_is_too_small(question, choice) is None
         for choice in layouts(job, model, cluster)
-        if choice.reason is None and (job.layout != "auto" or _is_lean(choice.layout))
+        if choice.reason is None and (job.stated_layout is not None or _is_lean(choice.layout))
         for base in bases(job, model, choice)
         if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
         if not impossibilities(job, base, model=model)
@@ -89,7 +89,7 @@ def _longest_thatfits(question: Question) -> int | None:
 def _gpus_that_fit(question: Question) -> Cluster | None:
     """The cluster doubled, inside its nodes up to eight GPUs, until the job fits."""
     cluster = question.cluster
-    if cluster.gpu.kind == "cpu" or question.job.layout != "auto":
+    if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
         return None
     doubled: list[Cluster] = []
     while cluster.num_gpus * 2 <= _MOST_GPUS_ADVISED:

@@ -19,6 +19,7 @@ Auto = Literal["auto"]
 Method = Literal["full", "lora", "qlora"]
 Goal = Literal["fastest", "cheapest", "fewest-gpus"]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
+Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
 
 #: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
 #: between a run and its resumption.
@@ -175,7 +176,7 @@ class Job(Strict):
     Attributes:
         model: hub id, folder, config.json or catalogue name.
         hardware: `[NODES x] GPUS x NAME` or `cpu:N`; None is this machine. For `plan` also a list of those, or `any`.
-        layout: `auto`, a strategy name, or a product of axes.
+        layout: `auto`, a strategy name, several of them to choose among, or a product of axes.
     """
 
     model: Text
@@ -185,8 +186,17 @@ class Job(Strict):
     train: TrainSpec = TrainSpec()
     hardware: Annotated[str | None, BeforeValidator(_as_alternatives)] = None
     goal: Goal = "fastest"
-    layout: Literal["auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"] | LayoutSpec = "auto"
+    layout: (
+        Literal["auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
+        | LayoutSpec
+        | Annotated[list[Strategy], Field(min_length=1)]
+    ) = "auto"
     output_dir: Text = "runs/first"
+
+    @property
+    def stated_layout(self) -> LayoutSpec | str | None:
+        """The one layout there is to take; None where there are several to choose among."""
+        return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
 
     @model_validator(mode="after")
     def _lora_matches_method(self) -> Self:

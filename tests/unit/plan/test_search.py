@@ -283,3 +283,19 @@ def test_auto_counts_on_no_more_of_the_hosts_memory_than_machines_have():
     small = plan("llama-3.1-8b", "1x A100-SXM-80GB")
     assert small.best is not None
     assert small.best.execution.offload == "optimizer"
+
+
+def test_a_list_of_layouts_is_chosen_from_and_nothing_else_is_looked_at():
+    def strategies(text, hardware="4x RTX-6000-Ada"):
+        answer = plan("llama-3.1-8b", hardware, f"method: lora\n{text}")
+        return {candidate.execution.layout.strategy for candidate in answer.candidates}, {
+            left.strategy for left in answer.rejected
+        }
+
+    named, left = strategies("layout: [tp, fsdp, hsdp]")
+    assert named | left == {"tp", "fsdp", "hsdp"}
+    assert "pp" in strategies("")[0]
+    assert strategies("layout: [hsdp]", hardware="2x RTX-6000-Ada") == (set(), {"hsdp"})
+    listed = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: [fsdp]").best
+    stated = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: fsdp").best
+    assert (listed.execution, listed.time) == (stated.execution, stated.time)
