@@ -15,7 +15,16 @@ from shardwise.launch.accept import check_present, check_trainable, training_clu
 from shardwise.launch.child import prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.first import run_first
-from shardwise.launch.folder import check_same_job, held_to, is_finished, known_data, run_of, write_start
+from shardwise.launch.folder import (
+    Before,
+    check_same_job,
+    held_to,
+    is_finished,
+    known_data,
+    run_of,
+    taken_back_on_error,
+    write_start,
+)
 from shardwise.launch.follow import Phase, Step
 from shardwise.launch.joined import (
     Place,
@@ -102,13 +111,15 @@ def train(
         return _join(job, overrides, place=place, on_update=on_update, programs=programs)
     request, run = _asked(job, overrides)
     cluster, chosen = _accept(request, place=None)
+    before = Before.of(run)
     with ExitStack() as held:
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run))
             check_same_job(run, request.job)
         if is_finished(run):
             return _result(run, outcome="already_finished")
-        chosen = _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+        with taken_back_on_error(run, before):
+            chosen = _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
         run_workers(
             run,
             processes=_processes(chosen, cluster=cluster),
@@ -152,6 +163,7 @@ def _join(
         run, kind = _follow_first(job, overrides, place=place)
         become_worker(run, kind=kind, module=programs.worker)
     request, run = _asked_of_all(job, overrides)
+    before = Before.of(run)
     take_back_word(run, place)
     with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
@@ -162,7 +174,8 @@ def _join(
             send_others_away(run, place, exit_code=0)
             return _result(run, outcome="already_finished")
         forget_last_launch(run)
-        _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+        with taken_back_on_error(run, before):
+            _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
         tell_others(run, place, kind=cluster.gpu.kind)
     run_first(run, place, kind=cluster.gpu.kind, lock=lock, module=programs.worker, on_update=on_update)
     return _result(run, outcome="finished")

@@ -54,6 +54,11 @@ def torchrun_argv(
     ]
 
 
+#: So that a rank's log has what the rank says, at once and alone: libkineto reports each use of the profiler, which
+#: measures memory on processors, at a level that only a number above all of its own keeps down.
+QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "KINETO_LOG_LEVEL": "99"}
+
+
 def worker_environment(
     base: Mapping[str, str], *, launch: str, processes: int, kind: DeviceKind, cores: int | None = None
 ) -> dict[str, str]:
@@ -61,8 +66,7 @@ def worker_environment(
     cores = cores or len(os.sched_getaffinity(0))
     defaults = {
         "OMP_NUM_THREADS": str(max(1, cores // processes)),
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONUNBUFFERED": "1",
+        **QUIET,
         **loopback_only(),
     }
     fixed = {LAUNCH: launch, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **visible_devices(kind)}

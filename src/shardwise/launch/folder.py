@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,6 +126,46 @@ def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
     write_json(run.resolved, _resolved(request.job, plan))
     write_places(run, request.places)
     write_json(run.plan, plan.to_json())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """What was there before a start.
+
+    Attributes:
+        names: in the run directory.
+        missing: it and the folders above it that were not there, the innermost first.
+    """
+
+    names: frozenset[str]
+    missing: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, run: RunDirectory) -> Before:
+        """As it is now."""
+        missing = tuple(folder for folder in (run.root, *run.root.parents) if not folder.exists())
+        return cls(names=frozenset(path.name for path in run.root.glob("*")), missing=missing)
+
+
+@contextmanager
+def taken_back_on_error(run: RunDirectory, before: Before) -> Generator[None]:
+    """Where a start is refused, what it wrote disappears: data that cannot be used leave no run directory behind.
+
+    The folder is made first all the same: that it cannot be shall not turn out when an hour of preparation is done.
+
+    Args:
+        before: what was there before the folder was taken; the caller holds its lock now.
+    """
+    try:
+        yield
+    except BaseException:
+        for path in run.root.glob("*"):
+            if path.name not in before.names:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        for folder in before.missing:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def known_data(run: RunDirectory) -> tuple[int | None, Lengths | None]:

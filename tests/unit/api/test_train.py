@@ -18,6 +18,7 @@ from shardwise.errors import (
     HardwareError,
     InputError,
     RunDirectoryError,
+    ShardwiseError,
     UnsupportedError,
     WorkerFailedError,
 )
@@ -26,10 +27,11 @@ from shardwise.spec.job import LayoutSpec
 from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import RunDirectory
-from tests.unit.api.conftest import CONFIG, JobMaker
+from tests.unit.api.conftest import CONFIG, TRAIN, JobMaker
 from tests.unit.fakes import Maker, needs_torch, processes_of
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
+GPUS = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
 
 
 @needs_torch
@@ -118,13 +120,28 @@ def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
 def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(
     make: Maker, job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
-    monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     result = api.train(job("goal: fewest-gpus", hardware="4x H100-SXM"), programs=FAKE)
     chosen = read_plan(result.run.plan).best
     assert chosen is not None
     assert chosen.execution.layout.world_size == 1
     assert [path.name for path in result.run.logs.glob("rank_*.log")] == ["rank_0.log"]
+
+
+@needs_torch
+@pytest.mark.parametrize("goal", ["fewest-gpus", "cheapest"])
+def test_no_goal_leaves_out_ranks_that_were_started_already(
+    goal: str, make: Maker, job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
+    place = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    result = api.train(job(f"goal: {goal}", hardware="4x H100-SXM"), programs=FAKE)
+    chosen = read_plan(result.run.plan).best
+    assert chosen is not None
+    assert chosen.execution.layout.world_size == 4
+    assert read_job(result.run.job).goal == goal, "the job is written down as it was asked"
 
 
 @needs_torch
@@ -156,6 +173,44 @@ def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(
         api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
     assert caught.value.exit_code == 2
     assert capfd.readouterr().err == "error: rows.jsonl:3: empty\n"
+
+
+REFUSING = "print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)"
+
+
+@needs_torch
+@pytest.mark.parametrize("program", [REFUSING, "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_data_that_are_refused_leave_no_run_directory_behind(
+    program: str, make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    make(program, name="bad_prepare")
+    refusing = api.Programs(preparation="bad_prepare", worker="fake_worker")
+    nested, before = f"output_dir={tmp_path}/not/there/yet", set(tmp_path.iterdir())
+    for run in (lambda: api.train(job(), programs=refusing), lambda: api.verify(job(), programs=refusing)):
+        with pytest.raises(ShardwiseError):
+            run()
+    with pytest.raises(ShardwiseError):
+        api.train(job(), overrides=[nested], programs=refusing)
+    assert set(tmp_path.iterdir()) - before <= {tmp_path / "rows.jsonl", tmp_path / "job.yaml"}
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ShardwiseError):
+        api.train(job(), programs=refusing)
+    assert list((tmp_path / "run").iterdir()) == [], "a folder that was there stays, as it was"
+
+
+@needs_torch
+def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(
+    make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    make(TRAIN.replace('outcome("finished")', "fail('no memory')"), name="failing_worker")
+    with pytest.raises(WorkerFailedError, match="no memory"):
+        api.train(job(), programs=api.Programs(preparation="fake_prepare", worker="failing_worker"))
+    before = {path.name for path in (tmp_path / "run").iterdir()}
+    make(REFUSING, name="bad_prepare")
+    with pytest.raises(api.AlreadySaidError):
+        api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == before
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("loss") == 3
 
 
 @needs_torch

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from shardwise.launch import command
 from shardwise.launch.command import require_torch, torchrun_argv, worker_environment
 from shardwise.launch.doctor import lies_in
 from shardwise.spec.run import RunDirectory
+from tests.unit.fakes import needs_torch
 
 
 def test_the_command_line_is_an_argument_list_without_an_open_port() -> None:
@@ -32,6 +35,14 @@ def test_what_the_user_has_set_stays() -> None:
     environment = worker_environment(mine, launch="x", processes=2, kind="cuda")
     assert {name: environment[name] for name in mine} == mine
     assert "CUDA_VISIBLE_DEVICES" not in environment
+
+
+@needs_torch
+def test_the_profiler_that_measures_memory_says_nothing_in_a_ranks_log() -> None:
+    program = "import torch\nwith torch.autograd.profiler.profile(profile_memory=True): torch.ones(3).sum()"
+    environment = worker_environment(dict(os.environ), launch="x", processes=1, kind="cpu")
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout + said.stderr == ""
 
 
 def test_processes_on_cpu_do_not_see_the_gpus() -> None:
