@@ -42,6 +42,7 @@ LAYOUTS: dict[str, Layout] = {
     "fsdp x 1f1b": Layout(pp=2, dp_shard=2),
     "fsdp x gpipe": Layout(pp=2, dp_shard=2, schedule="gpipe"),
     "fsdp x interleaved": Layout(pp=2, dp_shard=2, schedule="interleaved"),
+    "zero2 x zero_bubble": Layout(pp=2, dp_shard=2, schedule="zero_bubble", **KEPT),
     "zero1 x 1f1b": Layout(pp=2, dp_shard=2, **STATES_ONLY),
     "ddp x 1f1b": Layout(pp=2, dp_replicate=2),
     "ddp x tp": Layout(tp=2, dp_replicate=2),

@@ -7,8 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from shardwise.errors import UnsupportedError
+from shardwise.parallel import pipeline
+from shardwise.parallel.ownership import local_part
+from shardwise.parallel.postponed import _groups
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
@@ -41,6 +46,22 @@ CELLS: dict[str, Execution] = {
     ),
     "fsdp(2) x interleaved(2)": execution(
         Layout(dp_shard=2, pp=2, schedule="interleaved"), micro_batch_size=1, gradient_accumulation_steps=4
+    ),
+    "zero2(2) x zero_bubble(2), 4 micro-batches": execution(
+        Layout(dp_shard=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble"),
+        micro_batch_size=1,
+        gradient_accumulation_steps=4,
+    ),
+    "hsdp(2 x 2), kept, x zero_bubble(2), recompute": execution(
+        Layout(dp_replicate=2, dp_shard=2, pp=2, reshard_after_forward=False, schedule="zero_bubble"),
+        micro_batch_size=1,
+        gradient_accumulation_steps=2,
+        gradient_checkpointing="full",
+    ),
+    "zero2(2) x tp(2) x zero_bubble(2)": execution(
+        Layout(dp_shard=2, tp=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble"),
+        micro_batch_size=2,
+        gradient_accumulation_steps=2,
     ),
     "1f1b(2), recompute, chunked": execution(
         Layout(pp=2), micro_batch_size=2, gradient_accumulation_steps=4, gradient_checkpointing="full", loss="chunked"
@@ -83,3 +104,36 @@ def test_a_stage_without_anything_to_train_is_refused(make_job: Callable[..., Jo
     said = run_world(2, _nothing_to_train, prepare_cell(job, tmp_path), execution(Layout(pp=2)))
     assert said[0].startswith("the part of the model on rank 0 has nothing to train under pp; name lora.target_modules")
     assert said[1] == "it was built"
+
+
+def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int]:
+    """In which types gradients wait for other micro-batches; elements held in the last of them, and after the step."""
+    built = composed(run, chosen)
+    (root,) = built.model.spread.modules
+    kept: set[torch.dtype] = set()
+    held: list[int] = []
+    done = pipeline.keep_gradients
+
+    def looked_at(stage: nn.Module) -> None:
+        done(stage)
+        parameters = [one for group in _groups(root) for one in group.fsdp_params]
+        waiting = [one.unsharded_accumulated_grad for one in parameters] + [
+            one.unsharded_param.grad for one in parameters
+        ]
+        kept.update(gradient.dtype for gradient in waiting if gradient is not None)
+        held.append(sum(parameter.numel() for parameter in root.parameters()))
+
+    pipeline.keep_gradients = looked_at
+    built.step(next(iter(built.batches.from_(0))))
+    return kept, held[-1], sum(local_part(parameter).numel() for parameter in root.parameters())
+
+
+def test_a_cut_backward_of_sharded_weights_sums_in_float32_and_lets_go_of_them_at_the_end(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    layout = Layout(dp_shard=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble")
+    chosen = execution(layout, precision="mixed", micro_batch_size=1, gradient_accumulation_steps=4)
+    job = make_job("deep untied", train={"precision": "mixed", "max_steps": 1})
+    for kept, during, after in run_world(4, _kept_between, prepare_cell(job, tmp_path), chosen):
+        assert kept == {torch.float32}
+        assert during > 1.9 * after

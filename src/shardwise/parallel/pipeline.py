@@ -13,6 +13,7 @@ pass in two, which zero-bubble schedules need, is used as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import Pipes, World
+from shardwise.parallel.postponed import keep_gradients, reduction_postponed
 from shardwise.parallel.spread import Inputs
 from shardwise.spec.schedule import Action, actions, forwards
 
@@ -79,7 +81,9 @@ class Pipeline:
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """As `Spread.gradients`: all micro-batches are one run of the schedule."""
         run = _Run(pipeline=self, micros=micros, scale=scale * self.gradient_divisor)
-        run.execute(self._order(actions, len(micros)))
+        cut = self.world.layout.schedule == "zero_bubble"
+        with reduction_postponed(self.modules) if cut else nullcontext():
+            run.execute(self._order(actions, len(micros)))
         self.finish()
         losses = [torch.zeros((), device=self.world.device), *run.results.values()]
         return torch.stack(losses).double().sum() * self.world.counts_loss
@@ -188,6 +192,7 @@ class _Run:
             stage_backward_weight(iter(self._parameters(action.stage)), saved.weight_groups)
         elif saved.output.requires_grad:
             torch.autograd.backward(saved.output, saved.output_gradient)
+        keep_gradients(self.pipeline.stages[action.stage])
 
     def _parameters(self, stage: int) -> list[nn.Parameter]:
         return [p for p in self.pipeline.stages[stage].parameters() if p.requires_grad]

@@ -47,6 +47,14 @@ def gathered(scene: Scene, *, units: int, keeps: bool = True) -> float:
     return root + block * min(ahead * work.unit_blocks, most)
 
 
+def whole_gradients(part: Part) -> float:
+    """Every gradient of a part before it is reduced, as it waits for that over several micro-batches."""
+    inventory = part.inventory
+    return (
+        inventory.over_blocks(lambda unit: unit.trained_elements) + inventory.root.trained_elements
+    ) * REDUCTION_BYTES
+
+
 def in_reduction(work: Work, unit: Unit) -> float:
     """Whole gradients of the unit at work, of so many such blocks, and the float32 buffer of the unit before it."""
     return work.unit_blocks * unit.trained_elements * (work.types.compute + REDUCTION_BYTES) if work.sharded else 0

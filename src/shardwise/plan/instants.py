@@ -24,6 +24,7 @@ from shardwise.plan.buffers import (
     logits_forward,
     step_temporaries,
     weight_casts,
+    whole_gradients,
     whole_head_gradient,
 )
 from shardwise.plan.parts import Part
@@ -42,8 +43,8 @@ from shardwise.plan.saved import (
 from shardwise.plan.scene import Scene
 from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES
 
-#: Which gradients exist: none, all, or those of all blocks but the first.
-Gradients = Literal["none", "all", "later"]
+#: Which gradients exist: none, all, those of all blocks but the first, or all before they are reduced and sharded.
+Gradients = Literal["none", "all", "later", "whole"]
 
 #: float32 copies of the logits alive in the loss's backward: log-probabilities, the gradient of the picked ones
 #: scattered over all, and that of the logits.
@@ -85,12 +86,14 @@ def instants_of_micro_batch(part: Part) -> Iterator[Instant]:
     yield Instant(f"backward of layer {last}", _earlier, _backward_of_last_block)
     yield Instant(f"backward of layer {first}", _but_the_first, _backward_of_first_block)
     if part.is_first:
-        yield Instant("backward of the embedding", _all, _backward_of_embedding)
+        yield Instant("backward of the embedding", _every, _backward_of_embedding)
 
 
 def gradient_bytes(scene: Scene, which: Gradients) -> float:
-    """Bytes of those gradients that exist, in storage."""
+    """Bytes of those gradients that exist, in storage; whole ones in the type in which they are reduced."""
     holding = scene.holding
+    if which == "whole":
+        return whole_gradients(scene.part)
     if which == "later":
         # Under sharding the root's gradients are reduced, and stored, behind all others.
         root = 0 if scene.work.sharded else scene.part.inventory.root.trained_elements * scene.work.types.trainable
@@ -126,12 +129,20 @@ def _all(_scene: Scene) -> Gradients:
     return "all"
 
 
+def _every(scene: Scene) -> Gradients:
+    return "whole" if scene.work.execution.postpones_reduction else "all"
+
+
 def _earlier(scene: Scene) -> Gradients:
     """Those of earlier micro-batches."""
+    if scene.work.execution.postpones_reduction:
+        return "whole"
     return "all" if scene.whole else "none"
 
 
 def _but_the_first(scene: Scene) -> Gradients:
+    if scene.work.execution.postpones_reduction:
+        return "whole"
     return "all" if scene.whole else "later"
 
 
@@ -204,7 +215,7 @@ def _backward_of_first_block(scene: Scene) -> Alive:
         "activations": of_one_block(scene),
         "temporary": weight_casts(scene, blocks=1, head=False) + inside_block(scene),
         # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
-        "communication": gathered(scene, units=1, keeps=scene.fills) + sent,
+        "communication": gathered(scene, units=1, keeps=scene.fills or work.execution.postpones_reduction) + sent,
     }
 
 
@@ -215,6 +226,8 @@ def _backward_of_embedding(scene: Scene) -> Alive:
         # Whole gradients of the root in the compute type, copied into the float32 buffer that is reduced.
         whole = part.inventory.root.trained_elements
         alive["communication"] = whole * (work.types.compute + REDUCTION_BYTES)
+        if work.execution.postpones_reduction:
+            alive["communication"] += gathered(scene, units=0)
     elif part.trained_embedding:
         # A dense gradient of the table; a tied head's waits to be added to it.
         tied = part.inventory.tied and part.is_last

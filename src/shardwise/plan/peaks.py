@@ -176,6 +176,7 @@ def _alike(execution: Execution) -> tuple[object, ...]:
         layout.pp > 1,
         layout.data_world_size > 1,
         e.gathers_weights,
+        e.postpones_reduction,
         layout.reshard_after_forward,
         layout.min_num_params,
         layout.prefetch,
@@ -190,7 +191,7 @@ def _alike(execution: Execution) -> tuple[object, ...]:
 
 def _rank(scene: Scene, *, place: object) -> _Rank:
     holding = scene.holding
-    kinds: tuple[Gradients, ...] = ("none", "all", "later")
+    kinds: tuple[Gradients, ...] = ("none", "all", "later", "whole")
     return _Rank(
         place=place,
         holding=holding,

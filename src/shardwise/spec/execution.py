@@ -70,6 +70,11 @@ class Execution:
         """Whether FSDP brings weights to the GPU unit by unit, from other ranks or from the host."""
         return self.layout.weight_shards > 1 or self.parameters_on_host
 
+    @property
+    def postpones_reduction(self) -> bool:
+        """Whether gathered weights and whole gradients wait for the end of a step, as a backward cut in two needs."""
+        return self.gathers_weights and self.layout.pp > 1 and self.layout.schedule == "zero_bubble"
+
     def to_json(self) -> dict[str, Any]:
         """Plain data: `strategy`, `layout`, then the fields by their names."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "layout"}

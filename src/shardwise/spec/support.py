@@ -102,9 +102,9 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
 
 
 def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
-    if layout.schedule == "zero_bubble" and layout.weight_shards > 1:
-        # FSDP reduces gradients as a backward passes, which the deferred half of a cut backward does not.
-        return "schedule zero_bubble is not trained with sharded weights; use schedule: 1f1b, or dp_shard: 1"
+    if layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward:
+        # The deferred half of a cut backward comes when weights would have been let go of.
+        return "schedule zero_bubble keeps gathered weights until a step ends; write zero_stage: 2, or schedule: 1f1b"
     if model is not None and model.family not in STAGED_FAMILIES:
         return (
             f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
@@ -202,8 +202,8 @@ def _streaming_contradictions(execution: Execution) -> list[str]:
         return [
             f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there; use offload: optimizer"
         ]
-    if layout.pp > 1 and layout.schedule == "zero_bubble" and layout.weight_shards == 1:
-        # As with sharded weights: FSDP lets go of them, and of their gradients, as a backward passes.
+    if layout.pp > 1 and layout.schedule == "zero_bubble":
+        # Weights would stay on the GPU until a step ends, and nothing be gained.
         return [f"{asked} does not go with schedule zero_bubble; use schedule: 1f1b, or offload: optimizer"]
     return []
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.spec.execution import Execution
 from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
-from shardwise.spec.support import STAGED_FAMILIES, execution_refusals, refusal
+from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.support import STAGED_FAMILIES, execution_refusals, impossibilities, refusal
 
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
@@ -32,7 +34,7 @@ def test_a_product_of_ways_that_are_trained_is_trained(layout: Layout) -> None:
     ("layout", "said"),
     [
         (Layout(cp=2, pp=2), "pp x cp is not trained by this version; the nearest layout that is: fsdp"),
-        (Layout(pp=2, dp_shard=2, schedule="zero_bubble"), "use schedule: 1f1b, or dp_shard: 1"),
+        (Layout(pp=2, dp_shard=2, schedule="zero_bubble"), "write zero_stage: 2, or schedule: 1f1b"),
         (Layout(dp_shard=2, ep=2), "write ep: 1"),
     ],
 )
@@ -65,3 +67,17 @@ def test_a_cut_backward_does_not_go_with_selective_recompute() -> None:
     layout = Layout(pp=2, schedule="zero_bubble")
     assert "use full or none" in reasons(layout, gradient_checkpointing="selective")[0]
     assert reasons(layout, gradient_checkpointing="full") == []
+
+
+@pytest.mark.parametrize("schedule", ["zero_bubble", "1f1b"])
+def test_what_a_refused_zero_bubble_is_sent_to_is_trained(schedule: Schedule) -> None:
+    kept: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False} if schedule == "zero_bubble" else {}
+    assert refusal(method="lora", layout=Layout(pp=2, dp_shard=2, schedule=schedule, **kept), model=LLAMA) is None
+    streamed = Execution(
+        layout=Layout(pp=2, dp_shard=2, schedule=schedule, **kept),
+        micro_batch_size=1,
+        gradient_accumulation_steps=2,
+        offload="parameters",
+    )
+    reasons = impossibilities(job_from_data({"model": "m", "data": {"path": "d"}}), streamed)
+    assert [reason.endswith("use schedule: 1f1b, or offload: optimizer") for reason in reasons] == [True] * bool(kept)
