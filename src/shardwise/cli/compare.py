@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,13 +33,13 @@ def compare(
     from shardwise.cli.trials import TrialProgress
 
     console = make_console()
-    with nullcontext() if as_json else TrialProgress(console) as progress:
+    with TrialProgress(make_console(sys.stderr) if as_json else console) as progress:
         found = api.compare(
             job,
             layouts=names(layouts),
             overrides=sets or [],
             steps=steps,
-            on_update=progress.show if progress else None,
+            on_update=progress.show,
         )
     if as_json:
         print_json(found.to_json())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,12 @@ from shardwise.data.fingerprint import FileState, check_untouched
 from shardwise.data.formats import FORMATS, Format, RowError, recognise
 from shardwise.data.limits import Limits
 from shardwise.data.pool import Pool, Reply, useful_workers
+from shardwise.data.preview import preview
 from shardwise.data.progress import progress
 from shardwise.data.read import first_columns
 from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.shards import Shard
 from shardwise.data.sources import Source, SourceFile
-from shardwise.data.store import PreparedData
 from shardwise.data.tokens import Rules
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
 from shardwise.spec.job import Job
@@ -40,9 +39,6 @@ from shardwise.spec.run import write_json
 
 CHUNK_BYTES = (64 * 1024, 4 * 1024 * 1024)
 """The smallest and the largest chunk: small sets are spread over all workers, large ones keep few files open."""
-
-PREVIEW_ROWS = 2
-PREVIEW_TOKENS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +127,7 @@ def ingest(asked: Preparation, *, into: Path) -> None:
             "chat_template": _template_in_force(asked, files, pool.facts),
             "sources": _describe(asked, files, chunks, replies),
             **{name: {**part, "num_dropped": 0} for name, part in parts.items()},
-            "preview": _preview(pool, into / "train"),
+            "preview": preview(pool, into / "train"),
         }
     for index, reply in enumerate(replies):
         part = "train" if asked.source_of_file[chunks[index].file] < len(asked.train) else "eval"
@@ -278,27 +274,3 @@ def _describe(
             }
         )
     return described
-
-
-def _preview(pool: Pool, folder: Path) -> list[dict[str, Any]]:
-    """Some documents as text, cut where trained tokens begin and end."""
-    data = PreparedData.open(folder)
-    offsets = data.arrays["offsets"]
-    shown: list[dict[str, Any]] = []
-    for document in range(min(PREVIEW_ROWS, len(offsets) - 1)):
-        start, stop = int(offsets[document]), int(min(offsets[document + 1], offsets[document] + PREVIEW_TOKENS))
-        trained = data.arrays["trained"][start:stop].copy()
-        trained[0] = False
-        edges = [0, *(np.flatnonzero(np.diff(trained)) + 1), stop - start]
-        ids = data.arrays["tokens"][start:stop]
-        pieces = [ids[a:b].tolist() for a, b in pairwise(edges)]
-        texts = pool.ask({"do": "decode", "pieces": pieces}, name="the preview")["texts"]
-        flags = [bool(trained[edge]) for edge in edges[:-1]]
-        shown.append(
-            {
-                "file": int(data.arrays["doc_file"][document]),
-                "line": int(data.arrays["doc_line"][document]),
-                "text": [list(piece) for piece in zip(texts, flags, strict=True)],
-            }
-        )
-    return shown

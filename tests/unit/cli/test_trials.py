@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,25 @@ def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(
     said = shardwise("verify", "job.yaml", *flags)
     assert given["layouts"] == asked
     assert ("--all tries every way" in said.out) is (asked is None)
+
+
+@pytest.mark.parametrize("verb", ["verify", "compare"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_each_layout_is_named_as_it_begins_and_json_stays_alone_on_stdout(
+    as_json: bool, verb: str, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = {"verify": parity(agrees=True), "compare": versus([ran(tmp_path, "ddp-2", seconds=2.0)], job="tiny")}
+
+    def trying(_job: str, **options: Any) -> object:
+        options["on_update"](api.Trying(layout="ddp-2", number=2, total=7))
+        return answers[verb]
+
+    monkeypatch.setattr(api, verb, trying)
+    said = shardwise(verb, "job.yaml", "--layouts", "ddp", *(["--json"] if as_json else []))
+    assert said.code == 0
+    assert "ddp-2 (2 of 7)" in (said.err if as_json else said.out).splitlines()
+    if as_json:
+        assert json.loads(said.out)["version"] == 1
 
 
 def test_all_layouts_and_some_exclude_each_other(shardwise: Shardwise) -> None:
