@@ -188,6 +188,19 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
     )
 
 
+def gathered_once(sent: Messages, work: Work) -> Messages:
+    """What is sent for the mean micro-batch where weights stay gathered, and gradients whole, until a step ends."""
+    micros = work.execution.gradient_accumulation_steps
+    return Messages(gather=sent.gather / micros, outer_gather=sent.outer_gather / micros)
+
+
+def reduced_at_once(work: Work, held: float) -> float:
+    """Seconds of adding up, and cutting into shards, whole gradients of so many bytes on each rank."""
+    layout = work.execution.layout
+    shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
+    return shard.gather(held) + replicate.all_reduce(held / shard.size)
+
+
 def _fetches_ahead(work: Work) -> bool:
     """Whether FSDP fetches beside the computation; with nothing to gather it does so when a unit is needed."""
     return work.execution.layout.weight_shards > 1

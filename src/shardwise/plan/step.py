@@ -15,9 +15,20 @@ from shardwise.plan.kernels import (
     OFFLOAD_BYTES_PER_SECOND,
 )
 from shardwise.plan.links import group_of
-from shardwise.plan.passes import Messages, Stage, mean, num_units, reduced_messages, sharded_messages, stage_of
+from shardwise.plan.passes import (
+    Messages,
+    Stage,
+    gathered_once,
+    mean,
+    num_units,
+    reduced_at_once,
+    reduced_messages,
+    sharded_messages,
+    stage_of,
+)
 from shardwise.plan.pieces import Piece, Pieces, device_of, pieces_of
 from shardwise.plan.pipeline import StageSeconds, rank_ends
+from shardwise.plan.types import REDUCTION_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.stages import stage_blocks
 
@@ -91,7 +102,8 @@ def _outer(work: Work, stage: int) -> Unit:
 
 def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
     if work.sharded:
-        return sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks))
+        sent = sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks))
+        return gathered_once(sent, work) if work.execution.postpones_reduction else sent
     return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
 
 
@@ -169,10 +181,13 @@ def _trained_elements(work: Work) -> list[float]:
 
 
 def _late_reduction(work: Work, trained: float) -> Piece:
-    """Gradients that nothing reduced during backward: replicated ones where DDP does not work, and those of rings."""
+    """Gradients that nothing reduced during backward: replicated ones where DDP does not work, those of rings, and
+    those that FSDP was told to postpone."""
     layout = work.execution.layout
     held = trained * work.types.trainable
-    if work.sharded:
+    if work.execution.postpones_reduction:
+        seconds = reduced_at_once(work, trained * REDUCTION_BYTES)
+    elif work.sharded:
         seconds = group_of(work.cluster, layout, "cp").all_reduce(held / layout.dp_shard)
     elif work.replicated:
         seconds = 0.0

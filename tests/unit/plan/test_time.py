@@ -94,6 +94,23 @@ def test_model_parallel_uses_one_gpu_at_a_time_and_a_pipeline_more_of_them():
     assert times["zero_bubble"].step_seconds <= times["1f1b"].step_seconds
 
 
+def test_a_cut_backward_of_sharded_weights_gathers_and_reduces_once_a_step():
+    """However many micro-batches a step has; 1f1b does both for each: of 2 ranks, 17 rounds of 16, and 3 of 2."""
+    kept = {"dp_shard": 2, "pp": 2, "zero_stage": 2, "reshard_after_forward": False}
+    model = shape(num_hidden_layers=8, hidden_size=4096, intermediate_size=11008)
+
+    def step(schedule: Schedule, accumulation: int):
+        layout = Layout(**kept, schedule=schedule)
+        asked = {"accumulation": accumulation, "method": "full", "hardware": "4x RTX-4090", "length": 256}
+        return forecast(model, layout, **asked)
+
+    once = {schedule: step(schedule, 2) for schedule in ("1f1b", "zero_bubble")}
+    often = {schedule: step(schedule, 16) for schedule in ("1f1b", "zero_bubble")}
+    assert often["1f1b"].step_seconds > 5 * once["1f1b"].step_seconds
+    assert often["zero_bubble"].step_seconds < 3 * once["zero_bubble"].step_seconds
+    assert often["zero_bubble"].step_seconds < 0.5 * often["1f1b"].step_seconds
+
+
 def test_the_bubble_of_equal_stages_is_the_one_that_its_authors_state():
     stages = (StageSeconds(1.0, 2.0, 1.0),) * 4
     for schedule in ("gpipe", "1f1b"):
