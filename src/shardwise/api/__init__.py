@@ -4,7 +4,7 @@ Nothing here imports torch. `train` starts the workers that do.
 """
 
 from shardwise.api.comparing import compare
-from shardwise.api.looking import doctor, report
+from shardwise.api.looking import doctor, known_gpus, known_models, report
 from shardwise.api.planning import plan, timeline, write_plan, write_plan_page
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
@@ -36,6 +36,8 @@ __all__ = [
     "Versus",
     "compare",
     "doctor",
+    "known_gpus",
+    "known_models",
     "plan",
     "report",
     "timeline",

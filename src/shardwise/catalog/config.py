@@ -189,7 +189,7 @@ def _dimensions(config: _Config) -> Dimensions:
     hidden = config.whole("hidden_size")
     head_dim = config.optional_whole("head_dim")
     if head_dim is None:
-        if hidden % heads:
+        if hidden % heads and not (config.family.floors_head_dim and hidden > heads):
             raise config.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
         head_dim = hidden // heads
     kv_heads = config.optional_whole("num_key_value_heads") or heads

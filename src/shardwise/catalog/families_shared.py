@@ -126,6 +126,7 @@ SHARED: dict[str, Family] = {
         experts=_DEEPSEEK_EXPERTS,
         placement=behind_first,
         norms=where(flag("use_qk_norm"), with_head_norms(LLAMA_NORMS), LLAMA_NORMS),
+        floors_head_dim=True,
         partial_rotary=True,
     ),
 }

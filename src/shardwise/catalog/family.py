@@ -59,6 +59,8 @@ class Family:
         optional_window: `sliding_window` counts only where `use_sliding_window` says so.
         whole_every: the attention of every so-manieth block has no window; 0 where all have it.
         pattern_key: the key that says so.
+        floors_head_dim: heads that do not divide `hidden_size` are as wide as the quotient rounded down; elsewhere
+            transformers refuses them.
         partial_rotary: see ModelShape.
         eager_attention: see ModelShape.
     """
@@ -87,6 +89,7 @@ class Family:
     optional_window: bool = False
     whole_every: int = 0
     pattern_key: str | None = None
+    floors_head_dim: bool = False
     partial_rotary: bool = False
     eager_attention: bool = False
 

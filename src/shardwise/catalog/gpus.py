@@ -126,7 +126,9 @@ def _nearest(wanted: str) -> str:
     close = [names[alias] for alias in difflib.get_close_matches(wanted, names, n=6, cutoff=0.5)]
     contains = [name for alias, name in names.items() if wanted and (wanted in alias or alias in wanted)]
     near = list(dict.fromkeys(contains + close))[:3]
-    return f"; nearest: {', '.join(near)}" if near else f"; known are {', '.join(known_gpus())}"
+    if near:
+        return f"; nearest: {', '.join(near)}"
+    return "; none there has a name like it, see `shardwise plan --list gpus`"
 
 
 def parse_hardware(text: str) -> Cluster:

@@ -35,6 +35,11 @@ class KnownModel:
     nominal_billions: float | None
     source: str
 
+    @property
+    def shape(self) -> ModelShape:
+        """What its configuration says of it."""
+        return shape_from_data(self.config, file=f"catalogue entry {self.name}")
+
 
 @cache
 def known_models() -> dict[str, KnownModel]:
@@ -72,7 +77,7 @@ def find_model(name: str, *, offline: bool = False) -> ModelShape:
         return read_shape(path)
     known = _known(name)
     if known is not None:
-        return shape_from_data(known.config, file=f"catalogue entry {known.name}")
+        return known.shape
     if not is_hub_id(name):
         raise ModelError(
             Problem(where=name, message=f"is no folder, no config.json and no known model{_nearest(name)}")
@@ -98,12 +103,25 @@ def _known(name: str) -> KnownModel | None:
 
 def _nearest(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), known_models(), n=3, cutoff=0.5)
-    return f"; nearest known: {', '.join(near)}" if near else "; name a folder, or a hub id such as org/name"
+    if near:
+        return f"; nearest known: {', '.join(near)}"
+    return (
+        "; no known model has a name like it: name a folder, a hub id such as org/name, or one of those that "
+        "`shardwise plan --list models` shows"
+    )
 
 
 def _from_hub(name: str, *, offline: bool) -> ModelShape:
     if offline:
         message = f"is not in the local Hugging Face cache, and the network is not to be used{_nearest(name)}"
         raise ModelError(Problem(where=name, message=message))
-    url, raw = download_config(name)
+    try:
+        url, raw = download_config(name)
+    except ModelError as error:
+        raise ModelError([_with_nearest(problem, name) for problem in error.problems]) from None
     return shape_from_data(parse_config(raw, file=url), file=url)
+
+
+def _with_nearest(problem: Problem, name: str) -> Problem:
+    """What cannot be had from the hub may have been meant as a name that needs none."""
+    return Problem(where=problem.where, message=problem.message + _nearest(name))

@@ -31,6 +31,9 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write the plan as one self-contained page.")] = None,
     output: Annotated[Path | None, typer.Option(help="Write plan.json, for `shardwise train`.")] = None,
+    listed: Annotated[
+        str | None, typer.Option("--list", metavar="models|gpus", help="List the names that the catalogue knows.")
+    ] = None,
 ) -> None:
     """Say whether a job fits, on what layout and hardware, and how long a step takes.
 
@@ -40,6 +43,11 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     from shardwise.cli.console import make_console, print_json
     from shardwise.errors import InputError
 
+    if listed is not None:
+        from shardwise.cli.catalogue import print_catalogue
+
+        print_catalogue(listed, make_console())
+        return
     flags = {
         "--model": ("model", model),
         "--method": ("method", method),

@@ -173,7 +173,8 @@ def _with_edge(bar: Text, *, at: int) -> Text:
 
 def _legend() -> str:
     parts = "  ".join(f"{letter} {part}" for part, (letter, _) in LETTERS.items())
-    return f"{parts}  . free; batch: micro-batch x accumulation; GPU: share of time that it is busy"
+    peak = "peak: as expected, where `at most` decides"
+    return f"{parts}  . free; {peak}; batch: micro-batch x accumulation; GPU: share of time that it is busy"
 
 
 def verdict(plan: Plan) -> str:

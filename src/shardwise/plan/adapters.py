@@ -84,16 +84,23 @@ def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
 
 
 def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
-    """PEFT has rules of its own, by family and version, for what `all-linear` or a matrix of the MLP means there."""
+    """Where experts are stacked in one parameter, PEFT 0.21 takes `all-linear` and names of the MLP for that parameter.
+
+    What it hangs there (`peft.utils.transformers_weight_conversion`) adds whole matrices of all experts in forward, and
+    neither its memory nor its time is forecast.
+    """
     if not model.has_experts:
         return
-    known = {m.name.rpartition(".")[2] for kind in model.kinds for m in kind.matrices if "attn" in m.name}
+    attention = dict.fromkeys(
+        m.name.rpartition(".")[2] for kind in model.kinds for m in kind.matrices if "attn" in m.name and m.adaptable
+    )
     named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
-    foreign = [name for name in named if name.rpartition(".")[2] not in known]
+    foreign = [name for name in named if name.rpartition(".")[2] not in attention]
     if foreign:
         raise UnsupportedError(
-            f"lora.target_modules names {', '.join(foreign)}, and {model.family} has experts; in such models forecasts "
-            f"are made for adapters on attention only: {', '.join(sorted(known))}"
+            f"lora.target_modules is {quoted(', '.join(foreign))}, which reaches the stacked experts of "
+            f"{model.family}, and this version makes no forecast for adapters there; those on attention work: write "
+            f"lora.target_modules: [{', '.join(attention)}]"
         )
 
 

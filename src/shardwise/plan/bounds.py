@@ -18,7 +18,7 @@ from shardwise.plan.step import send_seconds, stage_seconds, stages_of
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import CHUNK_TOKENS, Execution
+from shardwise.spec.execution import CHUNK_TOKENS, Execution, accumulation_steps
 from shardwise.spec.layout import Layout
 from shardwise.spec.stages import stage_blocks
 
@@ -73,16 +73,19 @@ class Bounds:
 
     def ladder(self, cluster: Cluster, base: Execution) -> tuple[Rung, ...]:
         """The sizes of micro-batch of an execution, the one that may be fastest first."""
-        layout = base.layout
-        alike = self._alike(cluster, base)
+        return self.ladder_of(self.alike(cluster, base), cluster, base.layout)
+
+    def ladder_of(self, alike: int, cluster: Cluster, layout: Layout) -> tuple[Rung, ...]:
+        """The sizes of executions of a layout that share a number."""
         key = (alike, layout.data_world_size, cluster.num_gpus)
         if key not in self._ladders:
-            if alike not in self._works:
-                work = work_on(self._question, cluster, base)
-                self._works[alike] = (work, at_mean_length(self._question, work))
-            rungs = (self._rung(base, size, alike) for size in self._sizes(cluster, layout, alike))
+            rungs = (self._rung(layout, size, alike) for size in self._sizes(cluster, layout, alike))
             self._ladders[key] = tuple(sorted(rungs, key=lambda rung: (rung.seconds, rung.size)))
         return self._ladders[key]
+
+    def work_of(self, alike: int) -> Work:
+        """One of the executions that share a number."""
+        return self._works[alike][0]
 
     def _sizes(self, cluster: Cluster, layout: Layout, alike: int) -> list[int]:
         """Those that all GPUs together have room for, and the smallest: of huge batches, few."""
@@ -91,21 +94,34 @@ class Bounds:
         of_one = work.tokens * work.saved * (work.model.num_layers - 1)
         return [smallest, *(size for size in others if size * of_one <= cluster.num_gpus * cluster.gpu.memory_bytes)]
 
-    def _rung(self, base: Execution, size: int, alike: int) -> Rung:
-        execution = sized(base, self._question.job, self._question.model, size)
-        longest, mean = self._works[alike]
-        if (alike, size) not in self._pieces:
-            self._pieces[alike, size] = pieces_of(replace(mean, execution=execution))
-        pieces, micros = self._pieces[alike, size], execution.gradient_accumulation_steps
+    def _rung(self, layout: Layout, size: int, alike: int) -> Rung:
+        longest, pieces = self._works[alike][0], self.pieces(alike, size)
+        micros = accumulation_steps(
+            global_batch_size=self._question.job.train.global_batch_size,
+            micro_batch_size=size,
+            data_world_size=layout.data_world_size,
+        )
         once = longest.model.num_layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds
         return Rung(micros * once, size, micros, pieces, size * longest.tokens * longest.saved)
 
-    def _alike(self, cluster: Cluster, base: Execution) -> int:
+    def pieces(self, alike: int, size: int) -> Pieces:
+        """Those of executions that share a number, for so many sequences."""
+        if (alike, size) not in self._pieces:
+            mean = self._works[alike][1]
+            execution = sized(mean.execution, self._question.job, self._question.model, size)
+            self._pieces[alike, size] = pieces_of(replace(mean, execution=execution))
+        return self._pieces[alike, size]
+
+    def alike(self, cluster: Cluster, base: Execution) -> int:
         """A number shared by executions whose blocks take equally long for one micro-batch and keep as many bytes."""
         layout = base.layout
         talking = [group_of(cluster, layout, axis) for axis in ("tp", "cp") if getattr(layout, axis) > 1]
         key = (*talking, weight_degree(layout) > 1, base.gradient_checkpointing, base.offload)
-        return self._numbers.setdefault(key, len(self._numbers))
+        alike = self._numbers.setdefault(key, len(self._numbers))
+        if alike not in self._works:
+            work = work_on(self._question, cluster, base)
+            self._works[alike] = (work, at_mean_length(self._question, work))
+        return alike
 
     def seconds(self, base: Execution, rung: Rung) -> float:
         """Of a step, at least."""
@@ -118,7 +134,7 @@ class Bounds:
 
     def _through_last(self, layout: Layout, rung: Rung) -> float:
         """The last rank waits for the first micro-batch, does its own work, and the others end behind its last."""
-        blocks, pieces = self._blocks(layout.num_stages), rung.pieces
+        blocks, pieces = self.blocks(layout.num_stages), rung.pieces
         ahead, back = pieces.forward.seconds, pieces.backward.seconds
         behind = back - pieces.weights if layout.schedule == "zero_bubble" else back
         others = sum(blocks[: layout.pp - 1])
@@ -145,7 +161,8 @@ class Bounds:
             before += stages[rank].forward + stages[rank].backward - deferred * stages[rank].weights + hop
         return longest * _ROUNDING
 
-    def _blocks(self, num_stages: int) -> tuple[int, ...]:
+    def blocks(self, num_stages: int) -> tuple[int, ...]:
+        """How many each of so many stages holds."""
         if num_stages not in self._stages:
             spans = stage_blocks(self._question.model, num_stages=num_stages)
             self._stages[num_stages] = tuple(len(span) for span in spans)
@@ -174,7 +191,7 @@ class Bounds:
         during = passes * (whole + rung.saved * (layers - 1) / layout.pp) + stays * piled
         most = max(stays * states / slices + max(stays * gradients, during), passes * logits)
         if layout.pp > 1:
-            blocks = self._blocks(layout.num_stages)[0]
+            blocks = self.blocks(layout.num_stages)[0]
             held = totals.blocks * blocks / layers / layout.tp / shards
             moving = rung.saved * (blocks - 1) * self._in_flight(layout, rung.micros)
             if kept > 1 and not layout.reshard_after_forward:

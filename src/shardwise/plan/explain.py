@@ -8,7 +8,7 @@ from math import prod
 
 from shardwise.plan.choices import RECOMPUTE_ORDER
 from shardwise.plan.explorer import Explorer, Forecast
-from shardwise.plan.memory import holdings_of
+from shardwise.plan.memory import most_on_host
 from shardwise.plan.ranking import BETTER, ratio, tie_of
 from shardwise.plan.rent import rent_of
 from shardwise.plan.types import TYPES
@@ -36,7 +36,8 @@ def why_not(work: Work, memory: MemoryForecast) -> str:
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
     part = max(worst.parts, key=lambda name: worst.parts[name])
     return (
-        f"needs {_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at {memory.peak_instant}: "
+        f"needs {_gib(memory.peak_bytes)}, at most {_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at "
+        f"{memory.peak_instant}: "
         f"{_NAMES[part]} {_gib(worst.parts[part])} of it; {_remedy(part, work)}"
     )
 
@@ -249,7 +250,7 @@ def _offload(work: Work, *, asked: bool) -> str | None:
     offload, node = work.execution.offload, work.cluster.node
     if offload == "none" or not work.setting.cuda:
         return None
-    held = max(holding.on_host for holding in holdings_of(work))
+    held = most_on_host(work)
     why = "as asked" if asked else "because nothing fits without"
     machine = held * min(node.num_gpus, work.execution.layout.world_size)
     return (

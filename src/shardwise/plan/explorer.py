@@ -5,60 +5,25 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from shardwise.plan.bounds import Bounds, Rung
-from shardwise.plan.choices import Choice, bases, sized, why_left_out
+from shardwise.plan.choices import bases, sized, why_left_out
+from shardwise.plan.frontier import Family
+from shardwise.plan.groups import Group, by_size
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.memory import forecast_memory
-from shardwise.plan.peaks import Peaks
+from shardwise.plan.opening import Opener
+from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, at_mean_length, work_on
 from shardwise.plan.ranking import figures_of, simplicity
 from shardwise.plan.timeline import forecast_time
+from shardwise.plan.too_large import TooLarge
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast, TimeForecast
-
-
-@dataclass(kw_only=True, slots=True)
-class Group:
-    """Executions that differ in nothing but their micro-batch.
-
-    Attributes:
-        ladder: their sizes, the one that may be fastest first.
-        too_large: sizes known not to fit, each with how many of them a stage may keep in flight.
-    """
-
-    cluster: Cluster
-    base: Execution
-    ladder: tuple[Rung, ...]
-    too_large: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-
-    def in_flight(self, rung: Rung) -> int:
-        """A number that no two sizes share unless they differ in nothing but their size.
-
-        Without a pipeline all that matters is whether gradients of an earlier micro-batch are there; in one, how many
-        are under way, of which no schedule but gpipe has more than twice as many as there are ranks.
-        """
-        layout = self.base.layout
-        most = {"sequential": 2, "1f1b": max(2, layout.pp)}.get(layout.schedule, 2 * layout.pp)
-        return rung.micros if layout.schedule == "gpipe" else min(rung.micros, most)
-
-    def leanest(self) -> list[Rung]:
-        """Of the sizes with as many in flight the smallest each; where none of these fits, none of all does."""
-        smallest = {self.in_flight(rung): rung for rung in sorted(self.ladder, key=_size, reverse=True)}
-        return sorted(smallest.values(), key=_size)
-
-    def is_too_large(self, rung: Rung) -> bool:
-        """Whether a smaller size with as few in flight does not fit."""
-        flying = self.in_flight(rung)
-        return any(size <= rung.size and others <= flying for size, others in self.too_large)
-
-    def note_too_large(self, rung: Rung) -> None:
-        """A larger micro-batch, or more of them, would need no less."""
-        self.too_large.append((rung.size, self.in_flight(rung)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,11 +41,13 @@ class Effort:
 
     Attributes:
         open: considered, by a bound or a forecast.
+        is_large: so many are open on the whole cluster that those of no interest are not looked at closely.
         memory: forecasts of memory made.
         time: forecasts of time made.
     """
 
     open: int = 0
+    is_large: bool = False
     memory: int = 0
     time: int = 0
 
@@ -98,12 +65,14 @@ class Explorer:
         self.effort = Effort()
         self.bounds = Bounds(question)
         self._prune = prune
-        self._peaks: dict[str, Peaks] = {}
+        self._peaks = question.peaks
+        self._known = TooLarge()
+        self.opener = Opener(question, bounds=self.bounds, known=self._known, groups=self._considered, prune=prune)
 
-    def why_left_out(self, choice: Choice) -> str | None:
-        """Why a layout is not considered; None where it is."""
+    def why_left_out(self, choice: Choice, *, host: bool = True) -> str | None:
+        """Why a layout is not considered; None where it is. Without `host` that one's memory is not asked for."""
         reason = why_left_out(self.question.job, self.question.model, choice)
-        return reason or host_is_too_small(self.question, choice)
+        return reason or (host_is_too_small(self.question, choice) if host else None)
 
     def groups(self, choice: Choice) -> Iterator[Group]:
         """The executions of a layout."""
@@ -112,7 +81,17 @@ class Explorer:
             self.effort.open += len(ladder)
             yield Group(cluster=choice.cluster, base=base, ladder=ladder)
 
-    def best(self, groups: Sequence[Group], *, enough: tuple[float, ...] | None = None) -> Forecast | None:
+    def _considered(self, choice: Choice) -> Iterator[Group]:
+        return self.groups(choice) if self.why_left_out(choice) is None else iter(())
+
+    def best(
+        self,
+        groups: Iterable[Group],
+        *,
+        enough: tuple[float, ...] | None = None,
+        families: Sequence[Family] = (),
+        strategy: str = "",
+    ) -> Forecast | None:
         """The execution that fits and is the best for the goal; None where there is none within `enough`.
 
         Sizes come in the order of what they take at least, out of all groups; when even that is more than the best
@@ -121,22 +100,38 @@ class Explorer:
         Args:
             groups: where to look.
             enough: figures beyond which nothing is of interest.
+            families: where to look too, for layouts of one strategy.
+            strategy: its name.
         """
-        open_groups = ((n, g) for n, g in enumerate(groups) if self._may_fit(g))
-        heap = [(self._figures(g.base.layout, g.cluster, self._order(g, 0)), n, 0) for n, g in open_groups]
-        heapq.heapify(heap)
+        known, heap = [g for g in groups if self.may_fit(g)], list[tuple[tuple[float, ...], bool, int, int]]()
+
+        def push(number: int, index: int) -> None:
+            group = known[number]
+            figures = self._figures(group.base.layout, group.cluster, self._order(group, index))
+            heapq.heappush(heap, (figures, False, number, index))
+
+        for number in range(len(known)):
+            push(number, 0)
+        families = list(self.opener.of_interest(families, strategy=strategy, enough=enough))
+        for number, family in enumerate(families):
+            heapq.heappush(heap, (family.least, True, number, 0))
         best: tuple[Work, TimeForecast] | None = None
         best_key: tuple[object, ...] = ()
         reached: tuple[float, ...] | None = None
         while heap:
-            least, number, index = heapq.heappop(heap)
+            least, is_family, number, index = heapq.heappop(heap)
             limit = min((one for one in (reached, enough) if one is not None), default=None)
             if self._prune and limit is not None and least > limit:
                 break
-            group = groups[number]
+            if is_family:
+                first = len(known)
+                known += (g for g in self.opener.opened(families[number], strategy) if self.may_fit(g))
+                for added in range(first, len(known)):
+                    push(added, 0)
+                continue
+            group = known[number]
             if index + 1 < len(group.ladder):
-                following = self._figures(group.base.layout, group.cluster, self._order(group, index + 1))
-                heapq.heappush(heap, (following, number, index + 1))
+                push(number, index + 1)
             rung = group.ladder[index]
             if self._prune and limit is not None and self._least(group, rung) > limit:
                 continue
@@ -154,7 +149,7 @@ class Explorer:
 
     def fits(self, groups: Iterable[Group]) -> bool:
         """Whether any execution fits."""
-        likely = (group for group in groups if self._may_fit(group))
+        likely = (group for group in groups if self.may_fit(group))
         return any(self._fits(group, rung, halving=False) for group in likely for rung in group.leanest())
 
     def has_room(self, cluster: Cluster) -> bool:
@@ -164,20 +159,21 @@ class Explorer:
         least = min(self.bounds.total_bytes(cluster, base) for base in each)
         return not self._prune or least <= cluster.num_gpus * cluster.gpu.memory_bytes
 
-    def _may_fit(self, group: Group) -> bool:
+    def may_fit(self, group: Group) -> bool:
+        """Whether no bound says that none of its sizes fits."""
         least = self.bounds.least_bytes(group.cluster, group.base, group.ladder)
         return not self._prune or least <= group.cluster.gpu.memory_bytes
 
     def least(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
         """The execution that needs least memory, for saying what is missing."""
-        smallest = [(g, min(g.ladder, key=_size)) for g in groups]
+        smallest = [(g, min(g.ladder, key=by_size)) for g in groups]
         needs = sorted((self.bounds.bytes(g.cluster, g.base, rung), n) for n, (g, rung) in enumerate(smallest))
         least, found = float("inf"), smallest[0]
         for bound, number in needs:
             if bound >= least:
                 break
             group, rung = smallest[number]
-            need = self._peaks_on(group.cluster).high_bytes(self._sized(group, rung.size))
+            need = self._peaks.high_bytes(self._sized(group, rung.size))
             if need < least:
                 least, found = need, (group, rung)
         return self.memory(found[0].cluster, self._sized(found[0], found[1].size))
@@ -191,14 +187,6 @@ class Explorer:
         """The time of any execution."""
         self.effort.time += 1
         return forecast_time(at_mean_length(self.question, work), num_rows=self.question.num_rows)
-
-    def _peaks_on(self, cluster: Cluster) -> Peaks:
-        if cluster.name not in self._peaks:
-            asked = self.question
-            self._peaks[cluster.name] = Peaks(
-                asked.longest, model=asked.model, cluster=cluster, inventory=asked.inventory
-            )
-        return self._peaks[cluster.name]
 
     def _sized(self, group: Group, size: int) -> Execution:
         return sized(group.base, self.question.job, self.question.model, size)
@@ -218,7 +206,7 @@ class Explorer:
 
     def _find_too_large(self, group: Group) -> None:
         """Where one size is too large, its smaller neighbours often are: halving finds the smallest of them."""
-        sizes = sorted((rung for rung in group.ladder if not group.is_too_large(rung)), key=_size)
+        sizes = sorted((rung for rung in group.ladder if not group.is_too_large(rung)), key=by_size)
         low, high = 0, len(sizes)
         while low < high:
             middle = (low + high) // 2
@@ -232,8 +220,28 @@ class Explorer:
         capacity = group.cluster.gpu.memory_bytes
         if self.bounds.bytes(group.cluster, group.base, rung) > capacity:
             return False
-        self.effort.memory += 1
-        return self._peaks_on(group.cluster).high_bytes(self._sized(group, rung.size)) <= capacity
+        execution, flying = self._sized(group, rung.size), group.in_flight(rung)
+        if self._known.rules_out(execution, flying):
+            return False
+        for one in self._leanest_first(execution, flying):
+            self.effort.memory += 1
+            if self._peaks.high_bytes(one) > capacity:
+                self._known.note(one, flying)
+                return False
+        return True
+
+    def _leanest_first(self, execution: Execution, flying: int) -> Iterator[Execution]:
+        """An execution behind the one that differs in nothing but being sharded over as many ranks as there are.
+
+        Where that does not fit, nothing like it does; it is looked at once.
+        """
+        layout = execution.layout
+        most = self.question.cluster.num_gpus // (layout.tp * layout.pp * layout.cp)
+        if 1 < layout.dp_shard < most:
+            leanest = replace(execution, layout=replace(layout, dp_shard=most))
+            if self._known.asks_first(leanest, flying):
+                yield leanest
+        yield execution
 
     @staticmethod
     def _order(group: Group, index: int) -> float:
@@ -254,7 +262,3 @@ class Explorer:
 
     def _figures(self, layout: Layout, cluster: Cluster, seconds: float) -> tuple[float, ...]:
         return figures_of(self.question.job.goal, seconds=seconds, num_gpus=layout.world_size, gpu=cluster.gpu)
-
-
-def _size(rung: Rung) -> int:
-    return rung.size

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from shardwise.plan.choices import layouts, offloads, parts, why_left_out
+from shardwise.plan.choices import offloads, why_left_out
 from shardwise.plan.explain import why_not
-from shardwise.plan.explorer import Explorer, Group
+from shardwise.plan.explorer import Explorer
+from shardwise.plan.groups import Group
+from shardwise.plan.host import host_is_too_small
+from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question
+from shardwise.plan.shares import parts
 from shardwise.plan.work import Work
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast
@@ -35,18 +39,31 @@ def can_be_planned(question: Question, *, admits: Admits = every_layout) -> bool
     """
     asked = [question.with_offload(offload) for offload in offloads(question.job, question.cluster)]
     on_parts = [replace(one, cluster=part) for one in asked for part in reversed([*parts(one.job, one.cluster)])]
-    return any(_something_fits(one, admits=admits) for one in on_parts)
+    return any(something_fits(one, admits=admits) for one in on_parts)
 
 
-def _something_fits(question: Question, *, admits: Admits) -> bool:
+def something_fits(question: Question, *, admits: Admits = every_layout) -> bool:
+    """Whether any execution on all of the hardware fits, with the offload that the job states."""
     explorer, seen = Explorer(question), list[Group]()
+    if not explorer.has_room(question.cluster):
+        return False
 
     def groups() -> Iterator[Group]:
-        for group in _groups(explorer, admits=admits):
-            seen.append(group)
-            yield group
+        # What the host must hold is asked of what fits the GPUs, which is less.
+        for group in _groups(explorer, admits=admits, host=False):
+            if explorer.may_fit(group):
+                seen.append(group)
+                yield group
 
-    return explorer.fits(groups()) or (bool(seen) and explorer.best(seen) is not None)
+    if any(explorer.fits([group]) and _suits_host(question, group) for group in groups()):
+        return True
+    return explorer.best(group for group in seen if _suits_host(question, group)) is not None
+
+
+def _suits_host(question: Question, group: Group) -> bool:
+    layout = group.base.layout
+    choice = Choice(strategy=layout.strategy, layout=layout, cluster=group.cluster)
+    return host_is_too_small(question, choice) is None
 
 
 def what_is_missing(question: Question, *, admits: Admits = every_layout) -> str:
@@ -71,8 +88,8 @@ def least_hungry(question: Question, *, admits: Admits = every_layout) -> tuple[
     return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
 
 
-def _groups(explorer: Explorer, *, admits: Admits) -> Iterator[Group]:
+def _groups(explorer: Explorer, *, admits: Admits, host: bool = True) -> Iterator[Group]:
     question = explorer.question
     for choice in layouts(question.job, question.model, question.cluster):
-        if admits(choice.layout) and explorer.why_left_out(choice) is None:
+        if admits(choice.layout) and explorer.why_left_out(choice, host=host) is None:
             yield from explorer.groups(choice)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shardwise.plan.choices import Choice, bases
-from shardwise.plan.memory import holdings_of
+from shardwise.plan.choices import bases
+from shardwise.plan.memory import most_on_host
+from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, work_on
 from shardwise.units import GIB
 
@@ -17,11 +18,11 @@ def host_is_too_small(question: Question, choice: Choice) -> str | None:
 
     An offload that the job states is obeyed: whoever states it knows the machine.
     """
-    if not question.tries_offload:
+    if not question.tries_offload or question.job.train.offload == "none":
         return None
     work = work_on(question, choice.cluster, next(bases(question.job, question.model, choice)))
     node, offload = choice.cluster.node, work.execution.offload
-    held = max(holding.on_host for holding in holdings_of(work)) * min(node.num_gpus, work.execution.layout.world_size)
+    held = most_on_host(work) * min(node.num_gpus, work.execution.layout.world_size)
     if held <= HOST_OVER_GPU_MEMORY * node.num_gpus * choice.cluster.gpu.memory_bytes:
         return None
     return (

@@ -42,6 +42,7 @@ from shardwise.plan.saved import (
 )
 from shardwise.plan.scene import Scene
 from shardwise.plan.types import FLOAT32_BYTES, REDUCTION_BYTES
+from shardwise.plan.work import Work
 
 #: Which gradients exist: none, all, those of all blocks but the first, or all before they are reduced and sharded.
 Gradients = Literal["none", "all", "later", "whole"]
@@ -71,7 +72,7 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     for instant in instants_of_micro_batch(scene.part):
         yield instant.name, _alive(scene, instant, during)
     between = inputs(scene)
-    for instant in (*INSTANTS_OF_STEP, *INSTANTS_BESIDE):
+    for instant in (*INSTANTS_OF_STEP, *instants_beside(scene.work)):
         yield instant.name, _alive(scene, instant, between)
 
 
@@ -267,8 +268,9 @@ INSTANTS_OF_STEP = (
     Instant("sum of gradients over replicas", _all, _sum_over_replicas),
     Instant("optimizer step", _all, _optimizer_step),
 )
-#: Between steps, when nothing is in flight.
-INSTANTS_BESIDE = (
-    Instant("evaluation", _in_buckets, _evaluation),
-    Instant("saving", _in_buckets, _saving),
-)
+_EVALUATION, _SAVING = Instant("evaluation", _in_buckets, _evaluation), Instant("saving", _in_buckets, _saving)
+
+
+def instants_beside(work: Work) -> tuple[Instant, ...]:
+    """Between steps, when nothing is in flight."""
+    return (_EVALUATION, _SAVING) if work.evaluates else (_SAVING,)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from math import inf
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import Choice, bases, offloads
+from shardwise.plan.choices import bases, offloads
 from shardwise.plan.explain import why_not
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.fitting import Admits, every_layout, least_hungry, without_pipelines
+from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, on_hardware
 from shardwise.plan.ranking import TIE_SHARE
 from shardwise.plan.remedies import fits

@@ -81,6 +81,27 @@ def holdings_of(work: Work) -> tuple[Holding, ...]:
     return tuple(held)
 
 
+def most_on_host(work: Work) -> int:
+    """Bytes that offload puts into the host's memory for the rank that it puts most there for.
+
+    Ranks behind the first hold fewer rows; only AdamW in 8 bits may keep more of fewer.
+    """
+    alike = work.execution.optimizer == "adamw_8bit"
+    return max(
+        holding.on_host
+        for part in parts(work.model, work.inventory, work.execution.layout, distinct=True)
+        if alike or part.tp.start == 0
+        for holding in holdings(
+            part,
+            work.execution,
+            types=work.types,
+            momentum=work.job.train.momentum > 0,
+            first_only=not alike,
+            host_apart=work.setting.cuda,
+        )
+    )
+
+
 def moments(work: Work, holding: Holding) -> list[tuple[str, Alive]]:
     """Every named instant of a step on the ranks of a holding, for every way their pipeline is full."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shardwise.plan.instants import (
-    INSTANTS_BESIDE,
     INSTANTS_OF_STEP,
     Gradients,
     Instant,
     gradient_bytes,
+    instants_beside,
     instants_of_micro_batch,
 )
 from shardwise.plan.inventory import Inventory
@@ -150,7 +150,7 @@ class Peaks:
     def _beside_steps(self, work: Work, rank: _Rank, like: object) -> _Instants:
         key = (like, rank.place)
         if key not in self._beside:
-            self._beside[key] = _instants(_probes(scene_of(work, rank.holding, Flight())), INSTANTS_BESIDE)
+            self._beside[key] = _instants(_probes(scene_of(work, rank.holding, Flight())), instants_beside(work))
         return self._beside[key]
 
     def _micro_batch(self, work: Work, rank: _Rank, flight: Flight, like: object, *, chunks: bool) -> _MicroBatch:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.inventory import Inventory, take_inventory
+from shardwise.plan.peaks import Peaks
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution, Offload, padded_length
@@ -24,6 +25,7 @@ class Question:
         length: tokens of the longest sequence, padded, which memory must hold.
         mean_length: of the mean sequence, padded, which time is spent on.
         tries_offload: the job leaves offload open, and says here what is tried of it.
+        tables: what was found out about memory, shared with the same question about other hardware.
     """
 
     job: Job
@@ -34,6 +36,17 @@ class Question:
     length: int
     mean_length: int
     tries_offload: bool = False
+    tables: dict[object, Peaks] = field(default_factory=dict[object, Peaks], compare=False, repr=False)
+
+    @property
+    def peaks(self) -> Peaks:
+        """Peaks of its executions: they depend on what a GPU is, and not on how many there are or how large."""
+        gpu = self.cluster.gpu
+        # Whatever else of a job they depend on comes with its inventory, which the table keeps alive.
+        key = (self.job.train.offload, self.length, id(self.inventory), gpu.kind, gpu.context_bytes)
+        if key not in self.tables:
+            self.tables[key] = Peaks(self.longest, model=self.model, cluster=self.cluster, inventory=self.inventory)
+        return self.tables[key]
 
     def with_offload(self, offload: Offload) -> Question:
         """The question of a job that states an offload, whatever this one leaves open."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from shardwise.plan.choices import RECOMPUTE_ORDER, SCHEDULE_ORDER
+from shardwise.plan.choices import RECOMPUTE_ORDER
+from shardwise.plan.products import SCHEDULE_ORDER
 from shardwise.spec.cluster import Gpu
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Goal

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import bases, layouts, micro_batch_sizes, offloads, sized
+from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.peaks import Peaks
+from shardwise.plan.products import layouts
 from shardwise.plan.question import Question
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout import Layout
@@ -51,7 +51,7 @@ def fits(question: Question) -> bool:
 
 def _fits_so(question: Question) -> bool:
     job, model, cluster = question.job, question.model, question.cluster
-    peaks = Peaks(question.longest, model=model, cluster=cluster, inventory=question.inventory)
+    peaks = question.peaks
     return any(
         peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
         and host_is_too_small(question, choice) is None

@@ -3,16 +3,21 @@ strategy left out. Deterministic: the same job gives the same plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from shardwise.plan.choices import Choice, layouts, offloads, parts
+from shardwise.plan.choices import offloads
 from shardwise.plan.explain import why, why_faster, why_not, why_slower
-from shardwise.plan.explorer import Explorer, Forecast, Group
+from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.fitting import something_fits
+from shardwise.plan.frontier import Family, Frontier
+from shardwise.plan.groups import Group
+from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import chosen_first, limit, simplicity_of
 from shardwise.plan.remedies import remedies
+from shardwise.plan.shares import parts
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Job
@@ -30,10 +35,13 @@ class _Strategy:
     """All layouts of one name.
 
     Attributes:
+        groups: executions on the whole cluster, or on the one part of it that is looked at.
+        families: what else there is, on smaller parts.
         left_out: the first layout that is not considered, with its reason.
     """
 
     groups: list[Group] = field(default_factory=list[Group])
+    families: Sequence[Family] = ()
     left_out: Choice | None = None
 
 
@@ -99,7 +107,10 @@ def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explore
     """What comes out with the first offload that anything fits with; with the first of all where nothing does."""
     tried: list[tuple[Explorer, list[_Found]]] = []
     for offload in offloads(question.job, question.cluster):
-        explorer = Explorer(question.with_offload(offload), prune=prune)
+        asked = question.with_offload(offload)
+        if prune and tried and question.job.goal == "fastest" and not something_fits(asked):
+            continue
+        explorer = Explorer(asked, prune=prune)
         strategies = _explore(explorer)
         # Of an offload that nothing fits with, only the first is told about.
         if tried and not explorer.fits(_groups(strategies)):
@@ -130,16 +141,34 @@ def best_alone(question: Question) -> Candidate | None:
 def _explore(explorer: Explorer) -> dict[str, _Strategy]:
     """What every strategy leaves open; for `fewest-gpus` on the smallest part of the cluster that anything fits on."""
     question, strategies = explorer.question, dict[str, _Strategy]()
+    among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
     for part in parts(question.job, question.cluster):
         if question.job.goal == "fewest-gpus":
             strategies = {}
-            if part != question.cluster and not explorer.has_room(part):
-                continue
+        if part != question.cluster and (waits or not explorer.has_room(part)):
+            continue
         for choice in layouts(question.job, question.model, part):
             _sort_in(explorer, choice, strategies)
         if question.job.goal == "fewest-gpus" and explorer.fits(_groups(strategies)):
             break
+    frontier = _smaller(explorer) if waits else None
+    # As many are taken to be open on each part as on the whole.
+    num_parts = 1 if frontier is None else 1 + frontier.num_parts
+    explorer.effort.is_large = explorer.effort.open * num_parts > _OPEN_FOR_ALL
+    if frontier is not None:
+        open_names = {*among, "single"} if isinstance(among, list) else frontier.strategies
+        for name in frontier.strategies & open_names:
+            strategies.setdefault(name, _Strategy()).families = frontier.of(name)
     return strategies
+
+
+def _smaller(explorer: Explorer) -> Frontier:
+    """What smaller parts of the cluster have to offer, unopened."""
+    question = explorer.question
+    smaller = (part for part in parts(question.job, question.cluster) if part != question.cluster)
+    # Within a node there is something to say of those without room too.
+    worth = (part for part in smaller if part.num_nodes == 1 or explorer.has_room(part))
+    return Frontier(question, explorer.bounds, worth)
 
 
 def _groups(strategies: dict[str, _Strategy]) -> Iterable[Group]:
@@ -168,7 +197,7 @@ def _each(explorer: Explorer, strategies: dict[str, _Strategy]) -> list[_Found]:
 
 
 def _is_large(explorer: Explorer) -> bool:
-    return explorer.effort.open > _OPEN_FOR_ALL
+    return explorer.effort.is_large
 
 
 def _gpu(explorer: Explorer) -> Gpu:
@@ -177,11 +206,14 @@ def _gpu(explorer: Explorer) -> Gpu:
 
 def _of_strategy(explorer: Explorer, name: str, strategy: _Strategy, *, enough: tuple[float, ...] | None) -> _Found:
     question, groups, left_out = explorer.question, strategy.groups, strategy.left_out
-    if left_out is not None and not groups:
-        return _Found(rejection=Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or ""))
-    best = explorer.best(groups, enough=enough)
+    best = explorer.best(groups, enough=enough, families=strategy.families, strategy=name)
     if best is not None:
         return _Found(forecast=best, best=_candidate(question, best.work, best.memory, best.time))
+    groups = groups or explorer.opener.opened_on_largest(strategy.families, name)
+    if not groups:
+        if left_out is None:
+            return _Found()
+        return _Found(rejection=Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or ""))
     work, memory = explorer.least(groups)
     if memory.peak_high_bytes <= memory.capacity_bytes:
         forecast = Forecast(work=work, memory=memory, time=explorer.time(work))

@@ -104,6 +104,12 @@ class Work:
         return (dequantised + normed) * self.types.compute
 
     @property
+    def evaluates(self) -> bool:
+        """Whether a run of the job evaluates: what there is to evaluate on is stated, or how often."""
+        data = self.job.data
+        return bool(data.eval_path or data.eval_fraction or self.job.train.eval_steps)
+
+    @property
     def chunked(self) -> bool:
         """Whether the head runs over a chunk of the positions at a time."""
         return self.execution.loss == "chunked" and self.model.plain_head

@@ -93,7 +93,11 @@ def _cards(plan: Plan) -> Markup:
     cards = (
         ("step", format_seconds(time.step_seconds), f"{format_count(time.tokens_per_second)} tokens/s"),
         ("GPU busy", _percent(time.gpu_utilization), f"computing {_percent(time.compute_utilization)}"),
-        ("peak memory", format_bytes(best.memory.peak_bytes), f"of {format_bytes(best.memory.capacity_bytes)}"),
+        (
+            "peak memory",
+            format_bytes(best.memory.peak_bytes),
+            f"at most {format_bytes(best.memory.peak_high_bytes)} of {format_bytes(best.memory.capacity_bytes)}",
+        ),
         ("whole run", total, f"cost {_cost(best.cost)}"),
     )
     return element("div", *(_card(*card) for card in cards), class_="cards")

@@ -18,6 +18,11 @@ from shardwise.spec.places import dotted
 from shardwise.spec.plan import read_plan
 from shardwise.spec.run import read_json
 
+#: In the place of a file's name, where there is none.
+_FLAGS = "the flags"
+#: Where a section comes from that nobody stated: there are adapters because the method has some.
+_IMPLIED_BY: dict[tuple[str | int, ...], tuple[str | int, ...]] = {("lora",): ("method",)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
@@ -62,11 +67,17 @@ class Request:
     overrides: tuple[Override, ...] = ()
 
     def where(self, *path: str | int) -> str:
-        """`file:line`, or the flag, that a key's value came from."""
+        """`file:line`, or the flag, that a key's value came from, or that implies it."""
+        section = path[:1]
+        if section in _IMPLIED_BY and not self._states(section):
+            path = _IMPLIED_BY[section]
         for override in reversed(self.overrides):
             if override.path[: len(path)] == path or path[: len(override.path)] == override.path:
                 return override.where
-        return self.located.where(path)
+        return _FLAGS if self.located.file == _FLAGS else self.located.where(path)
+
+    def _states(self, section: tuple[str | int, ...]) -> bool:
+        return section in self.located.lines or any(override.path[:1] == section for override in self.overrides)
 
     @property
     def places(self) -> dict[str, str]:
@@ -118,7 +129,7 @@ def read_request(path: str | Path, *, overrides: Sequence[str | Override] = ()) 
 
 def request_of_flags(overrides: Sequence[str | Override]) -> Request:
     """A job without a file."""
-    return _of_text("{}\n", file="the flags", overrides=tuple(Override.of(override) for override in overrides))
+    return _of_text("{}\n", file=_FLAGS, overrides=tuple(Override.of(override) for override in overrides))
 
 
 def request_of_job(job: Job, *, overrides: Sequence[str | Override] = ()) -> Request:

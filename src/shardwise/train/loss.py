@@ -103,10 +103,14 @@ class LossModule(nn.Module):
         return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
 
     def _chunked_loss(self, inputs: dict[str, Any], targets: Targets) -> torch.Tensor:
-        """Only trained positions go through the head, a chunk at a time, computed again in backward."""
+        """Only trained positions go through the head, a chunk at a time, computed again in backward.
+
+        What is kept depends on the size of the micro-batch and not on how much of it is trained: of a pipeline's
+        micro-batches in flight, each would keep its one chunk beside activations of many.
+        """
         head = cast(Any, self.model).get_output_embeddings()
         hidden, labels = self._hidden(inputs).flatten(0, 1).index_select(0, targets.positions), targets.tokens
-        if len(labels) <= CHUNK_TOKENS:
+        if inputs["position_ids"].numel() <= CHUNK_TOKENS:
             return _token_losses(head(hidden), labels)
         chunks = zip(hidden.split(CHUNK_TOKENS), labels.split(CHUNK_TOKENS), strict=True)
         losses = [checkpoint(_head_loss, head, h, t, use_reentrant=False) for h, t in chunks]

@@ -35,6 +35,17 @@ def test_a_key_is_found_in_the_file_or_in_the_last_flag_that_sets_it(file: Path)
     assert request.where("layout") == f"{file}:1"
 
 
+def test_a_setting_of_adapters_that_nobody_stated_is_placed_where_the_method_is(file: Path) -> None:
+    targets = ("lora", "target_modules")
+    flags = [Override.of("model=m"), Override.of_flag("--method", key="method", value="lora")]
+    assert request_of_flags(flags).where(*targets) == "--method lora"
+    assert request_of_flags([*flags, "lora.r=4"]).where(*targets) == "the flags"
+    assert request_of_flags(["model=m"]).where("data", "max_length") == "the flags"
+    file.write_text(JOB + "method: lora\n", encoding="utf-8")
+    assert read_request(file).where(*targets) == f"{file}:5"
+    assert read_request(file, overrides=["lora.target_modules=[o]"]).where(*targets) == "--set lora.target_modules=[o]"
+
+
 def test_an_error_of_the_catalogue_names_the_line_of_its_key(file: Path) -> None:
     with pytest.raises(HardwareError) as caught, read_request(file).blaming("hardware"):
         raise HardwareError("no such GPU")

@@ -9,6 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
+from shardwise.errors import ModelError
 from shardwise.spec.model import ModelShape
 
 LAYERS = 5
@@ -159,6 +160,17 @@ def test_every_parameter_is_counted_by_kind(config):
     assert our_counts(shape) == their_counts(model)
     assert shape.num_parameters == sum(p.numel() for p in model.parameters())
     assert shape.tied == (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_but_where_transformers_rounds_down():
+    """The default GLM-4-MoE has 96 heads on 4,096."""
+    default = {"model_type": "glm4_moe", "num_hidden_layers": 2}
+    shape = shape_from_data(default, file="config.json")
+    assert (shape.head_dim, shape.num_parameters) == (4096 // 96, sum(p.numel() for p in build(default).parameters()))
+    with pytest.raises(ModelError, match="hidden_size 4096 is not a multiple of num_attention_heads 96"):
+        shape_from_data(
+            {"model_type": "llama", "num_attention_heads": 96, "num_key_value_heads": 8}, file="config.json"
+        )
 
 
 @pytest.mark.parametrize("config", CASES, ids=name_of)

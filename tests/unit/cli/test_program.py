@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +150,17 @@ def test_a_reader_that_leaves_early_changes_nothing(tmp_path: Path) -> None:
         program.stdout.close()
         assert program.stderr.read() == b""
     assert program.returncode == 0
+
+
+def test_the_names_that_a_refusal_points_to_are_listed(shardwise: Shardwise) -> None:
+    assert "nearest known: gpt2" in shardwise("plan", "--model", "gpt-5", "--hardware", "1x L4").err
+    for model, hardware, kind in (("zzyzx-q", "1x L4", "models"), ("gpt2", "1x Quux", "gpus")):
+        refused = shardwise("plan", "--model", model, "--hardware", hardware)
+        assert refused.code == 2
+        assert f"shardwise plan --list {kind}" in refused.err
+    models, gpus = shardwise("plan", "--list", "models"), shardwise("plan", "--list", "gpus")
+    assert (models.code, gpus.code) == (0, 0)
+    assert re.search(r"^ *llama-3\.1-8b +8\.03B parameters +meta-llama/Llama-3\.1-8B *$", models.out, re.MULTILINE)
+    assert re.search(r"^ *H100-SXM +79\.6 GiB +\$[0-9.]+ to \$[0-9.]+ an hour *$", gpus.out, re.MULTILINE)
+    assert re.search(r"no price known *$", gpus.out, re.MULTILINE)
+    assert "there is no such list; write --list models or --list gpus" in shardwise("plan", "--list", "cars").err

@@ -1,5 +1,6 @@
 """The forecast against what PyTorch, transformers, PEFT and the trainer's own modules really allocate."""
 
+import re
 from dataclasses import replace
 
 import peft
@@ -327,16 +328,27 @@ def test_ranks_of_a_model_with_experts_hold_what_fsdp2_gives_them(kind, world):
         assert one.weights == one.gradients == 4 * mine, f"rank {rank}"
 
 
+def refused_targets(model, kind):
+    """The targets that a refusal of `all-linear` tells the user to write instead."""
+    with pytest.raises(UnsupportedError, match=f"stacked experts of {kind}") as refused:
+        take_inventory(asked("lora"), model)
+    return re.search(r"write lora.target_modules: \[(.*)\]", str(refused.value)).group(1).split(", ")
+
+
 @pytest.mark.parametrize("kind", SPARSE)
-def test_adapters_beside_experts_are_forecast_on_attention_only(kind):
+def test_beside_experts_the_refusal_of_all_linear_names_targets_that_peft_adapts_as_forecast(kind):
     family = FAMILIES[kind]
     keys = {**SMALL, **EXPERTS}
     own = {family.keys.get(key, key): value for key, value in keys.items() if key in family.defaults}
     ours = shape({"model_type": kind, **own})
-    with pytest.raises(UnsupportedError, match="adapters on attention only"):
-        take_inventory(asked("lora"), ours)
-    attention = {"r": RANK, "target_modules": ["o_proj"]}
-    assert take_inventory(job(method="lora", lora=attention), ours).trained_elements > 0
+    named = refused_targets(ours, kind)
+    attention = job(method="lora", lora={"r": RANK, "target_modules": named})
+    theirs = AutoConfig.for_model(kind, pad_token_id=0, bos_token_id=0, eos_token_id=0, **{**EXPERTS, **own})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(theirs)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=RANK, target_modules=named), low_cpu_mem_usage=True)
+    trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    assert take_inventory(attention, ours).trained_elements == adapter_parameters(ours, attention.adapters) == trained
 
 
 @pytest.mark.parametrize(("world", "method"), [(3, "full"), (7, "full"), (4, "lora"), (16, "lora")])

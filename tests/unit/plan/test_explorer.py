@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
-from shardwise.plan import choices
+from shardwise.plan import products as products_of
 from shardwise.plan.bounds import Bounds
-from shardwise.plan.choices import Choice, bases, layouts, micro_batch_sizes, parts, products, sized
+from shardwise.plan.choices import bases, micro_batch_sizes, sized
 from shardwise.plan.explorer import Explorer
+from shardwise.plan.frontier import Frontier
+from shardwise.plan.products import Choice, layouts, products
 from shardwise.plan.question import ask, work_on
+from shardwise.plan.ranking import figures_of
 from shardwise.plan.search import answer
+from shardwise.plan.shares import parts
 from shardwise.spec.layout import Layout
 from tests.unit.plan.asking import job, shape
 
@@ -22,7 +26,7 @@ from tests.unit.plan.asking import job, shape
 @pytest.fixture
 def all_trained(monkeypatch):
     """As if the trainer accepted every layout, so that the search has all of them to look at."""
-    monkeypatch.setattr(choices, "open_refusal", lambda *, method, layout, model: None)
+    monkeypatch.setattr(products_of, "open_refusal", lambda *, method, layout, model: None)
 
 
 def question(seed):
@@ -59,13 +63,49 @@ def test_the_pruned_search_chooses_what_the_exhaustive_one_chooses(all_trained, 
         }
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("hardware", ["3 x 2x H100-SXM", "5 x 1x L4", "6x A100-80GB"])
+def test_the_cheapest_part_of_a_cluster_is_what_looking_at_all_parts_finds(all_trained, hardware, seed):
+    """Smaller parts wait unopened as long as a bound says that nothing on them could be chosen."""
+    small = question(seed)
+    asked = replace(
+        small,
+        job=small.job.model_copy(update={"goal": "cheapest"}),
+        cluster=_with_memory(parse_hardware(hardware), random.Random(seed).uniform(0.7, 2.0)),
+    )
+    pruned, exhaustive = answer(asked), answer(asked, prune=False)
+    assert pruned.best == exhaustive.best
+    assert {c.execution.layout.strategy for c in pruned.candidates} == {
+        c.execution.layout.strategy for c in exhaustive.candidates
+    }
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6))
+def test_no_layout_of_a_family_is_faster_than_the_family_could_be(seed):
+    asked = question(seed)
+    draw, explorer = random.Random(seed), Explorer(asked, prune=False)
+    frontier = Frontier(asked, explorer.bounds, [asked.cluster])
+    for family in draw.sample(frontier.families, min(4, len(frontier.families))):
+        for name in draw.sample(sorted(frontier.strategies), min(6, len(frontier.strategies))):
+            least = next((one.least for one in frontier.of(name) if one[1:] == family[1:]), None)
+            if least is None:
+                continue  # of another form
+            for group in explorer.opener.opened(family, name):
+                rung = draw.choice(group.ladder)
+                work = work_on(asked, group.cluster, sized(group.base, asked.job, asked.model, rung.size))
+                layout, seconds = group.base.layout, explorer.time(work).step_seconds
+                figures = figures_of(asked.job.goal, seconds=seconds, num_gpus=layout.world_size, gpu=asked.cluster.gpu)
+                assert least <= figures
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
 def test_no_forecast_lies_below_its_bounds(seed, draw):
     asked = question(seed)
     bounds, explorer = Bounds(asked), Explorer(asked)
     degrees = draw.choice(list(products(asked.cluster.num_gpus, {"cp": [1], "tp": [1, 2, 4], "pp": [1, 2]})))
-    layout = draw.choice(list(choices._variants(degrees)))
+    layout = draw.choice(list(products_of._variants(degrees)))
     if layout.num_stages > asked.model.num_layers:
         layout = Layout(dp_shard=asked.cluster.num_gpus)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
@@ -84,8 +124,8 @@ def test_no_forecast_lies_below_its_bounds(seed, draw):
 @settings(max_examples=50)
 @given(st.integers(1, 96))
 def test_every_product_is_one_layout_and_none_comes_twice(world):
-    every = {axis: list(choices.divisors(world)) for axis in ("cp", "tp", "pp")}
-    found = [layout for degrees in products(world, every) for layout in choices._variants(degrees)]
+    every = {axis: list(products_of.divisors(world)) for axis in ("cp", "tp", "pp")}
+    found = [layout for degrees in products(world, every) for layout in products_of._variants(degrees)]
     assert all(layout.world_size == world for layout in found)
     assert len(set(found)) == len(found)
 

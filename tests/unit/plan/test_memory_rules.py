@@ -141,3 +141,16 @@ def test_each_axis_that_talks_has_a_communicator():
         for layout in (Layout(), Layout(dp_replicate=2), Layout(dp_shard=2, tp=2), Layout(dp_shard=2, tp=2, pp=2))
     ]
     assert contexts == [0, contexts[1], 2 * contexts[1], 3 * contexts[1]]
+
+
+def named_moments(layout=None, **keys):
+    one = work(job(**keys), shape(), execution(layout or Layout()), f"{(layout or Layout()).world_size}x H100-SXM")
+    return [dict(moments(one, holding)) for holding in holdings_of(one)]
+
+
+def test_only_a_job_that_evaluates_has_an_evaluation():
+    (without,) = named_moments()
+    assert "evaluation" not in without
+    for keys in ({"data": {"eval_fraction": 0.1}}, {"data": {"num_rows": 9}, "train": {"eval_steps": 2}}):
+        (evaluates,) = named_moments(**keys)
+        assert set(evaluates) - set(without) == {"evaluation"}

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import UnsupportedError
 from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory import holdings_of, most_on_host
 from shardwise.plan.persistent import rows_of_shard
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.layout import Layout
-from tests.unit.plan.asking import held, job, shape
+from tests.unit.plan.asking import execution, held, job, shape, work
 
 
 def test_full_mixed_adamw_holds_sixteen_bytes_per_parameter():
@@ -137,3 +138,16 @@ def test_a_copy_costs_the_product_for_its_gradient_and_no_adapters():
     gradients = model.num_layers * sum(m.rows * m.columns for m in matrices) + model.embedding_parameters
     adapters = model.num_layers * sum(16 * (m.rows + m.columns) for m in matrices)
     assert flops[1] - flops[0] == 2 * gradients - 6 * adapters
+
+
+@given(
+    st.sampled_from(["full", "lora"]),
+    st.sampled_from(["adamw", "adamw_8bit", "sgd", "adafactor"]),
+    st.sampled_from(["none", "optimizer", "parameters"]),
+    st.sampled_from([(1, 1), (3, 1), (4, 2), (2, 3), (7, 1)]),
+    st.sampled_from([1, 2, 3]),
+)
+def test_what_the_host_holds_is_that_of_the_rank_that_it_holds_most_for(method, optimizer, offload, degrees, pp):
+    layout = Layout(dp_shard=degrees[0], tp=degrees[1], pp=pp)
+    one = work(job(method=method), shape(), execution(layout, optimizer=optimizer, offload=offload))
+    assert most_on_host(one) == max(holding.on_host for holding in holdings_of(one))

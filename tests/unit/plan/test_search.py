@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import layouts as layouts_of
 from shardwise.plan.explain import advice
 from shardwise.plan.explorer import Explorer
+from shardwise.plan.products import layouts as layouts_of
 from shardwise.plan.question import ask
 from shardwise.plan.search import make_plan
 from shardwise.spec.job_file import parse_job
@@ -87,9 +87,12 @@ def test_405b_needs_many_gpus_that_shard_and_compute_again():
     assert best.execution.gradient_checkpointing == "full"
 
 
+@pytest.mark.parametrize("goal", ["fastest", "cheapest", "fewest-gpus"])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_405b_on_a_thousand_gpus_is_planned_in_two_seconds(method):
-    assert seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", f"method: {method}\n{LARGE}") < 2
+def test_405b_on_a_thousand_gpus_is_planned_in_two_seconds(method, goal):
+    """0.7 to 1.9 s on a core shared with others."""
+    text = f"method: {method}\ngoal: {goal}\n{LARGE}"
+    assert seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", text) < 2 * (1 if goal == "fastest" else 1.4)
 
 
 def test_at_least_5000_executions_a_second_are_decided():
@@ -103,11 +106,11 @@ def test_at_least_5000_executions_a_second_are_decided():
     assert explorer.effort.open / seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", LARGE) > 5000
 
 
-@pytest.mark.parametrize("goal", ["fastest", "fewest-gpus"])
+@pytest.mark.parametrize("goal", ["fastest", "cheapest", "fewest-gpus"])
 def test_thousands_of_gpus_are_planned_for_in_seconds(goal):
     began = time.process_time()
     plan("llama-3.1-405b", "1000 x 8x H100-SXM", f"goal: {goal}\n{LARGE}")
-    assert time.process_time() - began < 10  # 3 to 6 s; more where other work shares the core's caches
+    assert time.process_time() - began < 7  # 1 to 3.5 s; more where other work shares the core's caches
 
 
 def test_on_cpu_processes_precision_is_float32():

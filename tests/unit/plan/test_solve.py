@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import bases, layouts, micro_batch_sizes, offloads, sized
+from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
 from shardwise.plan.memory import forecast_memory
+from shardwise.plan.products import layouts
 from shardwise.plan.question import ask, work_on
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown

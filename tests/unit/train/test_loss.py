@@ -52,6 +52,22 @@ def test_the_loss_is_the_sum_over_trained_positions(kind: LossKind, rows: int, l
         assert torch.allclose(ours, parameter.grad, rtol=1e-4, atol=1e-4 * parameter.grad.abs().max())
 
 
+@pytest.mark.parametrize(("length", "keeps"), [(CHUNK_TOKENS // 2, True), (CHUNK_TOKENS // 2 + 1, False)])
+@pytest.mark.parametrize("trained", [0.01, 0.5])
+def test_logits_are_kept_for_backward_where_the_micro_batch_is_one_chunk_however_much_of_it_is_trained(
+    length: int, keeps: bool, trained: float
+) -> None:
+    data, module = (
+        batch(2, length, trained=trained),
+        LossModule(find_anatomy(model()), types=TYPES["fp32"], kind="chunked"),
+    )
+    kept: list[tuple[int, ...]] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
+        targets = Targets.of(data["labels"], device=CPU)
+        module(input_ids=data["input_ids"], position_ids=data["position_ids"], targets=targets)
+    assert ((len(targets.tokens), SMALL["vocab_size"]) in kept) == keeps
+
+
 @pytest.mark.parametrize("kind", ["full", "chunked"])
 def test_a_micro_batch_without_trained_tokens_gives_zero_and_zero_gradients(kind: LossKind) -> None:
     loss, gradients = loss_and_gradients(kind, batch(2, 8, trained=0.0))

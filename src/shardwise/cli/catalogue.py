@@ -1,0 +1,41 @@
+"""`shardwise plan --list models` and `--list gpus`: the names that the catalogue knows."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from shardwise import api
+from shardwise.errors import InputError
+from shardwise.units import format_bytes, format_count
+
+KINDS = ("models", "gpus")
+
+
+def print_catalogue(kind: str, console: Console) -> None:
+    """A line for each entry: what to write, and what tells it apart from its neighbours.
+
+    Raises:
+        InputError: there is no such list.
+    """
+    if kind not in KINDS:
+        raise InputError(f"--list {kind}: there is no such list; write --list {' or --list '.join(KINDS)}")
+    table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
+    for cells in _models() if kind == "models" else _gpus():
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _models() -> list[tuple[str, ...]]:
+    return [
+        (model.name, f"{format_count(model.shape.num_parameters)} parameters", model.hub_id)
+        for model in api.known_models()
+    ]
+
+
+def _gpus() -> list[tuple[str, ...]]:
+    return [(gpu.name, format_bytes(gpu.memory_bytes), _price(gpu.usd_per_hour)) for gpu in api.known_gpus()]
+
+
+def _price(usd_per_hour: tuple[float, float] | None) -> str:
+    return "no price known" if usd_per_hour is None else f"${usd_per_hour[0]:.2f} to ${usd_per_hour[1]:.2f} an hour"
