@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.parallel.ownership import local_part
+from shardwise.parallel.postponed import groups_of
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.work import work_of
@@ -130,7 +131,7 @@ def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
     built = composed(run, chosen)
     (root,) = built.model.spread.modules
     blocks = [part._get_fsdp_state() for part in root.modules() if isinstance(part, FSDPModule) and part is not root]
-    groups = [group for block in blocks for group in block._fsdp_param_groups]
+    groups = [group for block in blocks for group in groups_of(block)]
     seen: list[float] = []
     root.register_forward_hook(lambda *_: seen.append(sum(group.is_unsharded for group in groups) / len(groups)))
     built.step(next(iter(built.batches.from_(0))))

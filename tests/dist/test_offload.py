@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.parallel.ownership import local_part
+from shardwise.parallel.postponed import groups_of
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.work import work_of
@@ -160,7 +161,7 @@ def _streamed(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Parameter
     for module in modules:
         for part in module.modules():
             if isinstance(part, FSDPModule):
-                for group in part._get_fsdp_state()._fsdp_param_groups:
+                for group in groups_of(part._get_fsdp_state()):
                     yield from (one.sharded_param for one in group.fsdp_params if one.offload_to_cpu)
 
 

@@ -13,7 +13,7 @@ from shardwise.spec.support import STAGED_FAMILIES
 from shardwise.train.loss import LossModule, Targets
 from shardwise.train.precision import TYPES
 from tests.dist.test_slices import toy
-from tests.dist.worlds import run_world
+from tests.dist.worlds import installed, run_world
 
 #: Blocks of the three stages of four: one in the middle that has neither end.
 SPANS = (range(1), range(1, 3), range(3, 4))
@@ -75,7 +75,7 @@ def compare_families(families: tuple[str, ...], changes: dict[str, Any]) -> dict
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_family_computes_the_same_in_stages(tied: bool) -> None:
-    found = run_world(1, compare_families, STAGED_FAMILIES, {"tie_word_embeddings": tied})[0]
+    found = run_world(1, compare_families, installed(STAGED_FAMILIES), {"tie_word_embeddings": tied})[0]
     for family, (loss, gradient, name) in found.items():
         assert loss <= 1e-6, family
         assert gradient <= 1e-5, f"{family}: {name}"

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
+from shardwise.parallel.postponed import groups_of
 from shardwise.plan.buffers import gathered
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of, scene_of
@@ -75,7 +76,7 @@ def _groups(root: nn.Module) -> Iterator[Any]:
     seen: set[int] = set()
     for module in root.modules():
         if isinstance(module, FSDPModule):
-            for group in module._get_fsdp_state()._fsdp_param_groups:
+            for group in groups_of(module._get_fsdp_state()):
                 if id(group) not in seen and root not in group.modules:
                     seen.add(id(group))
                     yield group

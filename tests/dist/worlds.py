@@ -13,7 +13,7 @@ import pickle
 import socket
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,9 @@ def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
     try:
         return [_answer(rank, pipe[0], ranks) for rank, pipe in enumerate(pipes)]
     finally:
-        for process in ranks:
+        for process in ranks:  # all of them before any is waited for: those left behind would only fail in other words
             process.kill()
+        for process in ranks:
             process.join()
         for receiving, sending in pipes:
             receiving.close()
@@ -96,6 +97,13 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def installed(families: Sequence[str]) -> tuple[str, ...]:
+    """Those families that the installed transformers has: the oldest supported one lacks the newest."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return tuple(family for family in families if family in CONFIG_MAPPING)
 
 
 def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, **changes: Any) -> Path:

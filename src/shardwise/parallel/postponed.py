@@ -52,4 +52,12 @@ def _set(root: FSDPModule, *, last: bool) -> None:
 def _groups(root: FSDPModule) -> Iterator[Any]:
     """The units of a root, each a group of parameters."""
     for state in root._get_fsdp_state()._state_ctx.all_states:
-        yield from state._fsdp_param_groups
+        yield from groups_of(state)
+
+
+def groups_of(state: Any) -> list[Any]:
+    """The groups of parameters that FSDP2 gathers for a module: of torch 2.11 one at most, later a list."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    if several is None:
+        several = [state._fsdp_param_group] if state._fsdp_param_group else []
+    return list(several)
