@@ -11,12 +11,19 @@ from dataclasses import dataclass
 
 MAX_PROBLEMS_LISTED = 20
 _QUOTED_LETTERS = 80
+_SAID_LETTERS = 300
 
 
 def quoted(value: object) -> str:
     """A stranger's value as a message shows it: on one line, and short, so that what to do about it stays in sight."""
     text = repr(value)
     return text if len(text) <= _QUOTED_LETTERS else f"{text[: _QUOTED_LETTERS - 3]}..."
+
+
+def said(error: BaseException) -> str:
+    """What a library's error says as a message shows it: its first line with words, else the name of its class."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)[:_SAID_LETTERS]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from shardwise.catalog.models import known_models
 from shardwise.data.cache import TOKENIZER_FILES
-from shardwise.errors import DataError, Problem
+from shardwise.errors import DataError, Problem, said
 from shardwise.spec.job_data import SourceSpec
 
 
@@ -28,24 +30,46 @@ def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
     """
     identity = f"{spec.path}\n{spec.name}\n{spec.split}"
     folder = into / hashlib.sha256(identity.encode()).hexdigest()[:32]
-    commit = _newest_commit(spec.path)
-    if commit is None:
+    try:
+        commit = _newest_commit(spec.path)
+    except _NotFetchedError as error:
+        commit = None
         copies = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
         if copies:
-            return copies[-1], "the hub does not answer; using the copy fetched before"
+            return copies[-1], f"the hub does not answer ({error}); using the copy fetched before"
     target = folder / f"{commit or 'unknown'}.parquet"
     if not target.is_file():
         _export(spec, target, commit=commit)
     return target, f"hub data set, split {spec.split}, commit {commit or 'unknown'}"
 
 
+class _NotFetchedError(Exception):
+    """What the hub, the network or the library that asks said."""
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Whatever goes wrong while the hub is asked, as one error.
+
+    Not by kinds: huggingface_hub lets errors of the library below it through, which is requests, httpx or httpx2 by its
+    version, and they have no base in common but Exception.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - see above
+        raise _NotFetchedError(said(error)) from None
+
+
 def _newest_commit(name: str) -> str | None:
+    """The commit of a data set's main branch.
+
+    Raises:
+        _NotFetchedError: the hub does not answer, or has no such data set.
+    """
     from huggingface_hub import HfApi
 
-    try:
+    with _asking():
         return HfApi().dataset_info(name, timeout=10).sha
-    except (OSError, ValueError):  # the hub's errors are OSErrors; a name it refuses is a ValueError
-        return None
 
 
 def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
@@ -67,15 +91,14 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
     """
     try:
         from datasets import load_dataset
-        from datasets.exceptions import DatasetsError
     except ImportError:
         message = "is no file or folder here; to read it as a hub data set: pip install 'shardwise[hub]'"
         raise DataError(Problem(where=spec.path, message=message)) from None
     try:
-        return load_dataset(spec.path, name=spec.name, split=spec.split, revision=commit)
-    except (DatasetsError, OSError, ValueError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0][:300]
-        message = f"is no file or folder here, and cannot be loaded as a hub data set: {first}"
+        with _asking():
+            return load_dataset(spec.path, name=spec.name, split=spec.split, revision=commit)
+    except _NotFetchedError as error:
+        message = f"is no file or folder here, and cannot be loaded as a hub data set: {error}"
         raise DataError(Problem(where=spec.path, message=message)) from None
 
 
@@ -116,8 +139,8 @@ def _fetch_tokenizer(model: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(model, allow_patterns=list(TOKENIZER_FILES)))
-    except (OSError, ValueError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0][:300]
-        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {first}"
+        with _asking():
+            return Path(snapshot_download(model, allow_patterns=list(TOKENIZER_FILES)))
+    except _NotFetchedError as error:
+        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
         raise DataError(Problem(where=model, message=message)) from None

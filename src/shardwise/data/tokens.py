@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.data.render import Rendered, Renderer, Span
-from shardwise.errors import DataError, Problem
+from shardwise.errors import DataError, Problem, said
 from shardwise.spec.job_data import OverLong, TrainOn
 from shardwise.spec.run import read_json
 
@@ -166,8 +166,7 @@ def load_tokenizer(folder: str) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - a stranger's files; the Rust reader raises bare Exception
-        first = (str(error).splitlines() or [type(error).__name__])[0][:300]
-        raise DataError(Problem(where=folder, message=f"has no tokenizer that can be loaded: {first}")) from None
+        raise DataError(Problem(where=folder, message=f"has no tokenizer that can be loaded: {said(error)}")) from None
     if not tokenizer.is_fast:
         message = "has a slow tokenizer, which does not say where its tokens stand; save it with tokenizer.json"
         raise DataError(Problem(where=folder, message=message))

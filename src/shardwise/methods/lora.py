@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.errors import JobError, UnsupportedError
+from shardwise.errors import JobError, UnsupportedError, said
 from shardwise.spec.job import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
@@ -73,9 +73,9 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
             warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`", category=UserWarning)
             return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
-        raise JobError(f"lora.target_modules is {lora.target_modules!r}: {str(error).splitlines()[0]}") from None
+        raise JobError(f"lora.target_modules is {lora.target_modules!r}: {said(error)}") from None
     except TypeError as error:  # lists of modules, or modules that carry adapters
-        raise JobError(f"lora.modules_to_save is {lora.modules_to_save!r}: {str(error).splitlines()[0]}") from None
+        raise JobError(f"lora.modules_to_save is {lora.modules_to_save!r}: {said(error)}") from None
 
 
 def _check_saved(model: nn.Module, lora: LoraSpec) -> None:

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
-from shardwise.errors import ModelError, Problem, UnsupportedError
+from shardwise.errors import ModelError, Problem, UnsupportedError, said
 from shardwise.models.weights import Weights, check_names
 from shardwise.spec.layout import rows_of_shard
 
@@ -41,13 +41,12 @@ def find_model_folder(name: str) -> Path:
     known = known_models().get(name)
     name = known.hub_id if known else name
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
-    except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        message = f"is neither a folder nor a model the hub gives: {str(error).splitlines()[0]}"
+    except Exception as error:  # noqa: BLE001 - the hub's library lets errors of whatever it asks with through
+        message = f"is neither a folder nor a model the hub gives: {said(error)}"
         raise ModelError(Problem(where=name, message=message)) from None
 
 
@@ -62,7 +61,7 @@ def read_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError, TypeError) as error:
-        message = f"transformers cannot read it: {str(error).splitlines()[0]}"
+        message = f"transformers cannot read it: {said(error)}"
         raise ModelError(Problem(where=str(folder / "config.json"), message=message)) from None
 
 
@@ -80,7 +79,7 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
                 config, attn_implementation=attn_implementation, dtype=torch.float32, trust_remote_code=False
             )
     except (ValueError, ImportError) as error:
-        raise UnsupportedError(f"{config.model_type} cannot be built here: {str(error).splitlines()[0]}") from None
+        raise UnsupportedError(f"{config.model_type} cannot be built here: {said(error)}") from None
     tie: Callable[[], None] = model.tie_weights  # pyright: ignore[reportAssignmentType]
     tie()
     return model

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from shardwise.errors import JobError, Problem, quoted
+from shardwise.errors import JobError, Problem, quoted, said
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
@@ -67,8 +67,7 @@ def parse_yaml(text: str, *, file: str) -> Located:
         what = " ".join(str(part) for part in (marked.context, marked.problem) if part)
         raise JobError(Problem(where=f"{file}:{line}", message=f"not valid YAML: {what}")) from None
     except (YAMLError, ValueError, RecursionError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise JobError(Problem(where=f"{file}:1", message=f"not valid YAML: {first}")) from None
+        raise JobError(Problem(where=f"{file}:1", message=f"not valid YAML: {said(error)}")) from None
     reader = _Reader(file=file, yaml=yaml)
     value = reader.read(root, ()) if root is not None else None
     if reader.problems:

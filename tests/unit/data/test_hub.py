@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +27,7 @@ import json, sys
 from pathlib import Path
 from shardwise.data.hub import fetch_hub_rows
 from shardwise.errors import DataError
-from shardwise.spec.job import SourceSpec
+from shardwise.spec.job_data import SourceSpec
 from shardwise.spec.places import Places
 try:
     path, note = fetch_hub_rows(SourceSpec(**json.loads(sys.argv[1])), into=Path(sys.argv[2]))
@@ -36,8 +38,16 @@ print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).t
 """
 
 
-def fetch(spec: dict[str, str], into: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HOME": str(into / "home"), "HF_HUB_OFFLINE": "1"}
+#: Addresses at which no hub answers -> what is said: no server, no such host, no address at all.
+UNREACHABLE = {
+    "http://127.0.0.1:9": "refused",
+    "http://hub.invalid": "hub.invalid|[Nn]ame|resol",
+    "hub": "protocol",
+}
+
+
+def fetch(spec: dict[str, str], into: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HOME": str(into / "home"), **(environ or {"HF_HUB_OFFLINE": "1"})}
     command = [sys.executable, "-c", FETCH, json.dumps(spec), str(into)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
@@ -58,6 +68,49 @@ def test_a_split_becomes_a_parquet_file_in_the_cache_and_is_kept(tmp_path: Path)
     assert missing.returncode == 1
     assert "cannot be loaded as a hub data set" in missing.stderr
     assert "Traceback" not in missing.stderr
+
+
+@pytest.mark.parametrize("endpoint", UNREACHABLE)
+def test_without_a_network_the_copy_fetched_before_is_used(tmp_path: Path, endpoint: str) -> None:
+    write_jsonl(tmp_path / "repo" / "train.jsonl", [{"question": "q", "answer": "a"}])
+    kept = Path(json.loads(fetch({"path": str(tmp_path / "repo")}, tmp_path / "hub").stdout)["path"])
+    spec = {"path": "some-org/some-set"}
+    identity = hashlib.sha256(b"some-org/some-set\nNone\ntrain").hexdigest()[:32]
+    (tmp_path / "hub" / identity).mkdir()
+    kept.rename(tmp_path / "hub" / identity / "0123abc.parquet")
+    done = fetch(spec, tmp_path / "hub", HF_ENDPOINT=endpoint)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["rows"] == [{"question": "q", "answer": "a"}]
+    assert re.search(rf"^the hub does not answer \(.*({UNREACHABLE[endpoint]}).*\); using the copy", found["note"])
+
+
+@pytest.mark.parametrize("endpoint", ["hub", pytest.param("http://127.0.0.1:9", marks=pytest.mark.slow)])
+def test_without_a_network_and_a_copy_a_data_set_is_refused_in_a_sentence(tmp_path: Path, endpoint: str) -> None:
+    done = fetch({"path": "some-org/some-set"}, tmp_path / "hub", HF_ENDPOINT=endpoint)
+    assert done.returncode == 1
+    assert "some-org/some-set: is no file or folder here, and cannot be loaded as a hub data set: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("endpoint", UNREACHABLE)
+def test_a_model_that_no_hub_gives_is_a_sentence(tmp_path: Path, endpoint: str) -> None:
+    code = """
+import shardwise.data.hub as data, shardwise.models.load as models
+from shardwise.errors import InputError
+for find in (data.tokenizer_folder, models.find_model_folder):
+    try:
+        find("some-org/some-model")
+    except InputError as error:
+        print(error)
+"""
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    tokenizer, model = done.stdout.splitlines()
+    assert tokenizer.startswith("some-org/some-model: is no folder here, and its tokenizer cannot be fetched")
+    assert model.startswith("some-org/some-model: is neither a folder nor a model the hub gives: ")
+    assert all(re.search(UNREACHABLE[endpoint], line) for line in (tokenizer, model))
 
 
 def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(tmp_path: Path) -> None:
