@@ -13,7 +13,7 @@ from shardwise.launch.trials import Trial, Unable, check_same_place, room_hint
 from shardwise.report.versus import Contender, Versus, contender, versus
 from shardwise.report.versus_page import versus_html
 from shardwise.spec.job import Job
-from shardwise.spec.plan import read_plan
+from shardwise.spec.plan_file import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory, write_json, write_text
 from shardwise.spec.timeline import Timeline

@@ -18,7 +18,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Method
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import read_plan
+from shardwise.spec.plan_file import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support import misfit, refusal

@@ -6,16 +6,17 @@ A report is asked for while a run goes on and after it died, so a missing file i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise.errors import InputError, Problem, RunDirectoryError
+from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.fields import items, number, sections, text, whole
 from shardwise.report.nouns import Gap
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
-from shardwise.spec.plan import Plan, read_plan
+from shardwise.spec.plan import Plan
+from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def read_sources(run: RunDirectory) -> Sources:
     metrics = _attempt(gaps, run.metrics, lambda: _records(run))
     events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
     return Sources(
-        plan=_attempt(gaps, run.plan, lambda: _usable_plan(run.plan)),
+        plan=_attempt(gaps, run.plan, lambda: read_plan(run.plan)),
         job=_attempt(gaps, run.resolved, lambda: read_job(run.resolved)),
         metrics=metrics or [],
         measured=_json(gaps, run.measured),
@@ -122,30 +123,6 @@ def _json(gaps: list[Gap], path: Path) -> dict[str, Any] | None:
 def _records(run: RunDirectory) -> list[dict[str, Any]]:
     """Records whose step is a step; `True` is an int to Python, and a stranger's file may hold anything."""
     return [record for record in read_metrics(run) if whole(record, "step") is not None]
-
-
-def _usable_plan(path: Path) -> Plan:
-    """The plan, if every figure of what it chose is one.
-
-    Raises:
-        InputError: it is no plan, or a figure is no number.
-    """
-    plan = read_plan(path)
-    if plan.chosen is None:
-        return plan
-    try:
-        chosen = plan.candidates[plan.chosen]
-        _ = chosen.execution.layout.strategy
-    except (IndexError, TypeError):
-        raise InputError(Problem(where=path.name, message="what it chose is no candidate with a layout")) from None
-    memory, time = asdict(chosen.memory), asdict(chosen.time)
-    figures = {key: memory[key] for key in memory if key not in ("ranks", "peak_instant")} | time
-    figures |= {f"rank {index}": rank.peak_bytes for index, rank in enumerate(chosen.memory.ranks)}
-    wrong = [key for key in figures if key != "total_seconds" and number(figures, key) is None]
-    wrong += [name for rank in chosen.memory.ranks for name in rank.parts if whole(rank.parts, name) is None]
-    if wrong:
-        raise InputError(Problem(where=path.name, message=f"{wrong[0]} of the chosen candidate is no number"))
-    return plan
 
 
 def _failures(run: RunDirectory) -> list[dict[str, Any]]:

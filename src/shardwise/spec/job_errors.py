@@ -83,10 +83,10 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
     found: Any = detail.get("input")
     context: dict[str, Any] = detail.get("ctx") or {}
     match detail["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "invalid_key":
             return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
         case "missing":
-            return f"the key {quoted(key)} is missing{_hint(key)}"
+            return f"the key {quoted(key)} is missing{'' if _keys_at(root, path) else _hint(key)}"
         case "value_error":
             sentence = str(context.get("error", detail["msg"]))
             return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
@@ -103,13 +103,43 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
             return f"{key} is {quoted(found)}; expected text"
         case "list_type":
             return f"{key} is {quoted(found)}; expected a list"
+        case "string_pattern_mismatch" if found == "":
+            return f"{key} is ''; expected text that is not empty"
         case "string_pattern_mismatch":
             return f"{key} is {quoted(found)}; expected text without a null character"
         case "model_type" | "model_attributes_type":
             return f"{key} is {quoted(found)}; expected keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
         case _:
-            message = str(detail["msg"]).removeprefix("Input should be ").removeprefix("Value should be ")
-            return f"{key} is {quoted(found)}; expected {message}"
+            return f"{key} is {quoted(found)}; expected {_bound(detail['type'], context)}"
+
+
+def _bound(kind: str, context: dict[str, Any]) -> str:
+    """What a value that is of the right kind must keep within."""
+    match kind:
+        case "greater_than":
+            return f"greater than {context['gt']}"
+        case "greater_than_equal":
+            return f"greater than or equal to {context['ge']}"
+        case "less_than":
+            return f"less than {context['lt']}"
+        case "less_than_equal":
+            return f"less than or equal to {context['le']}"
+        case "string_too_short":
+            return "text that is not empty"
+        case "string_too_long":
+            return f"text of {context['max_length']} letters at most"
+        case "too_short":
+            return f"a list of {context['min_length']} or more"
+        case "too_long":
+            return f"a list of {context['max_length']} at most"
+        case "dict_type":
+            return "keys below it"
+        case "string_unicode":
+            return "text that can be written as UTF-8"
+        case "int_parsing_size":
+            return "a number nearer to zero"
+        case _:
+            return f"something else ({kind.replace('_', ' ')})"
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:

@@ -15,11 +15,13 @@ from shardwise.spec.job import Job
 from shardwise.spec.job_file import parse_job, read_job
 from shardwise.spec.located import Located, parse_yaml
 from shardwise.spec.places import dotted
-from shardwise.spec.plan import read_plan
+from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import read_json
 
 #: In the place of a file's name, where there is none.
 _FLAGS = "the flags"
+#: A file with one of these keys is a plan, perhaps a damaged one; no job has any.
+_OF_A_PLAN = frozenset({"candidates", "chosen", "rejected"})
 #: Where a section comes from that nobody stated: there are adapters because the method has some.
 _IMPLIED_BY: dict[tuple[str | int, ...], tuple[str | int, ...]] = {("lora",): ("method",)}
 
@@ -119,7 +121,7 @@ def read_request(path: str | Path, *, overrides: Sequence[str | Override] = ()) 
         InputError: the file is neither, or an override is wrong.
     """
     given = tuple(Override.of(override) for override in overrides)
-    if "candidates" in (read_json(Path(path)) or {}):
+    if _OF_A_PLAN & (read_json(Path(path)) or {}).keys():
         return _of_text(_text_of_plan(path), file=f"the job of {path}", overrides=given)
     with _naming_flags(given):
         job = read_job(path, overrides=[override.text for override in given])

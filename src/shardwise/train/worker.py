@@ -25,7 +25,7 @@ from shardwise.parallel.ownership import local_part
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
-from shardwise.spec.plan import read_plan
+from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.durable import remove_leftovers

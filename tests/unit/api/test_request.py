@@ -88,5 +88,5 @@ def test_a_file_that_is_no_plan_but_json_is_read_as_a_job(tmp_path: Path) -> Non
 def test_a_broken_plan_is_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text('{"version": 1, "candidates": []}')
-    with pytest.raises(InputError, match="is not a plan made by"):
+    with pytest.raises(InputError, match="the key 'rejected' is missing"):
         read_request(path)

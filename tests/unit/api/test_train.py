@@ -25,7 +25,7 @@ from shardwise.errors import (
 from shardwise.launch import joined
 from shardwise.spec.job import LayoutSpec
 from shardwise.spec.job_file import read_job
-from shardwise.spec.plan import read_plan
+from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import CONFIG, TRAIN, JobMaker
 from tests.unit.fakes import Maker, needs_torch, processes_of

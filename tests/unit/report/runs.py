@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise.spec.execution import Execution
+from shardwise.spec.execution import Execution, accumulation_steps
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
@@ -66,8 +66,12 @@ def make_job(**changes: Any) -> Job:
 
 def make_plan(job: Job, *, parts: dict[str, int] = FORECAST_PARTS, world_size: int = 2) -> Plan:
     peak = sum(parts.values())
+    batch = job.train.global_batch_size
+    forwards = accumulation_steps(global_batch_size=batch, micro_batch_size=2, data_world_size=world_size)
     candidate = Candidate(
-        execution=Execution(layout=Layout(dp_shard=world_size), micro_batch_size=2, gradient_accumulation_steps=4),
+        execution=Execution(
+            layout=Layout(dp_shard=world_size), micro_batch_size=2, gradient_accumulation_steps=forwards
+        ),
         fits=True,
         memory=MemoryForecast(
             capacity_bytes=80 * GIB,

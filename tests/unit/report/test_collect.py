@@ -220,15 +220,15 @@ def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_pa
     write_json(run.plan, {**plan, "chosen": None})
     assert row(collect(run), "peak memory").forecast is None
     write_json(run.plan, {**plan, "chosen": 7})
-    assert "no candidate with a layout" in collect(run).gaps[0].reason
+    assert "chosen is 7; expected a place among the 1 candidates" in collect(run).gaps[0].reason
     layout = plan["candidates"][0]["layout"]
     layout["zero_stage"] = None
     write_json(run.plan, plan)
-    assert "no candidate with a layout" in collect(run).gaps[0].reason
+    assert "candidates.0.layout.zero_stage is None; expected 1, 2 or 3" in collect(run).gaps[0].reason
     layout["zero_stage"] = 3
     plan["candidates"][0]["memory"]["ranks"][0]["parts"]["weights"] = "much"
     write_json(run.plan, plan)
-    assert "weights of the chosen candidate is no number" in collect(run).gaps[0].reason
+    assert "memory.ranks.0.parts.weights is 'much'; expected a whole number" in collect(run).gaps[0].reason
 
 
 SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True, [], {}, [[]], {"a": {"b": []}}]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from shardwise.errors import JobError
-from shardwise.spec.job import Job, LayoutSpec
+from shardwise.spec.job import Job, LayoutSpec, LoraSpec
+from shardwise.spec.job_data import DataSpec, SourceSpec
 from shardwise.spec.job_file import job_from_data, parse_job, read_job
 from shardwise.spec.layout import Layout
 
@@ -196,3 +200,50 @@ def test_zero_stage_two_keeps_gathered_weights() -> None:
 def test_a_job_is_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
         parse_job(FULL).model = "other"
+
+
+EVERY_KEY: dict[str, Any] = {
+    **Job(model="m").to_json(),
+    "data": DataSpec(path=[SourceSpec(path="rows.jsonl")]).model_dump(),
+    "lora": LoraSpec().model_dump(),
+    "layout": LayoutSpec().model_dump(),
+}
+ODD_VALUES: list[Any] = [
+    None,
+    "",
+    "x",
+    "x\0",
+    "x\ud800",
+    "x" * 5000,
+    -1,
+    0,
+    2.5,
+    10**40,
+    float("nan"),
+    True,
+    [],
+    [0],
+    {},
+]
+ODD_VALUES += [{1: 2}, {"a": []}, [[]], [None], [""], ["x\ud800"], b"x", {"path": ""}, [{"path": ""}]]
+
+
+def _spoiled(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same mapping with one value in another's place, for every key at any depth and every value."""
+    for key, value in data.items():
+        yield from ({**data, key: odd} for odd in ODD_VALUES)
+        if isinstance(value, dict):
+            yield from ({**data, key: below} for below in _spoiled(cast(dict[str, Any], value)))
+
+
+def test_no_message_has_words_of_the_library_that_validates() -> None:
+    theirs = re.compile(r"should|Input|[Ss]tring|a valid |[Vv]alidation|unable|something else")
+    refused = 0
+    for data in _spoiled(EVERY_KEY):
+        try:
+            job_from_data(data)
+        except JobError as error:
+            refused += 1
+            for problem in error.problems:
+                assert not theirs.search(problem.message), problem.message
+    assert refused > 500

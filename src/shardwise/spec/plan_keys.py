@@ -1,0 +1,171 @@
+"""The keys of plan.json that this program reads, and what may stand under each
+
+What is obeyed knows all its keys: one that this program does not know may be a choice that it would silently leave out.
+Elsewhere keys are added without another version, so that those which are not known are passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from shardwise.spec.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
+from shardwise.spec.job import Goal
+from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.strict import NotNegative, Strict, Text, Whole
+
+Bytes = Annotated[int, Field(ge=0, le=10**18)]
+Degree = Annotated[int, Field(ge=1, le=10**6)]
+
+
+class _Open(Strict):
+    """A part of plan.json that nothing obeys: keys that are not known are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Layout(Strict):
+    dp_replicate: Degree = 1
+    dp_shard: Degree = 1
+    tp: Degree = 1
+    pp: Degree = 1
+    cp: Degree = 1
+    ep: Degree = 1
+    zero_stage: Literal[1, 2, 3] = 3
+    reshard_after_forward: bool = True
+    schedule: Schedule = "1f1b"
+    min_num_params: Bytes = 0
+    prefetch: Whole = 1
+
+    @model_validator(mode="after")
+    def _degrees_agree(self) -> Self:
+        Layout(**self.model_dump())
+        return self
+
+
+class _Rank(_Open):
+    ranks: Annotated[list[Bytes], Field(min_length=1)]
+    peak_bytes: Bytes
+    parts: dict[str, Bytes]
+
+
+class _Memory(_Open):
+    capacity_bytes: Bytes
+    peak_bytes: Bytes
+    peak_reserved_bytes: Bytes
+    peak_low_bytes: Bytes
+    peak_high_bytes: Bytes
+    peak_instant: str
+    ranks: list[_Rank]
+
+
+class _Time(_Open):
+    step_seconds: NotNegative
+    tokens_per_second: NotNegative
+    mfu: NotNegative
+    gpu_utilization: NotNegative
+    compute_utilization: NotNegative
+    total_seconds: NotNegative | None = None
+
+
+class _Cost(_Open):
+    usd: NotNegative | None = None
+    usd_per_hour: NotNegative | None = None
+
+
+class _Candidate(Strict):
+    strategy: Text
+    layout: _Layout
+    micro_batch_size: Whole
+    gradient_accumulation_steps: Whole
+    gradient_checkpointing: Recompute
+    offload: Offload
+    precision: Precision
+    optimizer: OptimizerName
+    loss: LossKind
+    attn_implementation: Attention
+    compile: bool
+    fits: bool
+    memory: _Memory
+    time: _Time
+    cost: _Cost
+    reasons: list[str]
+    not_trained: list[str] = Field(default_factory=list[str])
+
+
+class _Rejection(_Open):
+    strategy: str
+    layout: _Layout
+    reason: str
+
+
+class _Following(_Open):
+    value: int
+    reason: str
+
+
+class _Tried(_Open):
+    value: int
+    fits: bool
+
+
+class _Solved(_Open):
+    key: str
+    asks: Literal["largest", "smallest"]
+    value: int | None
+    written: str
+    bounds: Annotated[list[int], Field(min_length=2, max_length=2)]
+    limit: str
+    next: _Following | None
+    tried: list[_Tried]
+
+
+_Range = Annotated[list[NotNegative], Field(min_length=2, max_length=2)]
+
+
+class _Offer(Strict):
+    hardware: Text
+    num_gpus: Whole
+    fits: bool
+    best_for: list[Goal]
+    strategy: str | None
+    written: str | None
+    peak_bytes: Bytes | None
+    capacity_bytes: Bytes
+    step_seconds: NotNegative | None
+    total_seconds: NotNegative | None
+    usd_per_hour: _Range | None
+    usd: _Range | None
+    usd_per_million_tokens: _Range | None
+    reason: str | None
+
+
+class _Prices(_Open):
+    date: str
+    source: str
+
+
+class _Model(_Open):
+    num_parameters: Bytes | None = None
+    num_trainable_parameters: Bytes | None = None
+
+
+class _Hardware(_Open):
+    name: str | None
+    num_gpus: Whole | None = None
+
+
+class PlanKeys(_Open):
+    """All keys of plan.json that this program reads."""
+
+    job: dict[str, Any]
+    hardware: _Hardware
+    model: _Model
+    chosen: Annotated[int, Field(ge=0)] | None
+    candidates: list[_Candidate]
+    rejected: list[_Rejection]
+    advice: list[str] = Field(default_factory=list[str])
+    solved: _Solved | None = None
+    hardware_options: list[_Offer] = Field(default_factory=list[_Offer])
+    prices: _Prices | None = None

@@ -1,0 +1,177 @@
+"""Plans that something damaged on their way to `train`: exit 2, a sentence for each mistake, and nothing is started."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.errors import InputError
+from shardwise.spec.plan_file import plan_from_json, read_plan
+from tests.unit.cli.conftest import Shardwise
+
+Plain = dict[str, Any]
+
+#: What Python and pydantic say, and no user shall read.
+THEIR_WORDS = re.compile(
+    r"object is not|NoneType|should (have|be)|[Ii]nput |valid (string|integer|number)|takes|argument|out of range|errno"
+)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    from shardwise import api
+
+    folder = tmp_path_factory.mktemp("plan")
+    job = "model: tinyllama-1.1b\nhardware: 4x RTX-6000-Ada\ndata: {path: rows.jsonl}\ntrain: {global_batch_size: 16}\n"
+    (folder / "job.yaml").write_text(f"{job}output_dir: {folder / 'run'}\n")
+    return json.loads(json.dumps(api.plan(folder / "job.yaml").to_json()))
+
+
+def best(plan: Plain) -> Plain:
+    return plan["candidates"][plan["chosen"]]
+
+
+def dropped(key: str) -> Callable[[Plain], object]:
+    return lambda plan: plan.pop(key)
+
+
+def top(**changes: Any) -> Callable[[Plain], object]:
+    return lambda plan: plan.update(changes)
+
+
+def chosen(**changes: Any) -> Callable[[Plain], object]:
+    return lambda plan: best(plan).update(changes)
+
+
+def layout(**changes: Any) -> Callable[[Plain], object]:
+    return lambda plan: best(plan)["layout"].update(changes)
+
+
+def memory(**changes: Any) -> Callable[[Plain], object]:
+    return lambda plan: best(plan)["memory"].update(changes)
+
+
+#: A mistake -> words of the sentence.
+BAD: list[tuple[Callable[[Plain], object], str]] = [
+    (top(chosen=99), "chosen is 99; expected a place among the"),
+    (top(candidates=[]), "chosen is 0; expected null"),
+    (top(chosen="0"), "chosen is '0'; expected a whole number without quotes"),
+    (top(chosen=0.5), "chosen is 0.5; expected a whole number"),
+    (top(chosen=-1), "chosen is -1; expected greater than or equal to 0"),
+    (top(chosen=True), "chosen is True; expected a whole number"),
+    (top(chosen=None), "this plan chose nothing"),
+    (dropped("chosen"), "the key 'chosen' is missing"),
+    (top(job=[]), "job is []; expected keys below it"),
+    (top(job=None), "job is None; expected keys below it"),
+    (top(job={}), "the key 'model' is missing"),
+    (top(hardware="x"), "hardware is 'x'; expected keys below it (name"),
+    (top(hardware=None), "hardware is None; expected keys below it"),
+    (top(hardware={"name": "cpu:2", "num_gpus": 0}), "hardware.num_gpus is 0"),
+    (top(model=None), "model is None; expected keys below it"),
+    (dropped("model"), "the key 'model' is missing\n"),
+    (top(version=2), "version is 2; expected 1"),
+    (dropped("version"), "the key 'version' is missing; expected 1"),
+    (top(candidates=None), "candidates is None; expected a list"),
+    (dropped("candidates"), "the key 'candidates' is missing"),
+    (top(candidates=[7]), "candidates.0 is 7; expected keys below it"),
+    (top(rejected=None), "rejected is None; expected a list"),
+    (top(advice="more"), "advice is 'more'; expected a list"),
+    (chosen(fits=False), "fits is false; expected that what is chosen fits"),
+    (chosen(fits="yes"), "fits is 'yes'; expected true or false"),
+    (chosen(gradient_accumulation_steps=77), "gradient_accumulation_steps is 77; expected"),
+    (chosen(micro_batch_size=0), "micro_batch_size is 0"),
+    (chosen(micro_batch_size="4"), "micro_batch_size is '4'; expected a whole number"),
+    (chosen(precision="int3"), "precision is 'int3'; expected mixed, bf16, fp16 or fp32"),
+    (chosen(optimiser="sgd"), "optimiser'; did you mean 'optimizer'"),
+    (chosen(compile=None), "compile is None; expected true or false"),
+    (chosen(layout=None), "layout is None; expected keys below it"),
+    (chosen(layout={"d": 2, "p": 1}), "unknown key 'candidates.0.layout.d'"),
+    (layout(dp_shard=0), "layout.dp_shard is 0"),
+    (layout(tp=2.5), "layout.tp is 2.5; expected a whole number"),
+    (layout(dp_shard=3, ep=2), "ep = 2 does not divide dp_shard = 3"),
+    (layout(dp_replicate=64), "expected hardware.num_gpus, 4, at most"),
+    (layout(schedule="slow"), "layout.schedule is 'slow'; expected 1f1b"),
+    (memory(peak_bytes="many"), "memory.peak_bytes is 'many'; expected a whole number"),
+    (memory(ranks=None), "memory.ranks is None; expected a list"),
+    (chosen(time=None), "time is None; expected keys below it"),
+    (lambda plan: best(plan).pop("time"), "time' is missing"),
+    (lambda plan: best(plan)["time"].update(mfu=[]), "time.mfu is []; expected a number"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), BAD, ids=[re.sub(r"\W+", "-", words)[:40] for _, words in BAD])
+def test_a_damaged_plan_is_refused_with_a_sentence(
+    shardwise: Shardwise, good: Plain, tmp_path: Path, damage: Callable[[Plain], object], words: str
+) -> None:
+    plan, path = copy.deepcopy(good), tmp_path / "plan.json"
+    damage(plan)
+    path.write_text(json.dumps(plan))
+    said = shardwise("train", path)
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
+    assert f"{path}: " in said.err or f"{path}:" in said.err
+    assert "Traceback" not in said.err
+    assert not THEIR_WORDS.search(said.err)
+    assert not Path(good["job"]["output_dir"]).exists()
+
+
+def test_several_mistakes_are_found_at_once(shardwise: Shardwise, good: Plain, tmp_path: Path) -> None:
+    plan, path = copy.deepcopy(good), tmp_path / "plan.json"
+    plan["job"]["hardware"] = plan["hardware"]["name"]
+    best(plan).update(gradient_accumulation_steps=77, fits=False)
+    path.write_text(json.dumps(plan))
+    assert len(shardwise("train", path).err.strip().splitlines()) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 1, "chosen": NaN}', "[" * 100_000])
+def test_what_is_no_json_is_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"plan\.json.*is not JSON"):
+        read_plan(path)
+
+
+def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_them(good: Plain) -> None:
+    plan = copy.deepcopy(good)
+    plan["carbon"] = 1
+    best(plan)["time"]["watts"] = 2.0
+    best(plan)["memory"]["swap_bytes"] = 0
+    plan["hardware"]["region"] = "north"
+    assert plan_from_json(plan).best == plan_from_json(good).best
+
+
+#: Values that take the place of others: of each kind that JSON has, and what Python and pydantic stumble over.
+SPOILERS: list[Any] = [None, "", "x\ud800", "7", -1, 2.5, 10**400, float("inf"), True, [], {}, [[]], {"a": {"b": []}}]
+
+
+def spoiled(value: Any, dice: random.Random) -> Any:
+    """The same plan with one value, anywhere, in another's place or missing."""
+    if isinstance(value, dict) and value and dice.random() < 0.9:
+        key = dice.choice(sorted(value))
+        if dice.random() < 0.1:
+            return {name: below for name, below in value.items() if name != key}
+        return {**value, key: spoiled(value[key], dice)}
+    if isinstance(value, list) and value and dice.random() < 0.9:
+        at = dice.randrange(len(value))
+        return [*value[:at], spoiled(value[at], dice), *value[at + 1 :]]
+    return dice.choice(SPOILERS)
+
+
+def test_no_spoiled_plan_raises_anything_but_sentences(good: Plain) -> None:
+    dice, refused = random.Random(20_26), 0
+    small = {**good, "candidates": good["candidates"][:1], "rejected": good["rejected"][:1]}
+    for _ in range(1500):
+        plan = spoiled(small, dice)
+        try:
+            plan_from_json(plan)
+        except InputError as error:
+            refused += 1
+            assert not THEIR_WORDS.search(str(error)), str(error)
+    assert refused > 300
