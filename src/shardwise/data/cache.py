@@ -30,7 +30,7 @@ from shardwise.spec.places import Places
 from shardwise.spec.run import sync_folder
 
 #: Raised whenever the meaning or the layout of prepared data changes.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: config.json says how large the vocabulary is.
 TOKENIZER_FILES = (*TOKENIZER_PATTERNS, "config.json")

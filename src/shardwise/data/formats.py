@@ -6,17 +6,13 @@ does not name are ignored, and the user is told which.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.data.messages import messages_of, tools_of
+from shardwise.data.values import Row, RowError, text_of
 from shardwise.spec.job_data import RowFormat
-
-Row = Mapping[str, Any]
-
-
-class RowError(Exception):
-    """What is wrong with one row, as a sentence; the reader knows where the row stands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,24 +102,6 @@ def _and(columns: Sequence[str]) -> str:
     return " and ".join(columns)
 
 
-def _text(row: Row, column: str, *, may_be_empty: bool = False, of: str = "") -> str:
-    value = row.get(column)
-    name = f"{of}{column}"
-    if not isinstance(value, str):
-        raise RowError(f"{name} is {_shown(value)}; expected text")
-    if not may_be_empty and not value.strip():
-        raise RowError(f"{name} is empty; expected text to train on")
-    return value
-
-
-def _shown(value: Any) -> str:
-    names = {dict: "an object", list: "a list", type(None): "null", bool: "true or false"}
-    if type(value) in names:
-        return names[type(value)]
-    shown = repr(value)
-    return shown if len(shown) <= 40 else f"{shown[:37]}..."
-
-
 def _chat(prompt: str, answer: str, *, system: str = "") -> Conversation:
     messages = [{"role": "system", "content": system}] if system.strip() else []
     messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
@@ -137,112 +115,46 @@ def conversation(messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] 
 
 
 def _optional_text(row: Row, column: str) -> str:
-    return "" if row.get(column) is None else _text(row, column, may_be_empty=True)
+    return "" if row.get(column) is None else text_of(row, column, may_be_empty=True)
 
 
 def _question_of(question: str, answer: str) -> Callable[[Row], Example]:
     def read(row: Row) -> Example:
-        return _chat(_text(row, question, may_be_empty=True), _text(row, answer))
+        return _chat(text_of(row, question, may_be_empty=True), text_of(row, answer))
 
     return read
 
 
 def _read_instruction(row: Row) -> Example:
-    instruction, context = _text(row, "instruction", may_be_empty=True), _optional_text(row, "input")
+    instruction, context = text_of(row, "instruction", may_be_empty=True), _optional_text(row, "input")
     prompt = f"{instruction}\n\n{context}" if context.strip() else instruction
-    return _chat(prompt, _text(row, "output"), system=_optional_text(row, "system"))
+    return _chat(prompt, text_of(row, "output"), system=_optional_text(row, "system"))
 
 
 def _read_pair(row: Row) -> Example:
+    tools = tools_of(row)
     if not isinstance(row["prompt"], list):
-        return Pair(prompt=_text(row, "prompt", may_be_empty=True), completion=_text(row, "completion"))
-    prompt, completion = _messages(row, "prompt"), _messages(row, "completion")
+        if tools:
+            raise RowError("tools has no meaning for a prompt of plain text; remove it, or write the pair as messages")
+        return Pair(prompt=text_of(row, "prompt", may_be_empty=True), completion=text_of(row, "completion"))
+    prompt, completion = messages_of(row, "prompt"), messages_of(row, "completion")
     learns = tuple(message["role"] == "assistant" for message in completion)
-    return Conversation(messages=prompt + completion, learns=(False,) * len(prompt) + learns)
+    return Conversation(messages=prompt + completion, learns=(False,) * len(prompt) + learns, tools=tools)
 
 
 def _read_plain(row: Row) -> Example:
-    return Text(text=_text(row, "text"))
+    return Text(text=text_of(row, "text"))
 
 
 def _read_messages(row: Row) -> Example:
-    tools = row.get("tools")
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise RowError(f"tools is {_shown(tools)}; expected a list of objects that describe functions")
-    return conversation(_messages(row, "messages"), tools=tools or None)
+    return conversation(messages_of(row, "messages"), tools=tools_of(row))
 
 
 def _read_conversations(row: Row) -> Example:
-    messages, system = _messages(row, "conversations"), _optional_text(row, "system")
+    messages, system = messages_of(row, "conversations"), _optional_text(row, "system")
     if system.strip():
         messages.insert(0, {"role": "system", "content": system})
-    return conversation(messages)
-
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
-
-#: ShareGPT's names for who speaks.
-SPEAKERS = {
-    "system": "system",
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-    "assistant": "assistant",
-    "tool": "tool",
-    "observation": "tool",
-}
-
-_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-
-
-def _messages(row: Row, column: str) -> list[dict[str, Any]]:
-    items = row.get(column)
-    if not isinstance(items, list):
-        raise RowError(f"{column} is {_shown(items)}; expected a list of messages")
-    if not items:
-        raise RowError(f"{column} is empty; expected at least one message")
-    return [_message(item, of=f"{column}[{index}]") for index, item in enumerate(items)]
-
-
-def _message(item: Any, *, of: str) -> dict[str, Any]:
-    if not isinstance(item, dict):
-        raise RowError(f"{of} is {_shown(item)}; expected an object with role and content")
-    speaker, says, roles = _spelling(item, of=of)
-    name = item[speaker]
-    if not isinstance(name, str) or name not in roles:
-        raise RowError(f"{of}.{speaker} is {_shown(name)}; expected {', '.join(roles)}")
-    role = roles[name]
-    if item.get("weight") is not None:
-        raise RowError(f"{of}.weight is not read; remove it, or move what is not trained into the prompt of a pair")
-    extras = {key: item[key] for key in _EXTRAS if item.get(key) is not None}
-    may_be_empty = role != "assistant" or "tool_calls" in extras
-    return {"role": role, "content": _content(item, says, may_be_empty=may_be_empty, of=f"{of}."), **extras}
-
-
-def _spelling(item: dict[str, Any], *, of: str) -> tuple[str, str, dict[str, str]]:
-    """The keys for who speaks and what is said, and the names of speakers."""
-    if "role" in item and ("content" in item or "tool_calls" in item):
-        return "role", "content", {role: role for role in ROLES}
-    if "from" in item and "value" in item:
-        return "from", "value", SPEAKERS
-    raise RowError(
-        f"{of} has the keys {', '.join(map(str, item)) or '(none)'}; expected role and content, or from and value"
-    )
-
-
-def _content(item: dict[str, Any], key: str, *, may_be_empty: bool, of: str) -> str:
-    value = item.get(key)
-    if value is None and may_be_empty:
-        return ""
-    if not isinstance(value, list):
-        return _text(item, key, may_be_empty=may_be_empty, of=of)
-    parts = [part if isinstance(part, dict) else {} for part in value]
-    if not all(part.get("type") == "text" for part in parts):
-        raise RowError(f"{of}{key} holds parts that are not text; expected text, or parts of type text only")
-    texts = "".join(_text(part, "text", may_be_empty=True, of=f"{of}{key}.") for part in parts)
-    return _text({key: texts}, key, may_be_empty=may_be_empty, of=of)
+    return conversation(messages, tools=tools_of(row))
 
 
 #: In the order of precedence: a row with `messages` and `text` is a chat.
@@ -252,7 +164,7 @@ FORMATS: tuple[Format, ...] = (
         name="conversations",
         label="conversations",
         required=("conversations",),
-        optional=("system",),
+        optional=("system", "tools"),
         read=_read_conversations,
     ),
     Format(
@@ -262,7 +174,13 @@ FORMATS: tuple[Format, ...] = (
         optional=("input", "system"),
         read=_read_instruction,
     ),
-    Format(name="prompt_completion", label="prompt/completion", required=("prompt", "completion"), read=_read_pair),
+    Format(
+        name="prompt_completion",
+        label="prompt/completion",
+        required=("prompt", "completion"),
+        optional=("tools",),
+        read=_read_pair,
+    ),
     Format(
         name="question_answer",
         label="question/answer",

@@ -22,7 +22,7 @@ from shardwise.data.build import (
 )
 from shardwise.data.chunks import Chunk, cut_file
 from shardwise.data.fingerprint import FileState, check_untouched
-from shardwise.data.formats import FORMATS, Format, RowError, recognise
+from shardwise.data.formats import FORMATS, Format, recognise
 from shardwise.data.limits import Limits
 from shardwise.data.pool import Pool, Reply, useful_workers
 from shardwise.data.preview import preview
@@ -32,6 +32,7 @@ from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.shards import Shard
 from shardwise.data.sources import Source, SourceFile
 from shardwise.data.tokens import Rules
+from shardwise.data.values import RowError
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
 from shardwise.spec.job import Job
 from shardwise.spec.places import Places

@@ -25,11 +25,12 @@ A template is a stranger's program. It is rendered in a sandbox, and only ever i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.data.formats import Conversation, Example, Pair, RowError, Text, conversation
+from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
+from shardwise.data.values import RowError
 from shardwise.spec.job_data import TrainOn
 
 #: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token need be added to the
@@ -114,6 +115,7 @@ class Renderer:
         template = self.template or DEFAULT_TEMPLATE
         if self.train_on == "all":
             text, _ = self._apply(template, chat)
+            self._refuse_unread(template, chat, text)
             return Rendered(text=text, spans=None, special_tokens=False, ends=False)
         turns = [index for index, message in enumerate(chat.messages) if message["role"] == "assistant"]
         if _GENERATION.search(template):
@@ -122,10 +124,24 @@ class Renderer:
                 raise RowError(f"the chat template marks {len(spans)} spans for {len(turns)} assistant messages")
         else:
             text, spans = self._by_prefixes(template, chat, turns)
+        self._refuse_unread(template, chat, text)
         kept = [span for span, turn in zip(spans, turns, strict=True) if chat.learns[turn]]
         if self.train_on == "completion":
             kept = kept[-1:]
         return Rendered(text=text, spans=tuple(kept), special_tokens=False, ends=False)
+
+    def _refuse_unread(self, template: str, chat: Conversation, text: str) -> None:
+        """Raises RowError where a row says something that the template writes nothing about."""
+        for what, without in _without_each(chat):
+            try:
+                lost = self._apply(template, without)[0] == text
+            except RowError:
+                continue  # it reads it: without it, it refuses the row
+            if lost:
+                raise RowError(
+                    f"{what} is not read by the chat template and would be lost; remove it, or name a template that "
+                    "writes it in data.chat_template"
+                )
 
     def _by_prefixes(self, template: str, chat: Conversation, turns: list[int]) -> tuple[str, list[Span]]:
         whole, _ = self._apply(template, chat)
@@ -171,6 +187,22 @@ class Renderer:
             first = (str(error).splitlines() or [""])[0][:200]
             raise RowError(f"the chat template refuses this row: {first or type(error).__name__}") from None
         return _checked(texts[0]), spans[0] if generation else []
+
+
+def _without_each(chat: Conversation) -> Iterator[tuple[str, Conversation]]:
+    """(name, the conversation without it) of all that a row says beside roles and contents.
+
+    Not of a tool's name and of identifiers: they say which call an answer belongs to, which its place says too.
+    """
+    if chat.tools:
+        yield "tools", replace(chat, tools=None)
+    for index, message in enumerate(chat.messages):
+        for key in message:
+            if key in ("role", "content", "tool_call_id") or (key == "name" and message["role"] == "tool"):
+                continue
+            bare = {name: value for name, value in message.items() if name != key}
+            name = f"{key} of message {index + 1} ({message['role']})"
+            yield name, replace(chat, messages=[*chat.messages[:index], bare, *chat.messages[index + 1 :]])
 
 
 _UNSTABLE = (

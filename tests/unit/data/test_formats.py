@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from shardwise.data.formats import BY_NAME, FORMATS, Conversation, Pair, RowError, Text, read_row, recognise
+from shardwise.data.formats import BY_NAME, FORMATS, Conversation, Pair, Text, read_row, recognise
+from shardwise.data.values import RowError
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 
@@ -96,6 +97,18 @@ def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
     assert example.messages[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}
     assert example.messages[2]["content"] == "hello"
     assert example.tools == [{"name": "f"}]
+    for tools in ('[{"name": "f"}]', [{"name": "f"}]):
+        pair = read_row(BY_NAME["prompt_completion"], {"prompt": [USER], "completion": [ASSISTANT], "tools": tools})
+        assert isinstance(pair, Conversation)
+        assert pair.tools == [{"name": "f"}]
+
+
+def test_whatever_else_a_message_says_is_passed_on_and_what_says_nothing_is_not() -> None:
+    said = {"reasoning_content": "so", "anything": 1, "name": None, "tool_calls": [], "note": ""}
+    example = read_row(BY_NAME["messages"], {"messages": [USER, {**ASSISTANT, **said}], "tools": None})
+    assert isinstance(example, Conversation)
+    assert example.messages[1] == {**ASSISTANT, "reasoning_content": "so", "anything": 1}
+    assert example.tools is None
 
 
 @pytest.mark.parametrize(
@@ -116,6 +129,19 @@ def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
         ("messages", {"messages": [{**USER, "weight": 0}]}, "weight is not read"),
         ("messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "parts that are not text"),
         ("messages", {"messages": [USER, ASSISTANT], "tools": "f"}, "tools is 'f'; expected a list of objects"),
+        ("messages", {"messages": [USER, {**ASSISTANT, "tool_calls": "x"}]}, r"tool_calls is 'x'; expected a list of"),
+        (
+            "messages",
+            {"messages": [USER, {**ASSISTANT, "tool_calls": [{}]}]},
+            "tool_calls is a list; expected a list of",
+        ),
+        ("messages", {"messages": [USER, {**ASSISTANT, "content": "", "tool_calls": []}]}, "content is empty"),
+        (
+            "messages",
+            {"messages": [USER, {"role": "assistant", "reasoning_content": "x"}]},
+            "expected role and content",
+        ),
+        ("prompt_completion", {"prompt": "x", "completion": "y", "tools": [{"name": "f"}]}, "tools has no meaning"),
         ("conversations", {"conversations": [{"from": "bot", "value": "x"}]}, "from is 'bot'; expected system, human"),
         ("question_answer", {"question": None, "answer": "x"}, "question is null; expected text"),
         ("question_answer", {"question": "x", "answer": ""}, "answer is empty; expected text to train on"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shardwise.data.formats import Conversation, Example, Pair, RowError, Text, conversation
+from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
 from shardwise.data.render import DEFAULT_TEMPLATE, Rendered
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
+from shardwise.data.values import RowError
 from shardwise.errors import DataError
 from shardwise.spec.job_data import OverLong, TrainOn
 
@@ -86,6 +88,61 @@ def test_train_on_completion_trains_the_last_assistant_message_only(chat: Tokeni
 def test_train_on_all_trains_everything(chat: Tokenizer) -> None:
     everything = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
     assert shown(chat, talk("hi", "hello"), rules(train_on="all")) == f"⟦{everything}⟧"
+
+
+TOOLS = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m.reasoning_content and loop.last %}({{ m.reasoning_content }}){% endif %}{{ m['content'] }}"
+    "{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}<|im_end|>{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "7", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+RESULT = {"role": "tool", "name": "f", "tool_call_id": "7", "content": "four"}
+ANSWER = {"role": "assistant", "content": "hello", "reasoning_content": "so"}
+
+
+def test_calls_of_tools_and_reasoning_are_trained_where_the_template_writes_them(chat: Tokenizer) -> None:
+    example = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
+    assert shown(chat, example, rules(template=TOOLS)) == (
+        '<|im_start|>system\n[{"name": "f"}]<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n'
+        '<|im_start|>assistant\n⟦{"name": "f", "arguments": {"x": 1}}<|im_end|>⟧\n<|im_start|>tool\nfour<|im_end|>\n'
+        "<|im_start|>assistant\n⟦(so)hello<|im_end|>⟧\n"
+    )
+
+
+@pytest.mark.parametrize("train_on", ["auto", "all"])
+@pytest.mark.parametrize(
+    ("template", "messages", "tools", "lost"),
+    [
+        (None, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
+        (GENERATION, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
+        (None, [USER, ANSWER], None, r"reasoning_content of message 2 \(assistant\)"),
+        (None, [{**USER, "name": "Ann"}, {"role": "assistant", "content": "a"}], None, r"name of message 1 \(user\)"),
+        (None, [USER, {"role": "assistant", "content": "a"}], [{"name": "f"}], "tools"),
+    ],
+)
+def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(
+    chat: Tokenizer,
+    train_on: TrainOn,
+    template: str | None,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    lost: str,
+) -> None:
+    with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
+        encoded(chat, conversation(messages, tools=tools), rules(template=template, train_on=train_on))
+
+
+def test_reasoning_that_a_template_leaves_out_of_earlier_turns_is_refused_even_where_all_is_trained(
+    chat: Tokenizer,
+) -> None:
+    example = conversation([USER, ANSWER, USER, ANSWER])
+    with pytest.raises(RowError, match=r"^reasoning_content of message 2 \(assistant\) is not read by the chat"):
+        encoded(chat, example, rules(template=TOOLS, train_on="all"))
 
 
 def test_generation_blocks_of_a_template_say_what_is_trained(chat: Tokenizer) -> None:
