@@ -97,6 +97,10 @@ class DoesNotFitError(ShardwiseError):
     """No layout fits the hardware. Exit code 1, as for `plan`."""
 
 
+class DamagedResultError(ShardwiseError):
+    """A run had finished, and its result is no longer what was written."""
+
+
 class WorkerFailedError(ShardwiseError):
     """A training process failed; the message holds the first cause: rank, phase, file and line."""
 

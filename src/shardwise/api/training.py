@@ -19,7 +19,6 @@ from shardwise.launch.folder import (
     Before,
     check_same_job,
     held_to,
-    is_finished,
     known_data,
     run_of,
     taken_back_on_error,
@@ -38,6 +37,7 @@ from shardwise.launch.joined import (
     wait_for_first,
 )
 from shardwise.launch.lock import locked, take
+from shardwise.launch.result import has_result
 from shardwise.launch.workers import forget_last_launch, run_workers
 from shardwise.report.nouns import Report
 from shardwise.spec.cluster import Cluster, DeviceKind
@@ -104,6 +104,7 @@ def train(
         DoesNotFitError: no layout fits; no worker was started.
         StoppedError: a signal stopped the run after it saved.
         WorkerFailedError: a worker failed; the message holds the first cause.
+        DamagedResultError: an earlier start had come to the end, and its result is damaged.
     """
     programs = programs or Programs()
     place = place_in_group()
@@ -116,7 +117,7 @@ def train(
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run))
             check_same_job(run, request.job)
-        if is_finished(run):
+        if has_result(run):
             return _result(run, outcome="already_finished")
         with taken_back_on_error(run, before):
             chosen = _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
@@ -170,7 +171,7 @@ def _join(
         with request.blaming("output_dir"):
             lock = take(run)
             check_same_job(run, request.job)
-        if is_finished(run):
+        if has_result(run):
             send_others_away(run, place, exit_code=0)
             return _result(run, outcome="already_finished")
         forget_last_launch(run)

@@ -32,12 +32,16 @@ write_json(run.data, {"version": 1, "train": train, "eval": None})
 """
 
 TRAIN = """
+import hashlib
+
 listen()
 if rank == 0:
     announce(run, "training", total_steps=3)
     for step in (1, 2, 3):
         append_line(run.metrics, {"step": step, "loss": 4.0 - step, "step_seconds": 0.1})
     write_text(run.final / "config.json", "{}")
+    digest = hashlib.sha256(b"{}").hexdigest()
+    write_json(run.final / "manifest.json", {"files": {"config.json": {"size": 2, "sha256": digest}}})
 outcome("finished")
 """
 

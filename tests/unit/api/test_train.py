@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from shardwise import api
 from shardwise.catalog import probe
 from shardwise.catalog.probe import FoundGpu
 from shardwise.errors import (
+    DamagedResultError,
     DoesNotFitError,
     HardwareError,
     InputError,
@@ -105,6 +107,19 @@ def test_another_job_may_not_go_on_in_the_same_folder(make: Maker, job: JobMaker
     with pytest.raises(RunDirectoryError, match=r"train\.learning_rate = 0\.0002, and this job has 0\.001"):
         api.train(job(), overrides=["train.learning_rate=1e-3"], programs=FAKE)
     assert result.run.resolved.read_bytes() == before
+
+
+@needs_torch
+def test_a_finished_run_whose_result_is_damaged_is_no_success(make: Maker, job: JobMaker) -> None:
+    run = api.train(job(), programs=FAKE).run
+    (run.final / "config.json").write_text("")
+    with pytest.raises(DamagedResultError, match=r"config\.json has 0 bytes, and 2 were written") as caught:
+        api.train(job(), programs=FAKE)
+    assert caught.value.exit_code == 1
+    assert f"remove {run.final}, and the same command trains from the beginning" in str(caught.value)
+    shutil.rmtree(run.final)
+    assert api.train(job(), programs=FAKE).outcome == "finished"
+    assert api.train(job(), programs=FAKE).outcome == "already_finished"
 
 
 @needs_torch
@@ -246,7 +261,7 @@ def test_a_job_made_by_a_program_is_written_down(make: Maker, job: JobMaker) -> 
 JOINING = """
 import sys
 from shardwise import api
-from shardwise.errors import ShardwiseError
+from shardwise.errors import DamagedResultError, ShardwiseError
 try:
     done = api.train(sys.argv[1], programs=api.Programs(preparation=sys.argv[2], worker="fake_worker"))
     print("came back:", done.outcome)

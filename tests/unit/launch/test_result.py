@@ -1,0 +1,69 @@
+"""A finished run's result: whole as its manifest says, or a sentence that names the file and what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import DamagedResultError
+from shardwise.launch.result import HASHED_BYTES, has_result, result_fault
+from shardwise.spec.run import RunDirectory, write_json
+
+CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
+
+
+@pytest.fixture
+def finished(run: RunDirectory) -> RunDirectory:
+    """A run that came to its end; one of its files is too large to be hashed."""
+    run.final.mkdir()
+    files: dict[str, object] = {}
+    for name, content in CONTENT.items():
+        path = run.final / name
+        path.write_bytes(content or b"")
+        if content is None:
+            os.truncate(path, HASHED_BYTES + 1)
+        digest = hashlib.sha256(content).hexdigest() if content else "not looked at"
+        files[name] = {"size": path.stat().st_size, "sha256": digest}
+    write_json(run.final / "manifest.json", {"files": files})
+    write_json(run.outcome, {"outcome": "finished", "step": 3})
+    return run
+
+
+def test_a_whole_result_is_one(finished: RunDirectory) -> None:
+    assert has_result(finished)
+    finished.outcome.unlink()
+    assert not has_result(finished)
+
+
+DAMAGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda final: (final / "model.safetensors").unlink(), "model.safetensors is missing"),
+    (lambda final: os.truncate(final / "model.safetensors", 3), "model.safetensors has 3 bytes, and 7 were written"),
+    (lambda final: (final / "model.safetensors").write_bytes(b"wEights"), "model.safetensors is not what was written"),
+    (lambda final: os.truncate(final / "large.safetensors", 5), "large.safetensors has 5 bytes"),
+    (lambda final: (final / "manifest.json").unlink(), "manifest.json is missing or damaged"),
+    (lambda final: (final / "manifest.json").write_text("{"), "manifest.json is missing or damaged"),
+    (lambda final: (final / "manifest.json").write_text('{"files": []}'), "manifest.json is missing or damaged"),
+    (lambda final: (final / "manifest.json").write_text('{"files": {"config.json": 2}}'), "config.json has 2 bytes"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES)
+def test_a_damaged_result_is_named(finished: RunDirectory, damage: Callable[[Path], object], words: str) -> None:
+    damage(finished.final)
+    with pytest.raises(DamagedResultError, match="its result is damaged") as caught:
+        has_result(finished)
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_the_way_out_names_the_newest_checkpoint(finished: RunDirectory) -> None:
+    for step in (2, 4):
+        write_json(finished.checkpoint(step) / "manifest.json", {})
+    (finished.final / "config.json").unlink()
+    with pytest.raises(DamagedResultError, match=r"goes on from checkpoint-4 and writes it again"):
+        has_result(finished)
+    assert result_fault(finished.final) == "config.json is missing"
