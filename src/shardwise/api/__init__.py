@@ -11,7 +11,7 @@ from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
 from shardwise.launch.child import AlreadySaidError
 from shardwise.launch.doctor import Doctor
-from shardwise.launch.follow import Phase, Step
+from shardwise.launch.follow import Notice, Phase, Step
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
@@ -23,6 +23,7 @@ __all__ = [
     "Comparison",
     "Contender",
     "Doctor",
+    "Notice",
     "Override",
     "Parity",
     "Phase",

@@ -24,7 +24,7 @@ from shardwise.launch.folder import (
     taken_back_on_error,
     write_start,
 )
-from shardwise.launch.follow import Phase, Step
+from shardwise.launch.follow import Notice, Phase, Step
 from shardwise.launch.joined import (
     Place,
     become_worker,
@@ -55,7 +55,7 @@ class Planned:
     run: RunDirectory
 
 
-Update = Planned | Phase | Step
+Update = Planned | Phase | Step | Notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def train(
 
     Args:
         job: a job, a job file, or a plan.json, whose chosen candidate is obeyed.
-        on_update: called with what is going to run, then with each phase and step.
+        on_update: called with what is going to run, then with each phase, step and notice.
         max_restarts: how often the workers are started again after a failure, from the last checkpoint.
 
     Raises:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from shardwise.api import Phase, Planned, Step
+from shardwise.api import Notice, Phase, Planned, Step
 from shardwise.cli.plan_table import ranks_text
 from shardwise.units import format_bytes, format_count, format_seconds
 
@@ -90,6 +90,9 @@ class Progress:
     def _show(self, update: Update) -> None:
         if isinstance(update, Planned):
             self._show_plan(update)
+            return
+        if isinstance(update, Notice):
+            self._console.print(f"warning: {update.text}", soft_wrap=self._live is None)
             return
         self._state.take(update)
         if self._console.is_terminal:

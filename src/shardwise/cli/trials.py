@@ -41,13 +41,15 @@ class TrialProgress:
 
     def show(self, update: Update | Trying) -> None:
         """Shows one update."""
-        from shardwise.api import Planned, Trying
+        from shardwise.api import Notice, Planned, Trying
 
         if isinstance(update, Trying):
             self._end_one()
             self._console.print(f"{update.layout} ({update.number} of {update.total})")
             self._progress = self._make().__enter__()
-        elif self._progress is not None and self._console.is_terminal and not isinstance(update, Planned):
+            return
+        is_shown = isinstance(update, Notice) or (self._console.is_terminal and not isinstance(update, Planned))
+        if self._progress is not None and is_shown:
             self._progress.show(update)
 
     def _end_one(self) -> None:

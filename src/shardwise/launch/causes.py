@@ -1,8 +1,8 @@
 """Why a run failed: one cause out of the many messages that a failing group of processes leaves.
 
 When one rank fails, its peers fail too, of broken connections. The first cause is the earliest failure that a worker
-wrote down; unless a rank vanished without a word (out of memory, segmentation fault), which the workers that lived on
-could only see from outside.
+wrote down; unless a rank vanished without a word (out of memory, segmentation fault, a library that ends the process),
+which the workers that lived on could only see from outside.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from shardwise.spec.run import RunDirectory, read_json
 
 #: A rank ended by one of these was not ended by its peers' failure.
 VIOLENT = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+
+#: Exit codes from here on are 128 and the signal that a rank stopped on, as it was asked to.
+_BY_SIGNAL = 128
 
 HINTS = {
     signal.SIGKILL: "; the kernel does that when memory runs out (see `dmesg`), and so do cluster managers",
@@ -55,7 +58,7 @@ def first_cause(run: RunDirectory, *, processes: int, exit_code: int, exits: Seq
     """
     failures = written_failures(run, processes=processes)
     silent = [e for e in exits if e.rank not in {int(failure["rank"]) for failure in failures}]
-    vanished = [e for e in silent if -e.code in VIOLENT]
+    vanished = [e for e in silent if -e.code in VIOLENT or 0 < e.code < _BY_SIGNAL]
     if vanished:
         return WorkerFailedError(_ended_silently(run, vanished[0]))
     if failures:

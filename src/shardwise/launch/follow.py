@@ -45,7 +45,14 @@ class Step:
     eval_loss: float | None = None
 
 
-Update = Phase | Step
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A sentence that the user shall read while the run goes on."""
+
+    text: str
+
+
+Update = Phase | Step | Notice
 
 _FIGURES = ("epoch", "loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "eval_loss")
 
@@ -56,12 +63,14 @@ class Follower:
     def __init__(self, run: RunDirectory) -> None:
         self._events = _Tail(run.events)
         self._metrics = _Tail(run.metrics)
+        self._notices = _Tail(run.notices)
 
     def updates(self) -> list[Update]:
-        """Phases, then steps, that appeared since the last call."""
+        """Phases, then steps, then notices that appeared since the last call."""
         phases = [_phase(record) for record in self._events.records()]
         steps = [_step(record) for record in self._metrics.records()]
-        return [update for update in (*phases, *steps) if update is not None]
+        notices = [_notice(record) for record in self._notices.records()]
+        return [update for update in (*phases, *steps, *notices) if update is not None]
 
 
 class _Tail:
@@ -99,6 +108,11 @@ def _phase(record: Record) -> Phase | None:
         return None
     detail = {key: value for key, value in record.items() if key not in ("time", "phase", "total_steps")}
     return Phase(name=name, total_steps=total if isinstance(total, int) else None, detail=detail)
+
+
+def _notice(record: Record) -> Notice | None:
+    text = record.get("notice")
+    return Notice(text=text) if isinstance(text, str) else None
 
 
 def _step(record: Record) -> Step | None:

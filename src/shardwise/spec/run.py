@@ -84,6 +84,11 @@ class RunDirectory:
         return self.logs / "events.jsonl"
 
     @property
+    def notices(self) -> Path:
+        """What the user shall read while the run goes on: one JSON object per sentence, with `time` and `notice`."""
+        return self.logs / "notices.jsonl"
+
+    @property
     def data(self) -> Path:
         """data.json: which prepared data this run reads, and its counts."""
         return self.root / "data.json"

@@ -186,7 +186,7 @@ def _flops_per_token(job: Job, prepared: dict[str, Any]) -> float:
 
 
 def _trackers(run: RunDirectory, job: Job, *, world: World, journal: Journal) -> Trackers:
-    return open_trackers(job, run, complain=journal.say) if world.is_first else Trackers({}, complain=journal.say)
+    return open_trackers(job, run, complain=journal.warn) if world.is_first else Trackers({}, complain=journal.warn)
 
 
 def _fingerprint(job: Job, prepared: dict[str, Any]) -> str:

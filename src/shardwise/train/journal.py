@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError
-from shardwise.spec.run import RunDirectory, announce, write_json, write_text
+from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
 
 
 @dataclass(kw_only=True)
@@ -60,6 +60,13 @@ class Journal:
         except OSError:
             return
 
+    def warn(self, sentence: str) -> None:
+        """Says what stops nothing and the user should know: in the log, and to the faces that follow the run."""
+        self.say(f"WARNING: {sentence}")
+        if self.rank == 0:
+            line = " ".join(sentence.split())
+            self.note(lambda: append_line(self.run.notices, {"time": time.time(), "notice": line}))
+
     def outcome(self, outcome: str, *, signal: int | None, saved_step: int | None = None) -> None:
         """Notes how the run ended, and the step of the checkpoint that the next start goes on from."""
         if self.rank == 0:
@@ -74,12 +81,19 @@ class Journal:
             "rank": self.rank,
             "phase": self.phase if not self.step else f"{self.phase} (step {self.step + 1})",
             "error": type(error).__name__,
-            "message": str(error) or type(error).__name__,
+            "message": _message(error),
             "file": place[0],
             "line": place[1],
             "input_error": isinstance(error, InputError),
         }
         write_json(self.run.rank_failure(self.rank), cause)
+
+
+def _message(error: BaseException) -> str:
+    """What is wrong in words; the text of a SystemExit is the status that was asked for."""
+    if isinstance(error, SystemExit):
+        return f"something called exit({error.code if error.code is not None else ''}) inside the training process"
+    return str(error) or type(error).__name__
 
 
 def _place(error: BaseException) -> tuple[str, int]:

@@ -11,6 +11,9 @@ from shardwise.errors import InputError
 from shardwise.spec.job import Job
 from shardwise.spec.run import RunDirectory
 
+#: How a tracker may fail; some call exit where a login is missing.
+FAILURES = (Exception, SystemExit)
+
 
 class Tracker(Protocol):
     """Something that takes the figures of a step."""
@@ -87,6 +90,13 @@ _TRACKERS: dict[str, Callable[[Job, RunDirectory], Tracker]] = {
 }
 
 
+def _said(error: BaseException) -> str:
+    """Why a tracker failed."""
+    if isinstance(error, SystemExit):
+        return f"it called exit({error.code if error.code is not None else ''})"
+    return str(error) or type(error).__name__
+
+
 class Trackers:
     """All trackers of a job as one; empty on ranks that do not report."""
 
@@ -106,8 +116,8 @@ class Trackers:
         for name, tracker in list(self._trackers.items()):
             try:
                 action(tracker)
-            except Exception as error:  # noqa: BLE001  # a tracker's network or disk may fail in any way; training must not
-                self._complain(f"{name} failed and is no longer reported to: {error}")
+            except FAILURES as error:  # a tracker's network or disk may fail in any way; training must not
+                self._complain(f"{name} failed and is no longer reported to: {_said(error)}")
                 del self._trackers[name]
 
 
@@ -132,6 +142,6 @@ def open_trackers(job: Job, run: RunDirectory, *, complain: Callable[[str], None
     for name in job.train.report_to:
         try:
             opened[name] = _TRACKERS[name](job, run)
-        except Exception as error:  # noqa: BLE001  # as in Trackers: nothing a tracker does may stop training
-            complain(f"WARNING: {name} cannot be opened and is not reported to: {error}")
+        except FAILURES as error:  # as in Trackers: nothing a tracker does may stop training
+            complain(f"{name} cannot be opened and is not reported to: {_said(error)}")
     return Trackers(opened, complain=complain)

@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     journal.started()  # from here on signals are passed on to this process
     try:
         outcome = _run(run, journal=journal, stop=stop)
-    except Exception as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below
         # The cause is for the launcher; the traceback goes to this rank's log.
         journal.failed(error)
         if isinstance(error, InputError):

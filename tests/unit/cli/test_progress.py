@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shardwise.api import Phase, Planned, Step
+from shardwise.api import Notice, Phase, Planned, Step
 from shardwise.cli.console import make_console
 from shardwise.cli.progress import Progress, State, panel
 from shardwise.spec.run import RunDirectory
@@ -89,3 +89,13 @@ def test_the_time_left_follows_the_last_steps() -> None:
     for number in range(1, 51):
         state.take(Step(step=number, step_seconds=100.0 if number < 25 else 1.0))
     assert state.remaining_seconds == 50.0
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_notice_is_said_in_one_line_and_once(terminal: bool) -> None:
+    made, file = console(terminal=terminal)
+    with Progress(made) as progress:
+        progress.show(Phase(name="training", total_steps=5, detail={}))
+        progress.show(Notice(text="wandb cannot be opened and is not reported to: no login"))
+        progress.show(step(1))
+    assert file.getvalue().count("warning: wandb cannot be opened and is not reported to: no login") == 1

@@ -57,6 +57,19 @@ def test_a_rank_that_vanished_comes_before_what_its_peers_wrote(run: RunDirector
     assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one\n  | two")
 
 
+def test_a_rank_that_a_library_ended_comes_before_what_its_peers_wrote(run: RunDirectory) -> None:
+    write_json(run.rank_failure(1), failure(1, 1.0, message="Connection closed by peer"))
+    launcher_log(run).write_text(SUMMARY.replace("-9", "-15").replace("-15 (pid: 100)", "3 (pid: 100)"))
+    cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
+    assert cause.startswith("rank 0 ended with exit code 3 and left no reason")
+
+
+def test_a_rank_that_stopped_as_it_was_asked_to_is_no_cause(run: RunDirectory) -> None:
+    write_json(run.rank_failure(1), failure(1, 1.0))
+    launcher_log(run).write_text(SUMMARY.replace("-15 (pid: 100)", "143 (pid: 100)"))
+    assert "rank 1 failed" in str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run, ended_by_us=[101])))
+
+
 def test_a_rank_that_the_launcher_killed_is_no_cause(run: RunDirectory) -> None:
     write_json(run.rank_failure(0), failure(0, 1.0))
     launcher_log(run).write_text(SUMMARY)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from shardwise.errors import InputError
+from shardwise.launch.follow import Follower, Notice
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.run import RunDirectory
+from shardwise.train.journal import Journal
 from shardwise.train.trackers import Trackers, check_trackers, open_trackers
 
 
@@ -44,7 +47,7 @@ def test_a_tracker_that_cannot_be_opened_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file in the place of the folder")
     said: list[str] = []
     open_trackers(job("tensorboard"), RunDirectory(tmp_path), complain=said.append).record({"loss": 1.0}, step=1)
-    assert said[0].startswith("WARNING: tensorboard cannot be opened and is not reported to")
+    assert said[0].startswith("tensorboard cannot be opened and is not reported to")
 
 
 class Breaking:
@@ -70,3 +73,24 @@ def test_a_tracker_that_fails_is_dropped_once_and_said() -> None:
     trackers.close()
     assert breaking.calls == 1
     assert said == ["wandb failed and is no longer reported to: the tracker's host is gone"]
+
+
+class Leaving(Breaking):
+    """A tracker that ends the program where its login is missing."""
+
+    def record(self, figures: dict[str, float], *, step: int) -> None:
+        sys.exit(3)
+
+
+def test_a_tracker_that_calls_exit_is_dropped_too() -> None:
+    said: list[str] = []
+    Trackers({"wandb": Leaving()}, complain=said.append).record({"loss": 1.0}, step=1)
+    assert said == ["wandb failed and is no longer reported to: it called exit(3)"]
+
+
+def test_what_becomes_of_a_tracker_is_told_to_whoever_follows_the_run(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    follower = Follower(run)
+    trackers = Trackers({"wandb": Leaving()}, complain=Journal(run=run, rank=0).warn)
+    trackers.record({"loss": 1.0}, step=1)
+    assert follower.updates() == [Notice(text="wandb failed and is no longer reported to: it called exit(3)")]
