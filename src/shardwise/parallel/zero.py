@@ -100,16 +100,20 @@ def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh, most_byte
         axis: whose ranks have rows each.
         most_bytes: that one message brings together.
     """
-    degree, group, here = axis.size(), axis.get_group(), axis.get_local_rank()
-    for bucket in _buckets(wholes, degree=degree, most_bytes=most_bytes):
-        length = sum(span.length for span in bucket)
-        mine = bucket[0].whole.new_empty(length)
-        everyone = mine.new_empty(degree * length)
-        _copy(bucket, mine, rank=here, out=True)
-        _all_gather(everyone, mine, group=group)
-        for rank, theirs in enumerate(everyone.view(degree, length)):
-            if rank != here:
-                _copy(bucket, theirs, rank=rank, out=False)
+    for bucket in _buckets(wholes, degree=axis.size(), most_bytes=most_bytes):
+        _exchange(bucket, axis)
+
+
+def _exchange(bucket: list[_Span], axis: DeviceMesh) -> None:
+    """One message; its buffers end with it, before the next one's are made."""
+    degree, here, length = axis.size(), axis.get_local_rank(), sum(span.length for span in bucket)
+    mine = bucket[0].whole.new_empty(length)
+    everyone = mine.new_empty(degree * length)
+    _copy(bucket, mine, rank=here, out=True)
+    _all_gather(everyone, mine, group=axis.get_group())
+    for rank, theirs in enumerate(everyone.view(degree, length)):
+        if rank != here:
+            _copy(bucket, theirs, rank=rank, out=False)
 
 
 def _copy(bucket: list[_Span], flat: torch.Tensor, *, rank: int, out: bool) -> None:
