@@ -30,14 +30,15 @@ class Rung(NamedTuple):
     """One size of micro-batch.
 
     Attributes:
-        seconds: all forwards and backwards of a step, on one rank that has all layers.
+        seconds: all forwards and backwards of a step, on one rank that has all layers; 0 where no time is asked for.
+        pieces: what these are made of; None where no time is asked for.
         saved: bytes that the mean block of one micro-batch keeps for its backward.
     """
 
     seconds: float
     size: int
     micros: int
-    pieces: Pieces
+    pieces: Pieces | None
     saved: float
 
 
@@ -60,10 +61,16 @@ class _Totals:
 
 
 class Bounds:
-    """Bounds of one question's executions; what they share is found once."""
+    """Bounds of one question's executions; what they share is found once.
 
-    def __init__(self, question: Question) -> None:
+    Args:
+        question: whose.
+        timed: bounds of time are asked for, which take most of the work; without, they are 0.
+    """
+
+    def __init__(self, question: Question, *, timed: bool = True) -> None:
         self._question = question
+        self._timed = timed
         self._numbers: dict[tuple[object, ...], int] = {}
         self._works: dict[int, tuple[Work, Work]] = {}
         self._pieces: dict[tuple[int, int], Pieces] = {}
@@ -95,14 +102,18 @@ class Bounds:
         return [smallest, *(size for size in others if size * of_one <= cluster.num_gpus * cluster.gpu.memory_bytes)]
 
     def _rung(self, layout: Layout, size: int, alike: int) -> Rung:
-        longest, pieces = self._works[alike][0], self.pieces(alike, size)
+        longest = self._works[alike][0]
         micros = accumulation_steps(
             global_batch_size=self._question.job.train.global_batch_size,
             micro_batch_size=size,
             data_world_size=layout.data_world_size,
         )
+        saved = size * longest.tokens * longest.saved
+        if not self._timed:
+            return Rung(0.0, size, micros, None, saved)
+        pieces = self.pieces(alike, size)
         once = longest.model.num_layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds
-        return Rung(micros * once, size, micros, pieces, size * longest.tokens * longest.saved)
+        return Rung(micros * once, size, micros, pieces, saved)
 
     def pieces(self, alike: int, size: int) -> Pieces:
         """Those of executions that share a number, for so many sequences."""
@@ -126,15 +137,13 @@ class Bounds:
     def seconds(self, base: Execution, rung: Rung) -> float:
         """Of a step, at least."""
         layout = base.layout
-        if layout.pp == 1:
+        if layout.pp == 1 or layout.schedule == "sequential" or rung.pieces is None:
             return rung.seconds * _ROUNDING
-        if layout.schedule == "sequential":
-            return rung.seconds * _ROUNDING
-        return max(rung.seconds / layout.pp, self._through_last(layout, rung)) * _ROUNDING
+        return max(rung.seconds / layout.pp, self._through_last(layout, rung, rung.pieces)) * _ROUNDING
 
-    def _through_last(self, layout: Layout, rung: Rung) -> float:
+    def _through_last(self, layout: Layout, rung: Rung, pieces: Pieces) -> float:
         """The last rank waits for the first micro-batch, does its own work, and the others end behind its last."""
-        blocks, pieces = self.blocks(layout.num_stages), rung.pieces
+        blocks = self.blocks(layout.num_stages)
         ahead, back = pieces.forward.seconds, pieces.backward.seconds
         behind = back - pieces.weights if layout.schedule == "zero_bubble" else back
         others = sum(blocks[: layout.pp - 1])

@@ -58,12 +58,13 @@ class Explorer:
     Args:
         question: whose.
         prune: leave out what a bound rules out; without, everything is forecast, with the same answer.
+        timed: bounds of time are of use; without, all that can be asked is what fits.
     """
 
-    def __init__(self, question: Question, *, prune: bool = True) -> None:
+    def __init__(self, question: Question, *, prune: bool = True, timed: bool = True) -> None:
         self.question = question
         self.effort = Effort()
-        self.bounds = Bounds(question)
+        self.bounds = Bounds(question, timed=timed)
         self._prune = prune
         self._peaks = question.peaks
         self._known = TooLarge()
@@ -147,10 +148,11 @@ class Explorer:
                 best, best_key, reached = (work, time), key, figures
         return None if best is None else Forecast(work=best[0], memory=forecast_memory(best[0]), time=best[1])
 
-    def fits(self, groups: Iterable[Group]) -> bool:
-        """Whether any execution fits."""
+    def fits(self, groups: Iterable[Group], *, every_size: bool = False) -> bool:
+        """Whether any execution fits: one of the leanest sizes of a group, or of all its sizes."""
         likely = (group for group in groups if self.may_fit(group))
-        return any(self._fits(group, rung, halving=False) for group in likely for rung in group.leanest())
+        sizes = ((group, rung) for group in likely for rung in (group.ladder if every_size else group.leanest()))
+        return any(self._fits(group, rung, halving=every_size) for group, rung in sizes)
 
     def has_room(self, cluster: Cluster) -> bool:
         """Whether all GPUs of a cluster together have room for one copy of what stays between steps."""

@@ -12,7 +12,7 @@ from shardwise.plan.groups import Group
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question
-from shardwise.plan.shares import parts
+from shardwise.plan.shares import formed_parts
 from shardwise.plan.work import Work
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast
@@ -38,13 +38,13 @@ def can_be_planned(question: Question, *, admits: Admits = every_layout) -> bool
     that holds its logits in another way can fit where they do not, which the search for the best one finds.
     """
     asked = [question.with_offload(offload) for offload in offloads(question.job, question.cluster)]
-    on_parts = [replace(one, cluster=part) for one in asked for part in reversed([*parts(one.job, one.cluster)])]
+    on_parts = [replace(one, cluster=part) for one in asked for part in reversed(formed_parts(one.job, one.cluster))]
     return any(something_fits(one, admits=admits) for one in on_parts)
 
 
 def something_fits(question: Question, *, admits: Admits = every_layout) -> bool:
     """Whether any execution on all of the hardware fits, with the offload that the job states."""
-    explorer, seen = Explorer(question), list[Group]()
+    explorer, seen = Explorer(question, timed=False), list[Group]()
     if not explorer.has_room(question.cluster):
         return False
 
@@ -57,7 +57,7 @@ def something_fits(question: Question, *, admits: Admits = every_layout) -> bool
 
     if any(explorer.fits([group]) and _suits_host(question, group) for group in groups()):
         return True
-    return explorer.best(group for group in seen if _suits_host(question, group)) is not None
+    return explorer.fits((group for group in seen if _suits_host(question, group)), every_size=True)
 
 
 def _suits_host(question: Question, group: Group) -> bool:
@@ -79,7 +79,7 @@ def what_is_missing(question: Question, *, admits: Admits = every_layout) -> str
 def least_hungry(question: Question, *, admits: Admits = every_layout) -> tuple[Work, MemoryForecast] | str:
     """The execution on all of the hardware that needs least memory; where none is considered, the reason."""
     for offload in reversed(offloads(question.job, question.cluster)):
-        explorer = Explorer(question.with_offload(offload))
+        explorer = Explorer(question.with_offload(offload), timed=False)
         groups = list(_groups(explorer, admits=admits))
         if groups:
             return explorer.least(groups)

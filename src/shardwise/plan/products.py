@@ -167,7 +167,20 @@ def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
             yield Layout(**degrees, **sharding, schedule=schedule)
 
 
+def can_be_formed(job: Job, cluster: Cluster) -> bool:
+    """Whether so many GPUs are enough for a stated layout and its product; any are where none is stated."""
+    try:
+        return job.stated_layout is None or bool(_formed(job.stated_layout, cluster))
+    except UnsupportedError:
+        return False
+
+
 def _stated(stated: LayoutSpec | str, model: ModelShape, cluster: Cluster) -> Choice:
+    layout = _formed(stated, cluster)
+    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=misfit(model, layout))
+
+
+def _formed(stated: LayoutSpec | str, cluster: Cluster) -> Layout:
     if isinstance(stated, LayoutSpec):
         layout = stated.to_layout()
     else:
@@ -180,4 +193,4 @@ def _stated(stated: LayoutSpec | str, model: ModelShape, cluster: Cluster) -> Ch
             f"layout multiplies out to {layout.world_size} {cluster.unit}, and the hardware is {cluster.name}; "
             "lower its degrees or name more of them"
         )
-    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=misfit(model, layout))
+    return layout

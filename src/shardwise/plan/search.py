@@ -17,7 +17,7 @@ from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import chosen_first, limit, simplicity_of
 from shardwise.plan.remedies import remedies
-from shardwise.plan.shares import parts
+from shardwise.plan.shares import formed_parts, parts
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Job
@@ -142,7 +142,7 @@ def _explore(explorer: Explorer) -> dict[str, _Strategy]:
     """What every strategy leaves open; for `fewest-gpus` on the smallest part of the cluster that anything fits on."""
     question, strategies = explorer.question, dict[str, _Strategy]()
     among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
-    for part in parts(question.job, question.cluster):
+    for part in formed_parts(question.job, question.cluster):
         if question.job.goal == "fewest-gpus":
             strategies = {}
         if part != question.cluster and (waits or not explorer.has_room(part)):

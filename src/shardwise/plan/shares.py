@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from shardwise.plan.products import can_be_formed
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job, LayoutSpec
 
@@ -26,6 +27,14 @@ def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
         counts = _numbers(job.goal, nodes, every=_EVERY_NUMBER[job.goal])[1:]
         yield from (replace(cluster, num_nodes=count) for count in counts)
     yield cluster
+
+
+def formed_parts(job: Job, cluster: Cluster) -> list[Cluster]:
+    """Those of the parts that a stated layout can be formed on; the cluster alone where there are none, which says why.
+
+    Hybrid sharding has no product of 2, 3 or 5 GPUs: a goal that asks for fewer goes by the other numbers.
+    """
+    return [part for part in parts(job, cluster) if can_be_formed(job, part)] or [cluster]
 
 
 def _numbers(goal: Goal, most: int, *, every: int) -> list[int]:

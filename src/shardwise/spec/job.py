@@ -58,6 +58,10 @@ class LoraSpec(Strict):
     bias: Literal["none"] = "none"
 
 
+#: Those of a job that says nothing of them.
+_USUAL_ADAPTERS = LoraSpec()
+
+
 class TrainSpec(Strict):
     """Optimisation in the words of `transformers.TrainingArguments`, and what `auto` leaves to the planner.
 
@@ -230,7 +234,7 @@ class Job(Strict):
         """The LoRA settings in force, or None for full fine-tuning."""
         if self.method == "full":
             return None
-        return self.lora or LoraSpec()
+        return self.lora or _USUAL_ADAPTERS
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with every default filled in."""

@@ -206,6 +206,26 @@ def test_fewest_gpus_takes_what_fits():
     assert 1 < answer.best.execution.layout.world_size < 8
 
 
+@pytest.mark.parametrize("goal", ["cheapest", "fewest-gpus"])
+@pytest.mark.parametrize("stated", ["hsdp", "pp", "tp", "[mp, ddp, fsdp]"])
+def test_numbers_of_gpus_that_a_stated_layout_has_no_product_of_are_passed_over(stated, goal):
+    """Hybrid sharding over 2, 3 or 5 GPUs cannot be formed, nor can four be sliced by three."""
+    answer = plan("llama-3.1-8b", "8x H100-SXM", f"goal: {goal}\nlayout: {stated}\n{BATCH}")
+    layout = answer.best.execution.layout
+    assert layout.strategy in stated
+    assert layout.world_size <= 8
+    assert layout.world_size % 2 == 0 or not stated.startswith(("hsdp", "tp"))
+
+
+def test_a_stated_layout_that_no_number_of_gpus_makes_is_refused_with_the_reason():
+    with pytest.raises(UnsupportedError, match="give no such product"):
+        plan("llama-3.1-8b", "7x H100-SXM", "layout: hsdp\n")
+    assert plan("llama-3.1-8b", "7x H100-SXM", "layout: hsdp\ngoal: fewest-gpus\n").best.execution.layout.dp_shard in (
+        2,
+        3,
+    )
+
+
 def test_cost_is_gpus_times_hours_times_price():
     answer = plan("tinyllama-1.1b", "2x H100-SXM", "method: lora\n", num_rows=5000)
     best = answer.best
