@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,14 @@ def _poison_weight(folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
+def _whole_numbers(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int64)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def _pickle_instead(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -245,6 +254,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing weight": (_rename_weight, "the weight model.norm.weight is missing"),
     "an extra weight": (_rename_weight, "model.stray.weight has no place in this architecture"),
     "NaN": (_poison_weight, "model.layers.1.mlp.up_proj.weight holds NaN or infinity"),
+    "whole numbers": (_whole_numbers, "model.norm.weight is of type I64; expected F64, F32, F16, BF16"),
     "a pickle": (_pickle_instead, "pickled weights can run code and are not read"),
     "a path outside": (_index_outside, "expected a .safetensors file of the same folder"),
     "a truncated file": (
@@ -271,7 +281,7 @@ def test_a_broken_model_folder_is_refused_with_a_sentence(
     job = make_job().model_copy(update={"model": str(folder)})
     said = run_world(1, _model_error, prepare_cell(job, tmp_path / "run"), execution())[0]
     assert sentence in said
-    assert str(folder) in said
+    assert re.search(rf"resolved\.yaml:\d+: model: {re.escape(str(folder))}", said)
 
 
 def test_weights_of_another_shape_are_refused(

@@ -28,6 +28,10 @@ _MAPPED_BYTES = 16 * 1024 * 1024
 _CHECKED_ELEMENTS = 1024 * 1024
 
 
+#: Elements that a weight may have: others would be cast to numbers that nobody trained.
+_TYPES = ("F64", "F32", "F16", "BF16")
+
+
 class Weights:
     """Named tensors spread over the safetensors files of one folder; nothing is read until a slice is asked for."""
 
@@ -49,6 +53,10 @@ class Weights:
     def shape(self, name: str) -> tuple[int, ...]:
         """Global shape of a tensor."""
         return tuple(self._slice(name).get_shape())
+
+    def type_of(self, name: str) -> str:
+        """The type of a tensor's elements, as safetensors writes it: `BF16`, `I64`."""
+        return str(self._slice(name).get_dtype())
 
     def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         """The part of a tensor that begins at `offsets` and is `lengths` long in each dim.
@@ -153,7 +161,7 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
         ignored: names that may stand in the folder without being needed.
 
     Raises:
-        ModelError: missing or unexpected tensors, or other shapes; all of them, each as its own problem.
+        ModelError: missing or unexpected tensors, other shapes, or no floats; all of them, each as its own problem.
     """
     problems: list[Problem] = []
     names = weights.names
@@ -162,6 +170,9 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
             problems.append(Problem(where=str(weights.folder), message=f"the weight {name} is missing"))
         elif weights.shape(name) != shape:
             message = f"{name} has the shape {weights.shape(name)}; config.json asks for {shape}"
+            problems.append(Problem(where=weights.where(name), message=message))
+        elif (kind := weights.type_of(name)) not in _TYPES:
+            message = f"{name} is of type {kind}; expected {', '.join(_TYPES)}. Save the model again as floats"
             problems.append(Problem(where=weights.where(name), message=message))
     extra = names - set(expected) - set(ignored)
     for name in sorted(n for n in extra if not n.endswith((".inv_freq", ".masked_bias", ".attn.bias"))):

@@ -17,7 +17,7 @@ from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import Plan
 from shardwise.spec.plan_file import read_plan
-from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
+from shardwise.spec.run import RunDirectory, read_json, read_lines
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def read_sources(run: RunDirectory) -> Sources:
     """
     _refuse_other_folders(run)
     gaps: list[Gap] = []
-    metrics = _attempt(gaps, run.metrics, lambda: _records(run))
+    metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run))
     events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
     return Sources(
         plan=_attempt(gaps, run.plan, lambda: read_plan(run.plan)),
@@ -120,9 +120,20 @@ def _json(gaps: list[Gap], path: Path) -> dict[str, Any] | None:
     return _attempt(gaps, path, read)
 
 
-def _records(run: RunDirectory) -> list[dict[str, Any]]:
-    """Records whose step is a step; `True` is an int to Python, and a stranger's file may hold anything."""
-    return [record for record in read_metrics(run) if whole(record, "step") is not None]
+def _records(gaps: list[Gap], run: RunDirectory) -> list[dict[str, Any]]:
+    """Records whose step is a step, in order; after a resume, the later one of a step. Other lines are a gap.
+
+    `True` is an int to Python, and a stranger's file may hold anything.
+    """
+    records = [record for record in read_lines(run.metrics) if whole(record, "step") is not None]
+    with run.metrics.open("rb") as file:
+        num_lines = sum(1 for line in file if line.endswith(b"\n") and line.strip())
+    unread = num_lines - len(records)
+    if unread:
+        lost = "the figures of their steps are not shown" if records else LOST[run.metrics.name]
+        gaps.append(Gap(file=run.metrics.name, reason=f"{unread} of its {num_lines} lines cannot be read; {lost}"))
+    steps = {record["step"]: record for record in records}
+    return [steps[step] for step in sorted(steps)]
 
 
 def _failures(run: RunDirectory) -> list[dict[str, Any]]:

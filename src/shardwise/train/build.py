@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from shardwise.catalog.models import read_model
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.deal import Dealer
 from shardwise.data.store import PreparedData, open_prepared
-from shardwise.errors import RunDirectoryError
+from shardwise.errors import ModelError, RunDirectoryError
 from shardwise.parallel.host import HostCopies
 from shardwise.parallel.mesh import World
 from shardwise.parallel.stepped import Detour, Stepped
@@ -21,6 +23,7 @@ from shardwise.parallel.zero import Windows
 from shardwise.spec.execution import Execution
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import HOW_IT_RUNS, Job
+from shardwise.spec.places import read_places
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.guards import read_back_states
@@ -77,7 +80,8 @@ def build(
     if job.train.full_determinism:
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")
-    model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
+    with _naming_the_model(run):
+        model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
     data = _training_data(run, prepared)
     batches = _batches(job, _dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
@@ -183,6 +187,16 @@ def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World)
 def _flops_per_token(job: Job, prepared: dict[str, Any]) -> float:
     mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
     return model_flops_per_token(read_model(job.model), length=mean_length, lora=job.adapters)
+
+
+@contextmanager
+def _naming_the_model(run: RunDirectory) -> Generator[None]:
+    """What is wrong with a model's files also names the line of the job that asks for that model."""
+    try:
+        yield
+    except ModelError:
+        with read_places(run).blaming("model"):
+            raise
 
 
 def _trackers(run: RunDirectory, job: Job, *, world: World, journal: Journal) -> Trackers:

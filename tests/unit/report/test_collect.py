@@ -202,7 +202,15 @@ def test_metrics_that_are_no_text_are_named_and_lines_that_are_no_records_left_o
     run = finished_run(tmp_path / "run")
     whole = run.metrics.read_bytes()
     run.metrics.write_bytes(whole + b"{\n[1]\n\n" + b'{"step": 51, "lo')
-    assert (collect(run).gaps, collect(run).outcome.step) == ((), 50)
+    report = collect(run)
+    assert report.outcome.step == 50
+    assert [gap.reason for gap in report.gaps] == [
+        "2 of its 52 lines cannot be read; the figures of their steps are not shown"
+    ]
+    run.metrics.write_bytes(b"garbage\n" * 12)
+    assert [gap.reason for gap in collect(run).gaps] == [
+        "12 of its 12 lines cannot be read; no optimizer step is recorded"
+    ]
     run.metrics.write_bytes(whole + b"\xff\n")
     assert [gap.file for gap in collect(run).gaps] == ["metrics.jsonl"]
 
