@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from shardwise.data.elements import MAX_ROW_BYTES, TOO_LONG, BrokenFileError, Elements
 from shardwise.data.sources import Kind, SourceFile
+from shardwise.errors import said
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -25,6 +26,8 @@ _FOREIGN = (
     (b"PK\x03\x04", "is a zip archive (or a spreadsheet); export its rows as CSV or JSONL"),
     (b"\x28\xb5\x2f\xfd", "is compressed with zstandard; unpack it first"),
     (b"BZh", "is compressed with bzip2; unpack it first"),
+    (b"\xff\xfe\x00\x00", "is UTF-32 text; save it as UTF-8"),
+    (b"\x00\x00\xfe\xff", "is UTF-32 text; save it as UTF-8"),
     (b"\xff\xfe", "is UTF-16 text; save it as UTF-8"),
     (b"\xfe\xff", "is UTF-16 text; save it as UTF-8"),
     (b"version https://git-lfs", "is a Git LFS pointer, not the file; run `git lfs pull`"),
@@ -202,10 +205,14 @@ def _header(cells: list[str]) -> tuple[str, ...]:
         raise BrokenFileError(1, "is not UTF-8 text; save the file as UTF-8") from None
     if not any(names):
         raise BrokenFileError(1, "has no header; the first line must name the columns")
+    _refuse_twice(names)
+    return names
+
+
+def _refuse_twice(names: tuple[str, ...]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BrokenFileError(1, f"the column {twice[0]!r} stands twice; remove one")
-    return names
 
 
 def _array(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[_Span]:
@@ -235,7 +242,8 @@ def _parquet(file: SourceFile) -> Iterator[_Span]:
         with pq.ParquetFile(file.path) as opened:
             metadata, names = opened.metadata, tuple(opened.schema_arrow.names)
     except (pa.ArrowException, OSError) as error:
-        raise BrokenFileError(1, f"is not a Parquet file: {error}") from None
+        raise BrokenFileError(1, f"is not a Parquet file: {said(error)}") from None
+    _refuse_twice(names)
     row = 1
     for group in range(metadata.num_row_groups):
         details = metadata.row_group(group)

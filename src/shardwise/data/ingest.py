@@ -117,7 +117,8 @@ def ingest(asked: Preparation, *, into: Path) -> None:
     with asked.places.blaming("model"):
         pool = Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits)
     with pool:
-        replies = _work(pool, asked, files, chunks, into=into)
+        _check_template(pool, asked, files)
+        replies = _work(pool, files, chunks, into=into)
         with asked.places.blaming("data", "path"):
             check_untouched(asked.states, labels=[file.label for file in asked.files])
         _report_problems(asked, files, chunks, replies)
@@ -160,9 +161,7 @@ def _stem(folder: Path, index: int) -> Path:
     return folder / f"shard-{index:06d}"
 
 
-def _work(
-    pool: Pool, asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], *, into: Path
-) -> list[Reply]:
+def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: Path) -> list[Reply]:
     """The workers' replies, in the order of the chunks."""
     # A file without a recognised row has only bad ones: any format reports them.
     names = [(files[chunk.file].form or FORMATS[0]).name for chunk in chunks]
@@ -170,13 +169,30 @@ def _work(
         {"do": "chunk", "chunk": asdict(chunk), "format": name, "stem": str(_stem(into, index))}
         for index, (chunk, name) in enumerate(zip(chunks, names, strict=True))
     ]
-    places = [f"{asked.files[chunk.file].label}:{chunk.first_line} and the rows after it" for chunk in chunks]
-    replies: list[Reply] = [{}] * len(chunks)
+    replies: list[Reply] = [_NO_ROWS] * len(chunks)
     with progress("preparing data", total=sum(chunk.num_bytes for chunk in chunks)) as advance:
-        for index, reply in pool.run(requests, names=places):
-            replies[index] = reply
+        for index, reply in pool.run(requests):
+            replies[index] = _failed(chunks[index], reply["error"]) if "error" in reply else reply
             advance(chunks[index].num_bytes)
     return replies
+
+
+#: The reply about a chunk that no worker is left for; another's problem is reported then.
+_NO_ROWS: Reply = {"num_rows": 0, "num_dropped": 0, "num_problems": 0, "problems": []}
+
+
+def _failed(chunk: Chunk, error: str) -> Reply:
+    """As a reply: a chunk that ended its worker, whose row it was is not known."""
+    return {**_NO_ROWS, "num_problems": 1, "problems": [(chunk.first_line, f"this row or one after it {error}")]}
+
+
+def _check_template(pool: Pool, asked: Preparation, files: Sequence[_File]) -> None:
+    """Raises DataError, once and at the job's key, where a template that rows need cannot be compiled."""
+    needed = any(file.form and file.form.name != "text" for file in files)
+    path = asked.job.data.chat_template
+    if needed and (path is not None or pool.facts["has_template"]):
+        with asked.places.blaming(*(("model",) if path is None else ("data", "chat_template"))):
+            pool.ask({"do": "template"}, name=path or f"the chat template of {asked.job.model}")
 
 
 def _report_problems(
@@ -263,14 +279,13 @@ def _describe(
     described: list[dict[str, Any]] = []
     for index in range(len(asked.sources)):
         own = [file for number, file in enumerate(files) if owner[number] == index]
-        rows = sum(
-            reply["num_rows"] for chunk, reply in zip(chunks, replies, strict=True) if owner[chunk.file] == index
-        )
+        of_it = [reply for chunk, reply in zip(chunks, replies, strict=True) if owner[chunk.file] == index]
         described.append(
             {
                 "format": ", ".join(dict.fromkeys(file.form.name for file in own if file.form)),
                 "label": ", ".join(dict.fromkeys(file.form.label for file in own if file.form)),
-                "num_rows": rows,
+                "num_rows": sum(reply["num_rows"] for reply in of_it),
+                "num_dropped": sum(reply["num_dropped"] for reply in of_it),
                 "ignored_columns": list(dict.fromkeys(column for file in own for column in file.ignored)),
             }
         )

@@ -98,16 +98,16 @@ class Pool:
             for worker in self._workers:
                 worker.send(load)
             for worker in self._workers:
-                self.facts = self._reply(worker, doing=name)
+                self.facts = _or_raise(self._reply(worker), name=name)
         except BaseException:
             self.close()
             raise
 
-    def run(self, requests: Sequence[Request], *, names: Sequence[str]) -> Iterator[tuple[int, Reply]]:
+    def run(self, requests: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
         """Yields (index of the request, its reply) as they come.
 
-        Raises:
-            DataError: a worker died or gave up; the message begins with the request's name.
+        The reply is {"error": ...} where a worker died or gave up. It is given no more work, so that what ends every
+        worker does so no more often than there are workers; where none is left, requests stay unanswered.
         """
         waiting = iter(range(len(requests)))
         busy: dict[int, int] = {}
@@ -118,13 +118,20 @@ class Pool:
             while busy:
                 for key, _ in selector.select():
                     index = busy.pop(key.data)
-                    reply = self._reply(self._workers[key.data], doing=names[index])
-                    self._next(key.data, waiting, busy, requests)
+                    reply = self._reply(self._workers[key.data])
+                    if "error" in reply:
+                        selector.unregister(key.fileobj)
+                    else:
+                        self._next(key.data, waiting, busy, requests)
                     yield index, reply
 
     def ask(self, request: Request, *, name: str) -> Reply:
-        """One request to one worker."""
-        return next(reply for _, reply in self.run([request], names=[name]))
+        """One request to one worker.
+
+        Raises:
+            DataError: it died or gave up; the message begins with `name`.
+        """
+        return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
     def close(self) -> None:
         """Ends all workers."""
@@ -143,10 +150,12 @@ class Pool:
             busy[number] = index
             self._workers[number].send(requests[index])
 
-    def _reply(self, worker: _Worker, *, doing: str) -> Reply:
+    def _reply(self, worker: _Worker) -> Reply:
         reply = worker.receive()
-        if reply is None:
-            raise DataError(Problem(where=doing, message=worker.cause_of_death(self._limits)))
-        if "error" in reply:
-            raise DataError(Problem(where=doing, message=reply["error"]))
-        return reply
+        return {"error": worker.cause_of_death(self._limits)} if reply is None else reply
+
+
+def _or_raise(reply: Reply, *, name: str) -> Reply:
+    if "error" in reply:
+        raise DataError(Problem(where=name, message=reply["error"]))
+    return reply

@@ -237,6 +237,9 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
     for source, facts in zip(sources, summary["sources"], strict=True):
         files = f"{len(source.files)} files, " if len(source.files) > 1 else ""
         say(f"{source.label}: {files}{facts['num_rows']:,} rows, {facts['label']}")
+        if facts["num_dropped"]:
+            some = "all its" if facts["num_dropped"] == facts["num_rows"] else f"{facts['num_dropped']:,}"
+            say(f"  {some} rows dropped as longer than max_length")
         if facts["ignored_columns"]:
             say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
         if source.num_ignored:

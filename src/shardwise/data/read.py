@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwise.data.chunks import DELIMITERS, Chunk
 from shardwise.data.elements import MAX_ROW_BYTES, nesting_or
+from shardwise.errors import said
 
 PARQUET_BATCH_ROWS = 1024
 
@@ -166,15 +167,22 @@ def _read_parquet(chunk: Chunk) -> Iterator[Row | BadRow]:
                 for index in range(batch.num_rows):
                     yield _parquet_row(line, names, [column[index] for column in batch.columns])
                     line += 1
-    except (pa.ArrowException, OSError) as error:
-        yield BadRow(line, f"is damaged from here on: {error}")
+    except (pa.ArrowException, OSError, ValueError, ArithmeticError) as error:
+        if isinstance(error, MemoryError):  # Arrow's is of both kinds
+            raise
+        yield BadRow(line, f"is damaged from here on: {said(error)}")
 
 
 def _parquet_row(line: int, names: list[str], cells: list[Any]) -> Row | BadRow:
-    try:
-        return Row(line, {name: cell.as_py() for name, cell in zip(names, cells, strict=True)})
-    except (UnicodeDecodeError, ValueError) as error:
-        return BadRow(line, f"cannot be read: {error}")
+    value: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        try:
+            value[name] = cell.as_py()
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a stranger's cell: each type's conversion has errors of its own
+            return BadRow(line, f"{name} cannot be read: {said(error)}")
+    return Row(line, value)
 
 
 def _bytes(chunk: Chunk) -> bytes:

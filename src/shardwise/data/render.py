@@ -31,6 +31,7 @@ from typing import Any
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
 from shardwise.data.values import RowError
+from shardwise.errors import said
 from shardwise.spec.job_data import TrainOn
 
 #: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token need be added to the
@@ -105,6 +106,22 @@ class Renderer:
                 return Rendered(text=_checked(text), spans=spans, special_tokens=True, ends=True)
             case Conversation():
                 return self._chat(example)
+
+    def syntax_fault(self) -> str | None:
+        """What keeps the template from being compiled, or None."""
+        from jinja2 import TemplateSyntaxError
+        from transformers.utils import chat_template_utils
+
+        render: Any = chat_template_utils.render_jinja_template
+        try:
+            render(conversations=[[]], chat_template=self.template, **self.special_tokens)
+        except MemoryError:
+            raise TemplateMemoryError from None
+        except TemplateSyntaxError as error:
+            return f"is no chat template: {said(error)} (line {error.lineno} of the template)"
+        except Exception:  # noqa: BLE001 - it compiles; without messages it may say anything
+            return None
+        return None
 
     def _plain(self, example: Text) -> Rendered:
         if self.train_on in ("assistant", "completion"):
@@ -184,8 +201,7 @@ class Renderer:
         except MemoryError:
             raise TemplateMemoryError from None
         except Exception as error:  # noqa: BLE001 - a template is a stranger's program and can raise anything
-            first = (str(error).splitlines() or [""])[0][:200]
-            raise RowError(f"the chat template refuses this row: {first or type(error).__name__}") from None
+            raise RowError(f"the chat template refuses this row: {said(error)}") from None
         return _checked(texts[0]), spans[0] if generation else []
 
 

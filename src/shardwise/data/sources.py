@@ -91,9 +91,8 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
         files = (SourceFile(path=str(fetched), label=spec.path, kind="parquet"),)
     else:
         raise DataError(Problem(where=spec.path, message="there is no such file or folder"))
-    if spec.name is not None and path.exists():
-        message = f"name: {spec.name} chooses a configuration of a hub data set, but this is a local path; remove it"
-        raise DataError(Problem(where=spec.path, message=message))
+    if path.exists():
+        _refuse_hub_keys(spec)
     return Source(
         label=spec.path,
         key=key,
@@ -103,6 +102,16 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
         num_ignored=ignored,
         note=note,
     )
+
+
+def _refuse_hub_keys(spec: SourceSpec) -> None:
+    """Raises DataError where a local path has keys that only a hub data set has."""
+    said = f"name: {spec.name} chooses a configuration" if spec.name is not None else ""
+    if spec.split != "train":
+        said = f"split: {spec.split} chooses a split"
+    if said:
+        message = f"{said} of a hub data set, but this is a local path; remove it"
+        raise DataError(Problem(where=spec.path, message=message))
 
 
 def _single_file(path: Path, *, label: str) -> SourceFile:

@@ -5,6 +5,7 @@ this is the only process that parses and renders them, and nothing it says is ev
 
     {"do": "load", ...}    -> facts about the tokenizer, or {"error": ...}
     {"do": "chunk", ...}   -> what became of a chunk's rows; tokens go to files
+    {"do": "template"}     -> {}, or {"error": ...} where the chat template cannot be compiled
     {"do": "decode", ...}  -> tokens as text, for the preview
 """
 
@@ -26,7 +27,7 @@ from shardwise.data.render import Rendered, Renderer, TemplateMemoryError
 from shardwise.data.shards import ShardWriter
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
 from shardwise.data.values import RowError
-from shardwise.errors import MAX_PROBLEMS_LISTED, DataError
+from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, said
 from shardwise.units import format_bytes
 
 BATCH_ROWS = 256
@@ -142,17 +143,25 @@ def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return tally.to_json()
 
 
+def _template(worker: Worker, _request: dict[str, Any]) -> dict[str, Any]:
+    bound_next_batch(worker.limits)
+    fault = worker.renderer.syntax_fault()
+    return {"error": fault} if fault else {}
+
+
 def _decode(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {"texts": [worker.tokenizer.decode(ids) for ids in request["pieces"]]}
 
 
 def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    verbs = {"chunk": _chunk, "decode": _decode}
+    verbs = {"chunk": _chunk, "template": _template, "decode": _decode}
     try:
         return verbs[request["do"]](worker, request)
     except (TemplateMemoryError, MemoryError):
         may_take = format_bytes(worker.limits.memory_bytes)
         return {"error": f"needs more than {may_take} of memory; shorten the rows or replace the chat template"}
+    except Exception as error:  # noqa: BLE001 - it says what it met; the problems of other chunks are still found
+        return {"error": f"stopped a worker: {type(error).__name__}: {said(error)}"}
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:

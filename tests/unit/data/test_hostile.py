@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from shardwise.data.limits import Limits
+from shardwise.data.prepare import prepare
 from shardwise.errors import DataError
+from shardwise.spec.places import write_places
 from shardwise.units import MIB
-from tests.unit.data.helpers import prepared, write_jsonl
+from tests.unit.data.helpers import prepared, run_directory, write_jsonl
 
 LIMITS = Limits(memory_bytes=256 * MIB, cpu_seconds=2)
 
@@ -23,8 +25,15 @@ BOMBS = {
         "took more than 2 s of processor time; shorten the rows or replace the chat template",
     ),
     "escape": ("{{ cycler.__init__.__globals__.os.popen('id') }}", "the chat template refuses this row"),
-    "syntax": ("{% for m in messages %}", "the chat template refuses this row: Unexpected end of template"),
+    "syntax": ("{% for m in messages %}", "is no chat template: Unexpected end of template"),
+    "filter": (
+        "\n{{ messages | nofilter }}",
+        "is no chat template: No filter named 'nofilter'. (line 2 of the template)",
+    ),
 }
+
+#: Those that need a row to go off.
+AT_A_ROW = ("memory while rendering", "escape")
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -34,11 +43,27 @@ def test_a_hostile_template_ends_in_a_sentence_within_its_limits(tmp_path: Path,
     path = write_jsonl(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a"}] * 3)
     data = {"path": str(path), "chat_template": str(tmp_path / "template.jinja")}
     started = time.monotonic()
+    run = run_directory(tmp_path / "run", model=plain_model, data=data)
+    write_places(run, {"data.chat_template": "job.yaml:9"})
     with pytest.raises(DataError) as caught:
-        prepared(tmp_path / "run", model=plain_model, data=data, limits=LIMITS)
+        prepare(run, limits=LIMITS, num_workers=1)
     assert time.monotonic() - started < 60
-    assert str(caught.value).startswith(f"{path}:1")
+    place = f"{path}:1: " if name in AT_A_ROW else f"job.yaml:9: data.chat_template: {tmp_path / 'template.jinja'}: "
+    assert str(caught.value).startswith(place)
+    assert "\n" not in str(caught.value) or name == "escape"  # once, and not once per row
     assert message in str(caught.value)
+
+
+def test_rows_that_end_a_worker_do_not_hide_what_is_wrong_elsewhere(tmp_path: Path, plain_model: Path) -> None:
+    (tmp_path / "template.jinja").write_text("{% for m in messages %}{{ m.content * 10**9 }}{% endfor %}")
+    hostile = [write_jsonl(tmp_path / f"{name}.jsonl", [{"question": "q", "answer": "a"}]) for name in "ac"]
+    wrong = write_jsonl(tmp_path / "b.jsonl", [{"question": "q", "answer": 5}])
+    data = {"path": [str(hostile[0]), str(wrong), str(hostile[1])], "chat_template": str(tmp_path / "template.jinja")}
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path / "run", model=plain_model, data=data, limits=LIMITS, workers=2)
+    said = {problem.where: problem.message for problem in caught.value.problems}
+    assert said[f"{wrong}:1"].startswith("answer is 5; expected text")
+    assert said[f"{hostile[0]}:1"].startswith("this row or one after it needs more than 256 MiB of memory")
 
 
 def test_a_tokenizer_that_names_code_of_its_own_runs_none(tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ a traceback.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from shardwise.data import fingerprint
@@ -21,12 +25,21 @@ from tests.unit.data.helpers import prepared, run_directory, write_jsonl
 GOOD = b'{"question": "q", "answer": "a"}\n'
 CHAT = b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
 
+
+def _parquet(names: list[str], columns: list[Any]) -> bytes:
+    """A Parquet file of one row group."""
+    into = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays([pa.array(column) for column in columns], names=names), into)
+    return into.getvalue()
+
+
 #: name -> (content, line, what is said)
 FILES: dict[str, tuple[bytes, int, str]] = {
     "broken.jsonl": (GOOD + b'{"question": "q", "answer"\n', 2, "is not JSON"),
     "late.jsonl": (GOOD * 3000 + b'{"question": "q", "answer": 5}\n', 3001, "answer is 5; expected text"),
     "latin.jsonl": (GOOD + b'{"question": "caf\xe9", "answer": "a"}\n', 2, "is not UTF-8 text"),
     "utf16.jsonl": (GOOD.decode().encode("utf-16"), 1, "is UTF-16 text"),
+    "utf32.jsonl": (GOOD.decode().encode("utf-32"), 1, "is UTF-32 text"),
     "surrogate.jsonl": (GOOD + b'{"question": "q", "answer": "\\ud800"}\n', 2, "half a character"),
     "empty.jsonl": (b"", 1, "is empty"),
     "blank.jsonl": (b"\n\n\n", 1, "is empty"),
@@ -62,20 +75,21 @@ FILES: dict[str, tuple[bytes, int, str]] = {
     "bytes.csv": (b"question,answer\na,b\na,\xff\n", 3, "is not UTF-8"),
     "columns.csv": (b"foo,bar\na,b\n", 1, "has the columns foo, bar; expected messages"),
     "fake.parquet": (b"PAR1" + b"\x00" * 50 + b"PAR1", 1, "is not a Parquet file"),
+    "twice.parquet": (_parquet(["text", "text"], [["a"], ["b"]]), 1, "the column 'text' stands twice; remove one"),
     "text.parquet": (GOOD, 1, "is not a Parquet file"),
 }
 
 
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("part", [0, 1, 2])
 def test_every_malformed_file_is_named_with_its_line(tmp_path: Path, plain_model: Path, part: int) -> None:
-    chosen = list(FILES.items())[part * 20 : part * 20 + 20]
+    chosen = list(FILES.items())[part * 14 : part * 14 + 14]
     for name, (content, _, _) in chosen:
         (tmp_path / name).write_bytes(content)
     paths = [str(tmp_path / name) for name, _ in chosen]
     with pytest.raises(DataError) as caught:
         prepared(tmp_path / "run", model=plain_model, data={"path": paths}, workers=2)
     assert caught.value.exit_code == 2
-    assert caught.value.total == len(chosen) == 20
+    assert caught.value.total == len(chosen) == 14
     for problem, (name, (_, line, message)) in zip(caught.value.problems, chosen, strict=True):
         assert problem.where == f"{tmp_path / name}:{line}"
         assert message in problem.message
@@ -110,17 +124,42 @@ def test_the_command_says_so_on_stderr_and_ends_with_2(tmp_path: Path, plain_mod
     assert not run.data.exists()
 
 
-def test_a_damaged_parquet_page_is_a_sentence(tmp_path: Path, plain_model: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def test_a_cell_that_cannot_be_converted_is_named_with_its_row_and_hides_nothing(
+    tmp_path: Path, plain_model: Path
+) -> None:
+    late = pa.array([0, 2**62, 0], pa.timestamp("us"))  # no year of Python's
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(_parquet(["text"], [late]))
+    other = write_jsonl(tmp_path / "rows.jsonl", [{"text": 5}])
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path / "run", model=plain_model, data={"path": [str(path), str(other)]})
+    said = {problem.where: problem.message for problem in caught.value.problems}
+    assert said[f"{path}:2"] == "text cannot be read: date value out of range"
+    assert said[f"{path}:1"].startswith("text is datetime.datetime(1970")
+    assert set(said) == {f"{path}:1", f"{path}:2", f"{path}:3", f"{other}:1"}
 
+
+def test_a_damaged_parquet_page_is_a_sentence(tmp_path: Path, plain_model: Path) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist([{"text": "the cat " * 100}] * 500), path, compression="none")
     content = bytearray(path.read_bytes())
     content[4:200] = b"\xff" * 196
     path.write_bytes(bytes(content))
-    with pytest.raises(DataError, match=rf"{path}:1\b.*"):
+    with pytest.raises(DataError, match=rf"{path}:1\b.*") as caught:
         prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_source_of_which_every_row_is_dropped_is_named(
+    tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = write_jsonl(tmp_path / "short.jsonl", [{"text": "a"}])
+    long = write_jsonl(tmp_path / "long.jsonl", [{"text": "the cat sat on the mat " * 9}] * 3)
+    data = {"path": [str(short), str(long)], "max_length": 8, "over_long": "drop"}
+    prepared(tmp_path / "run", model=plain_model, data=data)
+    said = capsys.readouterr().err
+    assert f"{long}: 3 rows, text\n  all its rows dropped as longer than max_length\n" in said
+    assert said.count("rows dropped as") == 1
 
 
 def _whole_files(folder: Path) -> dict[str, str]:
@@ -183,6 +222,10 @@ def test_a_file_that_may_not_be_read_is_named_with_the_line_of_the_job(
         ("{path: ROWS, eval_fraction: 0.5}", "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
         ("{path: {path: ROWS, weight: 1.0e+6}}", "data.path: ROWS: weight: 1e+06 is too much"),
         ("{path: {path: ROWS, name: main}}", "data.path: ROWS: name: main chooses a configuration"),
+        (
+            "{path: {path: ROWS, split: test}}",
+            "data.path: ROWS: split: test chooses a split of a hub data set, but this",
+        ),
         ("{path: ROWS, eval_path: {path: ROWS, weight: 2.0}}", "data.eval_path: ROWS: weight: means nothing here"),
     ],
 )
