@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -223,14 +224,16 @@ def test_nothing_on_the_way_back_is_a_pickle(saved: RunDirectory) -> None:
 
 def _refusal(run: RunDirectory, chosen: Execution) -> str:
     checkpoints = composed(run, chosen).checkpoints
-    other = Checkpoints(**{**checkpoints.__dict__, "fingerprint": "another job"})
+    other = Checkpoints(**{**checkpoints.__dict__, "identity": {**checkpoints.identity, "data": "changed"}})
     with pytest.raises(ModelError) as caught:
         other.restore()
     return str(caught.value)
 
 
-def test_a_checkpoint_of_another_job_is_refused(saved: RunDirectory) -> None:
-    assert "written by another job, from other data" in run_world(2, _refusal, saved, LAYOUTS["fsdp"])[0]
+def test_a_checkpoint_of_other_data_is_refused_at_the_job_s_line(saved: RunDirectory) -> None:
+    said = run_world(2, _refusal, saved, LAYOUTS["fsdp"])[0]
+    written = f"{saved.checkpoint(5)} was written from other data by the same job"
+    assert re.match(rf"{saved.resolved}:\d+: data\.path: {written}", said)
 
 
 def _fail_to_save(run: RunDirectory, chosen: Execution) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +20,12 @@ from shardwise.parallel.stepped import Detour, Stepped
 from shardwise.parallel.zero import Windows
 from shardwise.spec.execution import Execution
 from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.job import HOW_IT_RUNS, Job
+from shardwise.spec.job import Job
 from shardwise.spec.places import read_places
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.guards import read_back_states
+from shardwise.train.identity import identity_of
 from shardwise.train.journal import Journal
 from shardwise.train.live_types import LiveTypes
 from shardwise.train.memory import MemoryMeter
@@ -99,7 +98,7 @@ def build(
         stepped=steps,
         optimizer=optimizer,
         ownership=model.ownership,
-        fingerprint=_fingerprint(job, prepared),
+        identity=identity_of(job, data=prepared["fingerprint"]),
         keep=job.train.save_total_limit,
     )
     metrics = Metrics(
@@ -201,13 +200,3 @@ def _naming_the_model(run: RunDirectory) -> Generator[None]:
 
 def _trackers(run: RunDirectory, job: Job, *, world: World, journal: Journal) -> Trackers:
     return open_trackers(job, run, complain=journal.warn) if world.is_first else Trackers({}, complain=journal.warn)
-
-
-def _fingerprint(job: Job, prepared: dict[str, Any]) -> str:
-    """A hash of what is trained, on what: the same on every layout."""
-    plain = job.to_json()
-    for key in HOW_IT_RUNS:
-        section, _, name = key.rpartition(".")
-        (plain[section] if section else plain).pop(name)
-    text = json.dumps({"job": plain, "data": prepared["fingerprint"]}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
 """Checkpoints: sharded, layout-free, hashed, committed by one rename, and read without pickle.
 
 checkpoint-200/
-  manifest.json            step, layout, versions, data fingerprint; shape, type and slices of every tensor; every
+  manifest.json            step, layout, job, data fingerprint, versions; shape, type and slices of every tensor; every
                            file's size and sha256
   rank-00000.safetensors   this rank's pieces of trained weights and optimizer states, and its random state
 """
@@ -22,13 +22,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from shardwise import __version__
-from shardwise.errors import ModelError, Problem
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.stepped import Stepped
+from shardwise.spec.places import read_places
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.durable import SaveError, file_fault, seal, staged, together
 from shardwise.train.guards import gather
+from shardwise.train.identity import refuse_another
 from shardwise.train.journal import Journal
 from shardwise.train.pieces import Piece, StoredSlice, num_covered, optimizer_pieces, overlap, weight_pieces
 from shardwise.train.precision import type_name
@@ -46,7 +47,7 @@ class Checkpoints:
     Attributes:
         stepped: what the optimizer steps.
         ownership: which pieces this rank writes.
-        fingerprint: of the job and data; a checkpoint of another one is not loaded.
+        identity: of the job and data; a checkpoint of another one is not loaded.
         keep: how many committed checkpoints stay, or None for all.
     """
 
@@ -57,7 +58,7 @@ class Checkpoints:
     stepped: Stepped
     optimizer: torch.optim.Optimizer
     ownership: Ownership
-    fingerprint: str
+    identity: dict[str, Any]
     keep: int | None
 
     def save(self, step: int) -> bool:
@@ -119,7 +120,7 @@ class Checkpoints:
             "world_size": self.world.size,
             "shardwise": __version__,
             "torch": torch.__version__,
-            "fingerprint": self.fingerprint,
+            "identity": self.identity,
             "tensors": tensors,
             "files": {entry["file"]: {"size": entry["size"], "sha256": entry["sha256"]} for entry in written},
         }
@@ -174,12 +175,8 @@ class Checkpoints:
 
     def _load(self, folder: Path) -> None:
         manifest = _read_manifest(folder)
-        if manifest["fingerprint"] != self.fingerprint:
-            message = (
-                "was written by another job, from other data, or with other versions of transformers and tokenizers; "
-                "use another output_dir, or what it was written with"
-            )
-            raise ModelError(Problem(where=str(folder), message=message))
+        places = read_places(self.run)
+        refuse_another(manifest.get("identity"), self.identity, folder=str(folder), places=places)
         together(self.world, lambda: self._fill(folder, manifest), what=f"loading {folder.name}")
 
     def _fill(self, folder: Path, manifest: dict[str, Any]) -> None:

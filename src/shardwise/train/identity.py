@@ -1,0 +1,69 @@
+"""What a checkpoint belongs to: the job, the data and the versions that made its tokens; and which of these differs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from shardwise.errors import ModelError, Problem, quoted
+from shardwise.spec.job import HOW_IT_RUNS, Job
+from shardwise.spec.places import Places
+
+#: The libraries whose versions decide how text becomes tokens, as in the key of prepared data.
+_LIBRARIES = ("transformers", "tokenizers")
+
+
+def identity_of(job: Job, *, data: str) -> dict[str, Any]:
+    """What is trained, on what: the same on every layout. As JSON, for a manifest.
+
+    Args:
+        data: the fingerprint of the prepared data.
+    """
+    plain = job.to_json()
+    for key in HOW_IT_RUNS:
+        section, _, name = key.rpartition(".")
+        (plain[section] if section else plain).pop(name)
+    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    return json.loads(json.dumps({"job": plain, "data": data, "versions": versions}))
+
+
+def refuse_another(written: Any, now: Mapping[str, Any], *, folder: str, places: Places) -> None:
+    """Compares a checkpoint's identity with the run's.
+
+    Raises:
+        ModelError: one problem per key of the job or version that differs; else that the data do.
+    """
+    if written == now:
+        return
+    if not isinstance(written, dict):
+        raise ModelError(Problem(where=folder, message=f"was written by an older Shardwise; {_ELSEWHERE}"))
+    kept = cast(dict[str, Any], written)
+    problems = [
+        Problem(
+            where=places.where(*key.split(".")),
+            message=f"{key} is {quoted(new)}, and {folder} was written with {quoted(old)}; {_ELSEWHERE}",
+        )
+        for key, old, new in _differences(kept.get("job"), now["job"])
+    ]
+    problems += [
+        Problem(where=folder, message=f"was written with {name} {old}, and {new} is installed; {_ELSEWHERE}")
+        for name, old, new in _differences(kept.get("versions"), now["versions"])
+    ]
+    changed = "rows, their order in files, the tokenizer's files or the chat template have changed"
+    message = f"data.path: {folder} was written from other data by the same job: {changed}; {_ELSEWHERE}"
+    raise ModelError(problems or Problem(where=places.where("data", "path"), message=message))
+
+
+_ELSEWHERE = "bring back what it was written with, or use another output_dir"
+
+
+def _differences(old: Any, new: Any, *, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, old value, new value) of all that differs; a key that is missing is None."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        before, after = cast(dict[str, Any], old), cast(dict[str, Any], new)
+        for key in sorted(before.keys() | after.keys()):
+            yield from _differences(before.get(key), after.get(key), prefix=f"{prefix}.{key}" if prefix else key)
+    elif old != new:
+        yield prefix, old, new

@@ -1,0 +1,56 @@
+"""A refused resume names what differs: the key of the job, the version or the data, each where it is mended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardwise.errors import ModelError
+from shardwise.spec.job import Job
+from shardwise.spec.places import Places
+from shardwise.train.identity import identity_of, refuse_another
+
+PLACES = Places(by_key={"data.path": "job.yaml:4", "train.learning_rate": "--set", "train": "job.yaml:7"}, file="job")
+
+
+def identity(data: str = "a", **train: Any) -> dict[str, Any]:
+    job = Job.model_validate({"model": "m", "data": {"path": "rows.jsonl"}, "train": train})
+    return identity_of(job, data=data)
+
+
+def refusal(written: Any, now: dict[str, Any]) -> list[str]:
+    with pytest.raises(ModelError) as caught:
+        refuse_another(written, now, folder="out/checkpoint-5", places=PLACES)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_the_same_job_and_data_are_taken_and_what_only_says_how_it_runs_may_change() -> None:
+    refuse_another(identity(), identity(save_steps=7, micro_batch_size=2), folder="out", places=PLACES)
+
+
+def test_each_key_of_the_job_that_differs_is_named_at_its_place_with_both_values() -> None:
+    first, second = refusal(identity(learning_rate=1.0, seed=1), identity(data="b", learning_rate=2.0, seed=2))
+    wrote = "out/checkpoint-5 was written with 1"
+    assert first.startswith(f"--set: train.learning_rate is 2.0, and {wrote}.0; bring back what it was written with")
+    assert second.startswith(f"job.yaml:7: train.seed is 2, and {wrote}; ")
+
+
+def test_other_data_of_the_same_job_are_named_at_the_job_s_line() -> None:
+    (said,) = refusal(identity(), identity(data="b"))
+    assert said.startswith(
+        "job.yaml:4: data.path: out/checkpoint-5 was written from other data by the same job: rows, "
+    )
+
+
+def test_another_version_of_a_library_is_named_and_not_the_data_that_it_changed() -> None:
+    now = identity(data="b")
+    now["versions"]["tokenizers"] = "9.9"
+    (said,) = refusal(identity(), now)
+    assert said.startswith(
+        f"out/checkpoint-5: was written with tokenizers {identity()['versions']['tokenizers']}, and 9.9"
+    )
+
+
+def test_a_checkpoint_without_such_a_record_is_refused() -> None:
+    assert refusal("0123abc", identity())[0].startswith("out/checkpoint-5: was written by an older Shardwise; ")
