@@ -205,20 +205,23 @@ class Renderer:
         return _checked(texts[0]), spans[0] if generation else []
 
 
+#: What a message may say beside its content. Other keys (identifiers, names, times, ratings) tell about it.
+_SAID_BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+
+
 def _without_each(chat: Conversation) -> Iterator[tuple[str, Conversation]]:
     """(name, the conversation without it) of all that a row says beside roles and contents.
 
-    Not of a tool's name and of identifiers: they say which call an answer belongs to, which its place says too.
+    A template may leave out what earlier turns thought, so that a key is taken out of all messages at once.
     """
     if chat.tools:
         yield "tools", replace(chat, tools=None)
-    for index, message in enumerate(chat.messages):
-        for key in message:
-            if key in ("role", "content", "tool_call_id") or (key == "name" and message["role"] == "tool"):
-                continue
-            bare = {name: value for name, value in message.items() if name != key}
-            name = f"{key} of message {index + 1} ({message['role']})"
-            yield name, replace(chat, messages=[*chat.messages[:index], bare, *chat.messages[index + 1 :]])
+    for key in _SAID_BESIDE:
+        places = [index for index, message in enumerate(chat.messages) if key in message]
+        if places:
+            bare = [{name: value for name, value in message.items() if name != key} for message in chat.messages]
+            name = f"{key} of message {places[0] + 1} ({chat.messages[places[0]]['role']})"
+            yield name, replace(chat, messages=bare)
 
 
 _UNSTABLE = (

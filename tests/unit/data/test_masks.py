@@ -121,7 +121,6 @@ def test_calls_of_tools_and_reasoning_are_trained_where_the_template_writes_them
         (None, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
         (GENERATION, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
         (None, [USER, ANSWER], None, r"reasoning_content of message 2 \(assistant\)"),
-        (None, [{**USER, "name": "Ann"}, {"role": "assistant", "content": "a"}], None, r"name of message 1 \(user\)"),
         (None, [USER, {"role": "assistant", "content": "a"}], [{"name": "f"}], "tools"),
     ],
 )
@@ -137,12 +136,17 @@ def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(
         encoded(chat, conversation(messages, tools=tools), rules(template=template, train_on=train_on))
 
 
-def test_reasoning_that_a_template_leaves_out_of_earlier_turns_is_refused_even_where_all_is_trained(
-    chat: Tokenizer,
-) -> None:
+def test_reasoning_that_a_template_leaves_out_of_earlier_turns_is_no_loss(chat: Tokenizer) -> None:
     example = conversation([USER, ANSWER, USER, ANSWER])
-    with pytest.raises(RowError, match=r"^reasoning_content of message 2 \(assistant\) is not read by the chat"):
-        encoded(chat, example, rules(template=TOOLS, train_on="all"))
+    text = shown(chat, example, rules(template=TOOLS, train_on="all"))
+    assert text.count("hello") == 2
+    assert text.count("(so)hello") == 1
+
+
+def test_what_tells_about_a_message_does_not_hinder_it(chat: Tokenizer) -> None:
+    told = [{**USER, "name": "Ann", "id": "7"}, {"role": "assistant", "content": "a", "timestamp": 3, "rating": "good"}]
+    plain = [USER, {"role": "assistant", "content": "a"}]
+    assert shown(chat, conversation(told), rules()) == shown(chat, conversation(plain), rules())
 
 
 def test_generation_blocks_of_a_template_say_what_is_trained(chat: Tokenizer) -> None:
