@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from shardwise.plan.choices import offloads, why_left_out
+from shardwise.plan.choices import offloads
 from shardwise.plan.explain import why_not
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.groups import Group
@@ -78,13 +78,14 @@ def what_is_missing(question: Question, *, admits: Admits = every_layout) -> str
 
 def least_hungry(question: Question, *, admits: Admits = every_layout) -> tuple[Work, MemoryForecast] | str:
     """The execution on all of the hardware that needs least memory; where none is considered, the reason."""
-    for offload in reversed(offloads(question.job, question.cluster)):
-        explorer = Explorer(question.with_offload(offload), timed=False)
+    tried = reversed(offloads(question.job, question.cluster))
+    explorers = [Explorer(question.with_offload(offload), timed=False) for offload in tried]
+    for explorer in explorers:
         groups = list(_groups(explorer, admits=admits))
         if groups:
             return explorer.least(groups)
     choices = (choice for choice in layouts(question.job, question.model, question.cluster) if admits(choice.layout))
-    reasons = (why_left_out(question.job, question.model, choice) for choice in choices)
+    reasons = (explorers[-1].why_left_out(choice) for choice in choices)
     return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
 
 

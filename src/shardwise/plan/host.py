@@ -18,14 +18,21 @@ def host_is_too_small(question: Question, choice: Choice) -> str | None:
 
     An offload that the job states is obeyed: whoever states it knows the machine.
     """
+    held = bytes_beyond_host(question, choice)
+    if held is None:
+        return None
+    offload = question.job.train.offload
+    return (
+        f"offload {offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
+        f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state train.offload: {offload}"
+    )
+
+
+def bytes_beyond_host(question: Question, choice: Choice) -> float | None:
+    """Bytes that such an offload takes of the memory of one machine; None where that is not too many of them."""
     if not question.tries_offload or question.job.train.offload == "none":
         return None
     work = work_on(question, choice.cluster, next(bases(question.job, question.model, choice)))
-    node, offload = choice.cluster.node, work.execution.offload
+    node = choice.cluster.node
     held = most_on_host(work) * min(node.num_gpus, work.execution.layout.world_size)
-    if held <= HOST_OVER_GPU_MEMORY * node.num_gpus * choice.cluster.gpu.memory_bytes:
-        return None
-    return (
-        f"offload {offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
-        f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state offload: {offload}"
-    )
+    return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * choice.cluster.gpu.memory_bytes else None

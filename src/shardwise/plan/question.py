@@ -49,9 +49,9 @@ class Question:
         return self.tables[key]
 
     def with_offload(self, offload: Offload) -> Question:
-        """The question of a job that states an offload, whatever this one leaves open."""
+        """The question of a job that states an offload; it stays one that is tried, where the user left it open."""
         train = self.job.train.model_copy(update={"offload": offload})
-        tries = self.job.train.offload == "auto"
+        tries = self.tries_offload or self.job.train.offload == "auto"
         return replace(self, job=self.job.model_copy(update={"train": train}), tries_offload=tries)
 
     @cached_property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
-from shardwise.plan.host import host_is_too_small
+from shardwise.plan.host import bytes_beyond_host, host_is_too_small
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.products import layouts
+from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout import Layout
@@ -30,6 +31,9 @@ def remedies(question: Question) -> Iterator[str]:
     gpus = _gpus_that_fit(question)
     if gpus is not None:
         yield f"{gpus.name} would fit"
+    host = _with_more_host_memory(question)
+    if host is not None:
+        yield host
 
 
 def _with_adapters(question: Question) -> Question | None:
@@ -50,17 +54,33 @@ def fits(question: Question) -> bool:
 
 
 def _fits_so(question: Question) -> bool:
+    return any(host_is_too_small(question, choice) is None for choice in _on_gpus(question))
+
+
+def _with_more_host_memory(question: Question) -> str | None:
+    """What a larger host would be good for: of the offloads that fit the GPUs, the one that takes least of it."""
+    tried = (question.with_offload(offload) for offload in offloads(question.job, question.cluster))
+    short = ((bytes_beyond_host(one, choice), one, choice) for one in tried for choice in _on_gpus(one))
+    needs = [(held, one, choice) for held, one, choice in short if held is not None]
+    if not needs:
+        return None
+    _, one, choice = min(needs, key=itemgetter(0))
+    return host_is_too_small(one, choice)
+
+
+def _on_gpus(question: Question) -> Iterator[Choice]:
+    """Layouts of which a lean execution fits the GPUs, whatever it takes of the host; once for each that does."""
     job, model, cluster = question.job, question.model, question.cluster
     peaks = question.peaks
-    return any(
-        peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
-        and host_is_too_small(question, choice) is None
+    return (
+        choice
         for choice in layouts(job, model, cluster)
         if choice.reason is None and (job.stated_layout is not None or _is_lean(choice.layout))
         for base in bases(job, model, choice)
         if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
         if not impossibilities(job, base, model=model)
         for size in _extremes(micro_batch_sizes(job, choice.layout))
+        if peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
     )
 
 

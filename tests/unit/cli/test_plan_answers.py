@@ -55,6 +55,21 @@ def test_where_no_value_fits_the_exit_code_says_so(shardwise: Shardwise) -> None
     assert said.out.startswith("no data.max_length from 1 to 8192 fits: single needs ")
 
 
+@pytest.mark.parametrize("solved", [(), ("--solve", "max_length")])
+def test_what_only_a_larger_host_would_hold_is_advised_and_obeyed_where_it_is_stated(
+    shardwise: Shardwise, solved: tuple[str, ...]
+) -> None:
+    asked = ("plan", "--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x RTX-4090")
+    said = shardwise(*asked, *solved, "--json")
+    assert said.code == 1
+    advice = json.loads(said.out)["advice"][-1]
+    assert "into the host's memory, more than 3 times what its GPUs have" in advice
+    stated = advice.partition("; where it has as much, state ")[2]
+    assert stated == "train.offload: parameters"
+    assert stated in " ".join(shardwise(*asked, *solved).out.split())
+    assert shardwise(*asked, *solved, "--set", stated.replace(": ", "=")).code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
@@ -152,6 +152,41 @@ def of_rank(rank: int) -> Job:
 @given(at=st.integers(1, 64), short=st.sampled_from([0, 1]))
 def test_the_largest_rank_is_what_trying_every_rank_finds(at: int, short: int):
     check("r", of_rank, last=64, at=at, short=short)
+
+
+@settings(max_examples=40, deadline=None)
+@example(key="max_length", model="llama-3.1-8b", method="full", hardware="1x RTX-4090", offload="auto", goal="fastest")
+@example(key="lora.r", model="llama-3.1-70b", method="lora", hardware="1x RTX-4090", offload="auto", goal="fastest")
+@given(
+    key=st.sampled_from(["max_length", "micro_batch_size", "lora.r", "gpus"]),
+    model=st.sampled_from(["qwen2.5-0.5b", "llama-3.2-3b", "llama-3.1-8b", "qwen2.5-32b", "llama-3.1-70b"]),
+    method=st.sampled_from(["full", "lora", "qlora"]),
+    hardware=st.sampled_from(["1x RTX-3060", "1x RTX-4090", "2x L4", "1x A100-80GB", "2x H100-SXM"]),
+    offload=st.sampled_from(["auto", "none", "optimizer", "parameters", "all"]),
+    goal=st.sampled_from(["fastest", "cheapest", "fewest-gpus"]),
+)
+def test_the_plan_of_a_value_that_is_solved_for_fits(key, model, method, hardware, offload, goal):
+    """Wherever it needs so much of the host's memory that an offload must be stated, too."""
+    if key == "lora.r" and method == "full":
+        method = "lora"
+    keys = {"method": method, "goal": goal, "train": {"offload": offload}}
+    try:
+        found = solved(key, model=model, hardware=hardware, **keys)
+    except UnsupportedError:
+        return  # what this version does not train is refused by the plan as well
+    assert found.solved is not None
+    assert (found.best is None) == (found.solved.value is None)
+
+
+def test_where_the_next_value_takes_too_much_of_the_host_that_is_what_it_lacks():
+    found = solved("lora.r", model="qwen2.5-14b", hardware="1x RTX-4090", method="lora").solved
+    assert found is not None
+    assert found.value is not None
+    assert "into the host's memory" in (found.next_reason or "")
+    stated = {"method": "lora", "train": {"offload": "parameters"}}
+    larger = solved("lora.r", model="qwen2.5-14b", hardware="1x RTX-4090", **stated).solved
+    assert larger is not None
+    assert (larger.value or 0) > found.value
 
 
 def test_a_rank_is_bounded_by_the_narrowest_matrix_that_is_adapted():
