@@ -20,7 +20,7 @@ from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node
 from shardwise.units import MIB
 
-MAX_GPUS = 1_000_000
+MAX_GPUS = 100_000
 MAX_CPU_PROCESSES = 1024
 
 #: Held outside the allocator by one process: the CUDA context and the kernels of the libraries, 300 to 500 MB on recent

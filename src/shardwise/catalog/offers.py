@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, known_gpus, parse_hardware
-from shardwise.errors import HardwareError
+from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster
 
 ANY = "any"
@@ -24,6 +24,11 @@ def alternatives(hardware: str) -> list[Cluster]:
         HardwareError: one of them is none, or there are too many.
     """
     names = [name.strip() for name in hardware.split(",") if name.strip()]
+    if ANY in (name.lower() for name in names):
+        raise HardwareError(
+            f"hardware is {quoted(hardware)}: any is all of the catalogue, so that nothing stands beside it in a list; "
+            "write any alone, or leave it out of the list"
+        )
     if len(names) > MAX_ALTERNATIVES:
         raise HardwareError(f"hardware names {len(names)} alternatives; at most {MAX_ALTERNATIVES} are compared")
     return [parse_hardware(name) for name in dict.fromkeys(names)]

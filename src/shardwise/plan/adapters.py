@@ -12,6 +12,8 @@ from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Cut, Matrix, ModelShape
 
 _EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
+#: Under these names of older transformers PEFT 0.21 finds the stacked experts (`_MOE_TARGET_MODULE_MAPPING`).
+_EXPERT_NAMES = frozenset({"w1", "w2", "w3", "gate_proj", "up_proj", "down_proj"})
 _FINAL_NORM_NAMES = frozenset({"norm", "ln_f", "final_layernorm", "final_layer_norm"})
 #: Behind the name of a tensor that is trained as a copy.
 COPY = ".saved"
@@ -96,12 +98,25 @@ def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
     )
     named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
     foreign = [name for name in named if name.rpartition(".")[2] not in attention]
+    unknown = [name for name in foreign if not _is_module(name, model)]
+    if unknown:
+        raise UnsupportedError(
+            f"lora.target_modules names {', '.join(unknown)}, and no module of {model.family} is called so; in its "
+            f"attention there are {', '.join(attention)}"
+        )
     if foreign:
         raise UnsupportedError(
             f"lora.target_modules is {quoted(', '.join(foreign))}, which reaches the stacked experts of "
             f"{model.family}, and this version makes no forecast for adapters there; those on attention work: write "
             f"lora.target_modules: [{', '.join(attention)}]"
         )
+
+
+def _is_module(name: str, model: ModelShape) -> bool:
+    """Whether PEFT finds a target: it is `all-linear`, or what the name of a matrix ends with."""
+    matrices = (m.name for part in (*(kind.matrices for kind in model.kinds), model.outer_matrices) for m in part)
+    names = [*matrices, *HEAD_NAMES, *_EMBEDDING_NAMES, *_EXPERT_NAMES, "all-linear"]
+    return any(one == name or one.endswith(f".{name}") for one in names)
 
 
 def check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:

@@ -14,8 +14,8 @@ from shardwise.plan.rent import rent_of
 from shardwise.plan.types import TYPES
 from shardwise.plan.virtues import virtues_of
 from shardwise.plan.work import Work
-from shardwise.spec.cluster import Gpu
-from shardwise.spec.job import Goal
+from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.job import Goal, LayoutSpec
 from shardwise.spec.plan import Candidate, MemoryForecast, Plan, TimeForecast
 from shardwise.units import GIB, format_bytes, format_seconds
 
@@ -95,6 +95,7 @@ def why(
         _fit(candidate),
         virtues_of(candidate.execution),
         _tie(candidate, runners_up, goal=goal, gpu=work.cluster.gpu),
+        _idle(work, explorer.question.cluster),
         _batch(work),
         _recompute(explorer, work),
         _offload(work, asked=not explorer.question.tries_offload),
@@ -220,6 +221,17 @@ def _length(work: Work) -> str | None:
     if length <= most:
         return None
     return f"WARNING: sequences of up to {length} tokens are longer than the {most} positions the model was made for"
+
+
+def _idle(work: Work, cluster: Cluster) -> str | None:
+    """GPUs that a stated product of degrees leaves over."""
+    taken, left = work.execution.layout.world_size, cluster.num_gpus - work.execution.layout.world_size
+    if not isinstance(work.job.layout, LayoutSpec) or not left:
+        return None
+    return (
+        f"layout takes {taken} of the {cluster.num_gpus} {cluster.unit}: {left} {'is' if left == 1 else 'are'} idle, "
+        f"and not counted in costs and rates"
+    )
 
 
 def _batch(work: Work) -> str:

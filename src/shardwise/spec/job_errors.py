@@ -150,7 +150,9 @@ def _without_echoes(problems: list[Problem]) -> list[Problem]:
         return [p for p in problems if p not in layout]
     if len(layout) < 2:
         return problems
-    kept = next((p for p in layout if "expected auto" in p.message), layout[0])
+    # Of a list only what is wrong with it as a list is of interest.
+    ranked = (p for words in ("expected a list of", "expected auto") for p in layout if words in p.message)
+    kept = next(ranked, layout[0])
     return [p for p in problems if p not in layout or p is kept]
 
 

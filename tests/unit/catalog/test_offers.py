@@ -55,5 +55,7 @@ def test_what_is_open_is_refused_where_one_hardware_is_needed() -> None:
         parse_hardware("any")
     with pytest.raises(HardwareError, match="leaves it open"):
         parse_hardware("4x A100-80GB, 8x L40S")
+    with pytest.raises(HardwareError, match="nothing stands beside it in a list; write any alone"):
+        alternatives("Any, 4x A100-80GB")
     with pytest.raises(HardwareError, match="A900"):
         alternatives("4x A900, 8x L40S")

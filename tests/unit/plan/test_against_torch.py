@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel.recompute import apply_recompute
@@ -333,6 +334,22 @@ def refused_targets(model, kind):
     with pytest.raises(UnsupportedError, match=f"stacked experts of {kind}") as refused:
         take_inventory(asked("lora"), model)
     return re.search(r"write lora.target_modules: \[(.*)\]", str(refused.value)).group(1).split(", ")
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        (["q_proj", "o_proj", "v_proj"], "names q_proj, v_proj, and no module of deepseek_v3 is called so; in its "),
+        (["experts.typo", "o_proj"], "names experts.typo, and no module of deepseek_v3 is called so; in its attention"),
+        (["o_proj", "down_proj"], "is 'down_proj', which reaches the stacked experts of deepseek_v3"),
+    ],
+)
+def test_beside_experts_a_target_that_names_nothing_is_told_from_one_that_reaches_them(named, says):
+    model = find_model("deepseek-v3", offline=True)
+    with pytest.raises(UnsupportedError) as refused:
+        take_inventory(job(method="lora", lora={"target_modules": named}), model)
+    assert f"lora.target_modules {says}" in str(refused.value)
+    assert "q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", SPARSE)

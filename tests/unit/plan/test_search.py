@@ -68,6 +68,20 @@ def test_a_30b_model_does_not_train_on_one_80_gb_gpu_in_16_bit():
     assert "single: needs" in advice(answer)
 
 
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ("{dp_shard: 3}", "layout takes 3 of the 4 GPUs: 1 is idle, and not counted in costs and rates"),
+        ("{tp: 2}", "layout takes 2 of the 4 GPUs: 2 are idle, and not counted in costs and rates"),
+        ("{dp_shard: 4}", None),
+        ("fsdp", None),
+    ],
+)
+def test_gpus_that_a_stated_product_leaves_over_are_said_to_be_idle(layout, says):
+    reasons = plan("tinyllama-1.1b", "4x H100-SXM", f"method: lora\nlayout: {layout}\n").best.reasons
+    assert [reason for reason in reasons if "idle" in reason] == ([says] if says else [])
+
+
 LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
 
 
