@@ -239,7 +239,10 @@ def _optimizer(row: Published) -> OptimizerName:
 
 def _loss(row: Published, stack: Stack) -> LossKind:
     kernels = row.text("fused_kernels")
-    return "chunked" if "liger" in kernels or "chunked" in kernels else stack.loss
+    if "liger" in kernels or "chunked" in kernels:
+        return "chunked"
+    filled = row.text("config_filled_from").startswith("recipes/configs")
+    return stack.filled_loss if filled and stack.filled_loss else stack.loss
 
 
 def _attention(row: Published, stack: Stack) -> Attention:

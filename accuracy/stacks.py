@@ -26,6 +26,7 @@ class Stack:
         recompute: where the row does not say.
         sharding: where the row does not say, on more than one GPU.
         loss: `chunked` where the head and the loss are fused or run in chunks.
+        filled_loss: likewise, in rows whose settings were filled from the source's configurations.
         fsdp1: sharding is FSDP's first form, whose hooks hold more where weights are frozen.
         widens: PEFT's preparation for 4-bit training is called, which leaves in float32 what is not quantised.
         every_second_product: selective recompute keeps every second matrix product only.
@@ -41,6 +42,7 @@ class Stack:
     recompute: str = ""
     sharding: str = ""
     loss: LossKind = "full"
+    filled_loss: LossKind | None = None
     fsdp1: bool = False
     widens: bool = False
     every_second_product: bool = False
@@ -61,7 +63,8 @@ STACKS: dict[str, Stack] = {
     "torchtitan-7a04053a": _TORCHTITAN,
     "torchtitan-asyncTP-202506": _TORCHTITAN,
     "torchtitan-docs-perf-2024": _TORCHTITAN,
-    "torchtune-readme": Stack(full="bf16", adapters="bf16", foreach=False),
+    # Its configurations (recipes/configs) name LinearCrossEntropyLoss, which works in chunks.
+    "torchtune-readme": Stack(full="bf16", adapters="bf16", foreach=False, filled_loss="chunked"),
     "torchtune-docs": Stack(full="bf16", adapters="bf16", foreach=False),
     "litgpt-config-hub": Stack(full="bf16", adapters="bf16", lora_dropout=0.05),
     "llm-foundry": Stack(full="mixed", attention="flash_attention_2"),

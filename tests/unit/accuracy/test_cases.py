@@ -11,6 +11,13 @@ from shardwise.catalog.models import known_models
 from tests.unit.accuracy.published import LORA, row
 
 
+def test_rows_filled_from_a_sources_configurations_take_the_loss_that_these_name():
+    filled = "recipes/configs/llama3_1/*.yaml for optimizer/rank"
+    told = {"source_id": "torchtune-readme", **LORA}
+    assert case_of(row(**told, config_filled_from=filled)).execution.loss == "chunked"
+    assert case_of(row(**told, config_filled_from="README text")).execution.loss == "full"
+
+
 def test_a_row_becomes_job_cluster_and_execution():
     case = case_of(row(grad_accum="4"))
     execution = case.execution

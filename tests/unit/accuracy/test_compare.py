@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from accuracy.compare import compare_memory, compare_throughput
 from accuracy.document import strict, write
 from accuracy.errors import quantile, relative, summarise
 from accuracy.picture import scatter
+from accuracy.remains import FALSE_FITS, FALSE_REFUSALS, REMAINDERS, unexplained
 from accuracy.rivals import RIVALS, estimates
 from accuracy.rows import read
 from tests.unit.accuracy.published import LORA, row
@@ -120,3 +122,21 @@ def test_the_published_rows_keep_the_goals(tmp_path: Path):
     assert rates is not None and rates.count >= 500
     assert rates.median <= 0.20
     assert write(memory, throughput, date="2026-01-02")
+    figures = (*memory.comparisons, *throughput.comparisons)
+    assert unexplained(figures, memory.feasibility) == []
+    assert all(any(one.covers(c) for c in figures) for one in REMAINDERS)
+    assert {f.row_id for f in memory.feasibility if f.fits and not f.ran} == FALSE_FITS
+    assert {f.row_id for f in memory.feasibility if f.ran and not f.fits and f.grade == "A"} == FALSE_REFUSALS
+
+
+def test_what_is_far_off_and_not_explained_is_named():
+    far, near = compare_memory([row(peak_mem_gib_derived="200")]), compare_memory([row()])
+    assert unexplained(far.comparisons) == ["made-up A allocated"]
+    told = [replace(c, source="dgxc-benchmarking-logs") for c in far.comparisons]
+    assert unexplained(told) == []
+    refused = [replace(f, fits=False) for f in near.feasibility]
+    assert unexplained((), refused) == ["made-up-001"]
+    page = write(replace(far, comparisons=tuple(told)), compare_throughput([]), date="2026-01-02")
+    section = page.partition("## What remains, and why")[2].partition("\n## ")[0]
+    error = f"{abs(told[0].error):.1%}".replace("%", " %")
+    assert f"**dgxc-benchmarking-logs, allocated** (1 figure, median error {error}" in " ".join(section.split())

@@ -1,0 +1,207 @@
+"""What remains of the errors, and why: what the rows of a source say, what is supposed, and what would decide.
+
+The figures of a forecast are computed where the page is written; only figures of published rows stand in these words.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from accuracy.compare import Comparison, Feasibility
+from accuracy.errors import Summary, summarise
+from accuracy.rows import ALLOCATED, DEVICE, UNSTATED
+
+TOKENS = "tokens/s"
+#: A source beyond either of these owes an explanation.
+LARGE_MEDIAN, LARGE_P90 = 0.25, 0.5
+_WIDTH = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remainder:
+    """Why one kind of figure of some sources is off.
+
+    Attributes:
+        known: what the rows or the source's public code say.
+        supposed: what is taken to explain the rest.
+        decides: which measurement or fact would tell.
+    """
+
+    sources: tuple[str, ...]
+    kind: str
+    known: str
+    supposed: str
+    decides: str
+
+    def covers(self, c: Comparison) -> bool:
+        """Whether a figure is one of these."""
+        return c.source in self.sources and c.kind == self.kind
+
+
+REMAINDERS: tuple[Remainder, ...] = (
+    Remainder(
+        sources=("dgxc-benchmarking-logs",),
+        kind=ALLOCATED,
+        known="these runs are Megatron's. Their logs print what is held between steps too: 34.5 GB in the row of "
+        "grade A, 4.4 bytes for each parameter of a rank, 5.5 in the row of grade B. That is 16-bit weights, 16-bit "
+        "gradients and 12 bytes of sharded masters and moments. Our trainer's `mixed`, which is what is forecast, "
+        "holds float32 weights and gradients, 8 bytes, and makes 16-bit copies of the weights beside them. In "
+        "Megatron's code each tensor-parallel rank takes the loss from its own slice of the logits, ours gathers them",
+        supposed="the rest is fused kernels that keep fewer activations; whether anything was recomputed is not "
+        "stated, and nothing is taken to have been",
+        decides="their recompute settings. No key of a job asks for such weights, so that no plan is wrong by this",
+    ),
+    Remainder(
+        sources=("torchtune-readme",),
+        kind=UNSTATED,
+        known="which of three figures the table prints is not stated. The one large error is the 70B model, trained "
+        "in full with offload in 13.9 GiB on each of eight GPUs. The source's configuration of that commit shards the "
+        "head and the embedding as units of their own, and reduces gradients in 16 bits; our trainer leaves both "
+        "whole through the step, 5.9 GiB with the head's gradient, and reduces in float32",
+        supposed="those two are most of the difference",
+        decides="a snapshot of memory of that recipe, or the same run by our trainer",
+    ),
+    Remainder(
+        sources=("fms-acceleration",),
+        kind=DEVICE,
+        known="the same rows are met closely in what PyTorch counts as allocated; beyond that, the driver saw a "
+        "median of 6.8 GiB more, and up to 34.3 GiB, of which context and communicators are less than two",
+        supposed="the rest is what the caching allocator held and did not use. The forecast adds what is typical; how "
+        "much it is in one run depends on the order in which sizes were asked for, which no sum of tensors knows",
+        decides="reserved peaks beside the allocated ones, which this source does not print. Those sources that do "
+        "are the rows of kind `reserved`",
+    ),
+    Remainder(
+        sources=("qwen-readme",),
+        kind=TOKENS,
+        known="the errors are of short sequences. A step of the 1.8B model trained in full takes 2.1, 2.2, 2.2 and "
+        "2.3 s for sequences of 256, 512, 1024 and 2048 tokens, eight forwards each: what bounds it does not depend "
+        "on the work. The 4-bit runs are as flat, 3.0 s at 256 and at 512 tokens for 7B",
+        supposed="that the GPU waits for the host: the model's own Python code, DeepSpeed's hooks, GPTQ's unpacking "
+        "kernels. The forecast knows the launches of our trainer's kernels only",
+        decides="the GPU's utilisation in those runs, or a profile of one of them",
+    ),
+    Remainder(
+        sources=("fsdp_qlora",),
+        kind=TOKENS,
+        known="far too fast are the small micro-batches on two RTX 3090 without NVLink, in a machine that the source "
+        "calls older. On it the same LoRA run of 128 steps takes 1366 s sharded and 881 s unsharded: 3.8 s a step for "
+        "13.5 GB that a rank receives, 3.6 GB/s where the catalogue's PCIe 4.0 has 31.5. Behind larger micro-batches "
+        "less of that shows",
+        supposed="the slots of that machine have few lanes. What the rows of grade B call `A6000 Ada` is taken for "
+        "the RTX 6000 Ada, and may be the A6000, which has less than half its rate",
+        decides="the bandwidth between the two GPUs, and the name that the driver gives the other ones",
+    ),
+    Remainder(
+        sources=("torchtitan-7a04053a",),
+        kind=TOKENS,
+        known="one row, of a commit message: 5760 tokens/s and GPU compiled, at one sequence a forward. The same code "
+        "a month before (torchtitan-202412) reached 6667 with two, on as many GPUs and a model of the same sizes, and "
+        "5762 without compilation",
+        supposed="a sequence of 8192 tokens should fill an H100 as two do, so that this run waited for something else",
+        decides="the step's trace; as a baseline for 8-bit runs it may have been measured on another build of PyTorch",
+    ),
+    Remainder(
+        sources=("dgxc-benchmarking", "dgxc-benchmarking-logs"),
+        kind=TOKENS,
+        known="two things in one table. Pretraining by Megatron is faster than forecast: the rows print 53 to 62 % of "
+        "the peak. LoRA of the 70B model is slower: with the same work for each GPU its step takes 93, 86, 86 and 106 "
+        "s on 64, 128, 256 and 512 of them",
+        supposed="Megatron sends slices of activations behind the matrix products and fuses what lies between them; "
+        "our trainer does neither and is not forecast to. What takes the time in the LoRA runs is not known; they "
+        "differ by a fifth among themselves",
+        decides="a run of our own trainer on such a machine, which would also say whether the shares of peak, taken "
+        "from llm-foundry, hold under tensor parallelism",
+    ),
+)
+
+#: Runs on which forecast and outcome disagree, and what is said of them.
+FALSE_FITS = frozenset(f"fms-acceleration-{n}" for n in ("068", "096", "100", "120", "124", "251"))
+FALSE_REFUSALS = frozenset(
+    {
+        *(f"fsdp_qlora-{n}" for n in ("011", "020", "023", "024")),
+        *("fms-acceleration-185", "qwen-readme-081", "dgxc-benchmarking-logs-002"),
+    }
+)
+_FITS = (
+    "**Went out of memory, forecast to fit.** Five of the six are one setting under five versions of the software, a "
+    "70B model in 4 bits on two GPUs of 80 GB, whose driver saw 75.9 to 79.0 GiB before they failed. There, as in the "
+    "figures of kind `device`, the allocator holds more than is typical. The upper end of the sixth is 1.3 GiB below "
+    "the limit.",
+    "**Came to an end, forecast not to fit.** Those of fsdp_qlora filled their GPUs, 22.5 to 23.05 GiB reserved of 24 "
+    "with the context beside it, and that of fms-acceleration did, 79.2 of 80 GiB; the forecast's upper end is beyond "
+    "by less than one GiB. That of Qwen-72B is met for short sequences, and too much is forecast for 8192 tokens, "
+    "most of it in logits at the end of forward: supposedly the model's own code takes its loss from fewer copies of "
+    "them. That of dgxc-benchmarking-logs is explained above.",
+)
+
+
+def unexplained(comparisons: Iterable[Comparison], feasibility: Iterable[Feasibility] = ()) -> list[str]:
+    """What is far off with nothing said about it: source, grade and kind of figures; rows that fit or do not."""
+    told = FALSE_FITS | FALSE_REFUSALS
+    wrong = [
+        f.row_id for f in feasibility if f.ran != f.fits and (f.grade == "A" or not f.ran) and f.row_id not in told
+    ]
+    groups: dict[tuple[str, str, str], list[Comparison]] = {}
+    for c in comparisons:
+        groups.setdefault((c.source, c.grade, c.kind), []).append(c)
+    far_off = [
+        f"{source} {grade} {kind}"
+        for (source, grade, kind), group in sorted(groups.items())
+        if _is_large(group) and not any(one.covers(group[0]) for one in REMAINDERS)
+    ]
+    return [*far_off, *wrong]
+
+
+def remains(memory: Sequence[Comparison], throughput: Sequence[Comparison], *, fitted: tuple[str, ...]) -> str:
+    """The section of the page.
+
+    Args:
+        memory: every figure of memory.
+        throughput: every figure of tokens per second.
+        fitted: sources that constants were fitted to.
+    """
+    paragraphs = [
+        f"A paragraph for every source whose median error is above {LARGE_MEDIAN:.0%} or whose P90 is above "
+        f"{LARGE_P90:.0%}, and for the driver's figures.".replace("%", " %"),
+        *(_paragraph(one, [c for c in (*memory, *throughput) if one.covers(c)]) for one in REMAINDERS),
+        *_FITS,
+        *_elsewhere(throughput, fitted=fitted),
+    ]
+    wrapped = (textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
+    return "\n\n".join(["## What remains, and why", *wrapped]) + "\n"
+
+
+def _paragraph(one: Remainder, found: Sequence[Comparison]) -> str:
+    summary = summarise(c.error for c in found)
+    figures = "no figure is compared" if summary is None else _figures(summary)
+    return (
+        f"**{', '.join(one.sources)}, {one.kind}** ({figures}). Known: {one.known}. Supposed: {one.supposed}. Would "
+        f"decide: {one.decides}."
+    )
+
+
+def _figures(summary: Summary) -> str:
+    counted = "1 figure" if summary.count == 1 else f"{summary.count} figures"
+    return f"{counted}, median error {summary.median:.1%}, bias {summary.bias:+.1%}".replace("%", " %")
+
+
+def _elsewhere(throughput: Iterable[Comparison], *, fitted: tuple[str, ...]) -> Iterator[str]:
+    """How far off times are of sources that nothing was fitted to, with those above and without them."""
+    free = [c for c in throughput if c.grade == "A" and c.source not in fitted]
+    told = {source for one in REMAINDERS if one.kind == TOKENS for source in one.sources}
+    whole, others = (summarise(c.error for c in some) for some in (free, [c for c in free if c.source not in told]))
+    if whole is None or others is None:
+        return
+    yield (
+        f"Times of sources that nothing was fitted to are off by a median of {whole.median:.1%} in {whole.count} "
+        f"figures of grade A; without the sources of the paragraphs above by {others.median:.1%} in {others.count}. "
+        "Other stacks on other hosts are what is not forecast, more than other GPUs or sizes."
+    ).replace("%", " %")
+
+
+def _is_large(group: Sequence[Comparison]) -> bool:
+    summary = summarise(c.error for c in group)
+    return summary is not None and (summary.median > LARGE_MEDIAN or summary.p90 > LARGE_P90)
