@@ -27,7 +27,7 @@ from shardwise.spec.support import not_trained
 
 #: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: the
 #: one of its executions that needs least memory stands for it, and its reason says so.
-_OPEN_FOR_ALL = 4000
+_OPEN_FOR_ALL = 2000
 
 
 @dataclass(kw_only=True)
