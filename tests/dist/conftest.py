@@ -10,16 +10,22 @@ from typing import Any
 
 import pytest
 
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
 from tests.dist.cells import OPTIMIZERS, Trained, execution, parity_job, train_cell
 from tests.dist.worlds import toy_model
 
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
 
-#: Cells of one test above which most of them are left to `make test-all`.
-LARGE_TABLE = 10
+#: Processes of a cell above which it is left to `make test-all`.
+MANY_PROCESSES = 4
+
+#: Cells of one test above which most of them are left to `make test-all`, and values of its longest side above which
+#: every other one is.
+LARGE_TABLE, LONG_SIDE = 10, 8
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
+            if _processes(item) > MANY_PROCESSES:
+                item.add_marker(pytest.mark.slow)
             if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
                 tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
@@ -36,6 +44,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for item in cells:
                 if id(item) not in chosen and item.get_closest_marker("core") is None:
                     item.add_marker(pytest.mark.slow)
+
+
+def _processes(item: pytest.Item) -> int:
+    """Of a cell that is, or is named in a table of its file as, a layout or an execution."""
+    given = (
+        list(item.callspec.params.values()) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
+    )
+    tables = [getattr(item.module, name, {}) for name in ("CELLS", "LAYOUTS")]
+    cells = given + [table[name] for table in tables for name in given if isinstance(name, str) and name in table]
+    layouts = [cell.layout if isinstance(cell, Execution) else cell for cell in cells]
+    return max((layout.world_size for layout in layouts if isinstance(layout, Layout)), default=1)
 
 
 def _one_of_each(cells: list[pytest.Function]) -> list[pytest.Function]:
@@ -48,7 +67,7 @@ def _one_of_each(cells: list[pytest.Function]) -> list[pytest.Function]:
     rows: dict[str, list[pytest.Function]] = {}
     for item, value in zip(cells, values, strict=True):
         rows.setdefault(value[longest], []).append(item)
-    kept = [*rows.values()][:: 2 if len(rows) > LARGE_TABLE else 1]
+    kept = [*rows.values()][:: 2 if len(rows) > LONG_SIDE else 1]
     return [row[turn % len(row)] for turn, row in enumerate(kept)]
 
 

@@ -145,9 +145,11 @@ def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactor
     return run
 
 
+#: What others show too and takes long is left to `make test-all`.
+LONG = ("tp(2), recompute, chunked", "ddp(2) x tp(2)", "fsdp(2) x tp(2), offload")
 #: What each way of spreading does with each variant; a tied model's ends are the harder ones.
 PAIRS = [
-    *(("all ends", "tied", cell) for cell in CELLS),
+    *(pytest.param("all ends", "tied", cell, marks=[pytest.mark.slow] if cell in LONG else []) for cell in CELLS),
     *(("dora", "untied", cell) for cell in ("ddp(2)", "zero1(3)", "fsdp(4)", "tp(2)", "fsdp(2) x tp(2)")),
     *(("head", "tied", cell) for cell in ("fsdp(4)", "tp(2)", "1f1b(2) x tp(2)", "mp(2)")),
     *(("embedding", "tied", cell) for cell in ("hsdp(2 x 2)", "tp(2)", "1f1b(2) x tp(2)", "mp(2)")),

@@ -58,8 +58,8 @@ SOME = ("tp(2)", "fsdp(2) x tp(2)", "1f1b(2) x tp(2)")
 
 
 def _row(model: str, cell: str) -> Any:
-    """Eight processes on few processors, and what the tied model shows too, are left to `make test-all`."""
-    slow = CELLS[cell].layout.world_size > 4 or (model == "untied" and cell not in SOME)
+    """What the tied model shows too is left to `make test-all`."""
+    slow = model == "untied" and cell not in SOME
     return pytest.param(model, cell, marks=[pytest.mark.slow] if slow else [])
 
 

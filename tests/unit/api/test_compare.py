@@ -23,7 +23,7 @@ if rank == 0:
     for step in (1, 2, 3):
         figures = {"loss": 4.0 - step, "tokens": 100, "gpu_utilization_by_rank": [0.5] * size}
         append_line(run.metrics, {"step": step, "step_seconds": 1.0 / size, **figures})
-    write_text(run.final / "config.json", "{}")
+    write_json(run.final / "manifest.json", {"files": {}})
 outcome("finished")
 """
 

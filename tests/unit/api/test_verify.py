@@ -43,17 +43,16 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
 ) -> None:
     make(WRONG, name="wrong_worker")
     updates: list[object] = []
-    layouts = ["ddp", "fsdp", "hsdp", "tp-3"]
+    layouts = ["fsdp", "hsdp", "tp-3"]
     parity = api.verify(job(), layouts=layouts, on_update=updates.append, programs=FAKE)
     assert {row.layout: row.first and row.first.figure for row in parity.layouts} == {
-        "ddp-2": None,
         "fsdp-2": "grad_norm",
         "hsdp-4": "weights",
     }
     assert parity.sentence == "fsdp-2 differs at step 2: grad_norm is 1.5, on one process 1"
     assert [layout for layout, _ in parity.unable] == ["tp-3"]
     tried = [(u.layout, u.number, u.total) for u in updates if isinstance(u, api.Trying)]
-    assert tried == [("single-1", 1, 4), ("ddp-2", 2, 4), ("fsdp-2", 3, 4), ("hsdp-4", 4, 4)]
+    assert tried == [("single-1", 1, 3), ("fsdp-2", 2, 3), ("hsdp-4", 3, 3)]
     assert sorted(path.name for path in (tmp_path / "run" / "verify").iterdir()) == sorted(u[0] for u in tried)
 
     make(WRONG.replace("1.5 if", "1.0 if"), name="wrong_worker")
