@@ -243,7 +243,8 @@ def _batch(work: Work) -> str:
     )
     if product == asked:
         return sentence
-    return f"{sentence}; global_batch_size is {asked}, so {product - asked} of them are padding of weight zero"
+    verb = "is" if product - asked == 1 else "are"
+    return f"{sentence}; global_batch_size is {asked}, so {product - asked} of them {verb} padding of weight zero"
 
 
 def _recompute(explorer: Explorer, work: Work) -> str | None:
