@@ -252,7 +252,24 @@ def _shape(config: _Config) -> ModelShape:
         outer_matrices=family.outer_matrices(d),
         outer_norms=family.outer_norms(d),
         eager_attention=family.eager_attention,
+        steady_positions=_steady_positions(config, d),
     )
+
+
+def _steady_positions(config: _Config, d: Dimensions) -> int | None:
+    rope = config.data.get("rope_parameters") or config.data.get("rope_scaling")
+    if not isinstance(rope, dict):
+        return None
+    stated = cast(dict[str, Any], rope)
+    by_layer = [cast(dict[str, Any], one) for one in stated.values() if isinstance(one, dict)]
+    for one in (stated, *by_layer):
+        kind = one.get("rope_type", one.get("type"))
+        original = one.get("original_max_position_embeddings") or config.data.get("original_max_position_embeddings")
+        if kind in ("longrope", "su"):
+            return original if type(original) is int else d.positions
+        if kind == "dynamic":
+            return d.positions
+    return None
 
 
 def _windowed(config: _Config, d: Dimensions) -> int | None:

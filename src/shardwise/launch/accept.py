@@ -173,5 +173,7 @@ def _place_of(request: Request, reason: str) -> str:
         "precision": ("train", name),
         "optimizer": ("train", name),
         "offload": ("train", name),
+        "packing": ("data", name),
+        "max_length": ("data", name),
     }
     return request.where(*keys.get(name, ("layout",)))

@@ -161,6 +161,8 @@ class ModelShape:
         outer_matrices: linear layers outside the blocks, beside the head.
         outer_norms: norms outside the blocks, beside the final one.
         eager_attention: the family's code has no other attention than the one written out.
+        steady_positions: up to which length rotary frequencies do not follow the longest sequence of a micro-batch,
+            as `longrope` and `dynamic` do beyond it; None for any.
     """
 
     family: str
@@ -195,6 +197,7 @@ class ModelShape:
     outer_matrices: tuple[Matrix, ...] = ()
     outer_norms: tuple[Norm, ...] = ()
     eager_attention: bool = False
+    steady_positions: int | None = None
 
     @property
     def embedding_width(self) -> int:

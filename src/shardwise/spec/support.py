@@ -221,11 +221,36 @@ def not_trained_under(execution: Execution) -> list[str]:
     return reasons
 
 
+#: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
+#: apart.
+MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
+
+
+def _follows_the_batch(job: Job, model: ModelShape) -> list[str]:
+    """What a row would give another result for, depending on the rows beside it."""
+    reasons: list[str] = []
+    if job.data.packing and model.family in MASKED_WITHOUT_POSITIONS:
+        reasons.append(
+            f"packing is not trained for {model.family}, whose code in transformers lets packed documents see each "
+            "other; use packing: false"
+        )
+    steady = model.steady_positions
+    if steady is not None and job.data.max_length > steady:
+        reasons.append(
+            f"max_length {job.data.max_length} is not trained: beyond {steady} tokens this model's rotary positions "
+            "follow the longest sequence of a micro-batch, so that the result would depend on how the work is spread; "
+            f"use max_length: {steady} or less"
+        )
+    return reasons
+
+
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
     reasons = [refusal(method=job.method, layout=execution.layout, model=model), *not_trained_under(execution)]
     if model is not None and model.has_experts:
         reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
+    if model is not None:
+        reasons += _follows_the_batch(job, model)
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:
