@@ -27,13 +27,12 @@ class Group:
     base: Execution
     ladder: tuple[Rung, ...]
     too_large: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    _most_in_flight: int = field(init=False)
+    _most_in_flight: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         layout = self.base.layout
-        every = max((rung.micros for rung in self.ladder), default=1)
-        kept = {"gpipe": every, "sequential": 2, "1f1b": max(2, layout.pp)}
-        self._most_in_flight = kept.get(layout.schedule, 2 * layout.pp)
+        most = {"gpipe": None, "sequential": 2, "1f1b": max(2, layout.pp)}
+        self._most_in_flight = most.get(layout.schedule, 2 * layout.pp)
 
     def in_flight(self, rung: Rung) -> int:
         """A number that no two sizes share unless they differ in nothing but their size.
@@ -41,7 +40,8 @@ class Group:
         Without a pipeline all that matters is whether gradients of an earlier micro-batch are there; in one, how many
         are under way, of which no schedule but gpipe has more than twice as many as there are ranks.
         """
-        return min(rung.micros, self._most_in_flight)
+        most = self._most_in_flight
+        return rung.micros if most is None else min(rung.micros, most)
 
     def leanest(self) -> list[Rung]:
         """Of the sizes with as many in flight the smallest each; where none of these fits, none of all does."""
