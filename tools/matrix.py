@@ -80,7 +80,7 @@ def page() -> str:
         "- Whole models: every causal language model of transformers whose embedding, blocks and head are found,",
         "  without experts.",
         "- LoRA is PEFT's in every cell: rsLoRA, DoRA, `modules_to_save` (`test_lora_variants.py`), dropout",
-        "  (`test_draws.py`).",
+        "  (`test_draws.py`), stages with nothing to train, where adapters lie elsewhere (`test_idle_stages.py`).",
         f"- Precisions: {', '.join(PRECISIONS)}. Optimizers: {', '.join(OPTIMIZERS)}. Offload: {', '.join(OFFLOADS)}.",
         "- Offload (`optimizer`: its states, with copies of the weights that it steps; `parameters`, or `all`:",
         "  weights, gradients and optimizer states) goes with every cell, (CPU) in `tests/dist/test_offload.py`;",

@@ -54,7 +54,8 @@ def _costs(run: RunDirectory, chosen: Execution) -> dict[str, tuple[float, float
     for batch, _ in zip(built.batches.from_(0), range(STEPS), strict=False):
         clock.lap()
         loss = built.step(batch)
-        norm = clip_gradients(built.model.trainable, counted=built.model.counted, max_norm=1.0)
+        mine, counted = built.model.trainable, built.model.counted
+        norm = clip_gradients(mine, counted=counted, max_norm=1.0, device=world.device)
         built.optimizer.step()  # what reads types and places hangs on it, and stays in the step's own time
         built.optimizer.zero_grad()
         clock.lap("step")

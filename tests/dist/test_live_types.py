@@ -31,7 +31,7 @@ def _step(built: Build) -> None:
 
 def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[str, str | None]]:
     built = composed(run, chosen)
-    before = built.types.start_line()
+    before = built.types.start_line(built.types.read_back())
     _step(built)
     return before, built.types.read_back()
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from shardwise.errors import UnsupportedError
 from shardwise.parallel import pipeline
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.postponed import _groups
@@ -89,21 +88,6 @@ def test_other_families_train_in_stages_as_one_process_does(
     chosen = replace(CELLS[cell], optimizer="sgd")
     ranks = train_cell(parity_job(make_job, method, model, "sgd"), tmp_path, chosen)
     must_equal(single(method, model, "sgd"), ranks)
-
-
-def _nothing_to_train(run: RunDirectory, chosen: Execution) -> str:
-    try:
-        composed(run, chosen)
-    except UnsupportedError as error:
-        return str(error)
-    return "it was built"
-
-
-def test_a_stage_without_anything_to_train_is_refused(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    job = make_job("untied", method="lora", lora={"r": 4, "target_modules": ["lm_head"]})
-    said = run_world(2, _nothing_to_train, prepare_cell(job, tmp_path), execution(Layout(pp=2)))
-    assert said[0].startswith("the part of the model on rank 0 has nothing to train under pp; name lora.target_modules")
-    assert said[1] == "it was built"
 
 
 def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int]:

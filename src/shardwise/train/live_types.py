@@ -6,7 +6,7 @@ reductions belong to no tensor that stays: those are known as configured, and ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ from shardwise.train.precision import TYPES, type_name
 _READ_STEPS = 2
 
 Named = list[tuple[str, nn.Parameter]]
+
+#: What types there are of each thing that is held; None where it does not exist.
+Kinds = dict[str, str | None]
 
 
 class LiveTypes:
@@ -54,7 +57,7 @@ class LiveTypes:
             optimizer, lambda: self._check("the optimizer's", self._states().items(), asked=types.trainable)
         )
 
-    def read_back(self) -> dict[str, str | None]:
+    def read_back(self) -> Kinds:
         """Types by what they hold, from live tensors; None for what does not exist, or not yet."""
         return {
             "weights": _names(p for _, p in _trained(self._parameters)),
@@ -70,10 +73,14 @@ class LiveTypes:
         reduction = torch.float32 if self._execution.gathers_weights else types.trainable
         return {"compute": type_name(types.compute), "reduction": type_name(reduction)}
 
-    def start_line(self) -> dict[str, str]:
-        """What is known before the first step, and how it is known."""
+    def start_line(self, read: Kinds) -> dict[str, str]:
+        """What is known before the first step, and how it is known.
+
+        Args:
+            read: what was read back, of all ranks.
+        """
         asked = f"{type_name(TYPES[self._execution.precision].trainable)} (as asked; read back in the first step)"
-        live = {name: kind for name, kind in self.read_back().items() if kind}
+        live = {name: kind for name, kind in read.items() if kind}
         states = {} if "optimizer" in live else {"gradients": asked, "optimizer": asked}
         return {**live, **states, **{name: f"{kind} (as configured)" for name, kind in self.as_configured().items()}}
 
@@ -103,6 +110,11 @@ class LiveTypes:
                 )
 
 
+def together(ranks: Sequence[Kinds]) -> Kinds:
+    """The types of all ranks: a stage may have nothing that is trained, or nothing that is frozen."""
+    return {name: _joined(kind for rank in ranks for kind in (rank[name] or "").split("/")) for name in ranks[0]}
+
+
 def _trained(parameters: Named) -> Named:
     return [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
 
@@ -116,4 +128,8 @@ def _names(tensors: Iterable[torch.Tensor]) -> str | None:
 
 
 def _written(types: set[torch.dtype]) -> str | None:
-    return "/".join(sorted(map(type_name, types))) or None
+    return _joined(map(type_name, types))
+
+
+def _joined(names: Iterable[str]) -> str | None:
+    return "/".join(sorted({name for name in names if name})) or None

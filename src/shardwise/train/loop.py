@@ -43,7 +43,12 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         rate = learning_rate(build.optimizer)
         with build.metrics.measuring():
             loss = build.step(batch)
-            norm = clip_gradients(build.model.trainable, counted=build.model.counted, max_norm=train_spec.max_grad_norm)
+            norm = clip_gradients(
+                build.model.trainable,
+                counted=build.model.counted,
+                max_norm=train_spec.max_grad_norm,
+                device=build.world.device,
+            )
             check_finite(
                 build.world,
                 step=batch.step,

@@ -127,11 +127,6 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         chat_template=chat_template,
     )
     copies = frozenset(name for part in parts for name in part.copies)
-    if not any(parameter.requires_grad for _, parameter in result.parameters):
-        raise UnsupportedError(
-            f"the part of the model on rank {world.rank} has nothing to train under {execution.layout.strategy}; name "
-            "lora.target_modules in every stage, or use fsdp"
-        )
     return TrainedModel(
         spread=spread,
         types=types,

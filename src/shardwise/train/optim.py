@@ -17,7 +17,7 @@ from shardwise.spec.job import TrainSpec
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str) -> torch.optim.Optimizer:
-    """AdamW or SGD over the trainable parameters.
+    """AdamW or SGD over the trainable parameters, of which a pipeline stage may have none.
 
     AdamW is fused, without temporaries beside its states, unless asked to walk over lists of tensors (`foreach`).
 
@@ -28,7 +28,7 @@ def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, nam
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": train.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
+    groups = [group for group in groups if group["params"]] or groups[:1]
     match name:
         case "adamw" | "adamw_foreach":
             betas = (train.adam_beta1, train.adam_beta2)
@@ -49,22 +49,26 @@ def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_
     return get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=total_steps)
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], *, counted: Sequence[nn.Parameter], max_norm: float) -> float:
+def clip_gradients(
+    parameters: Sequence[nn.Parameter], *, counted: Sequence[nn.Parameter], max_norm: float, device: torch.device
+) -> float:
     """Scales gradients so that their one norm over all ranks is at most `max_norm`, and returns it unscaled.
 
     Squares are added in float32 within a tensor and in float64 over tensors and ranks, whatever type gradients have.
     With `max_norm` 0, or where the norm is not finite, nothing is scaled.
 
     Args:
-        parameters: all that this rank has gradients of.
+        parameters: all that this rank has gradients of; none where its stage has nothing to train.
         counted: those of them that this rank counts, so that each element counts once in the world.
         max_norm: the bound.
+        device: of this rank, on which the ranks' squares meet; gradients may lie elsewhere.
     """
-    norm = math.sqrt(_sum_of_squares(_gradients(counted), device=parameters[0].device))
-    if max_norm and math.isfinite(norm):
+    norm = math.sqrt(_sum_of_squares(_gradients(counted), device=device))
+    gradients = _gradients(parameters)
+    if gradients and max_norm and math.isfinite(norm):
         # The same small number as in torch's clip_grad_norm_.
         scale = min(1.0, max_norm / (norm + 1e-6))
-        torch._foreach_mul_(_gradients(parameters), scale)  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
+        torch._foreach_mul_(gradients, scale)  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
     return norm
 
 
@@ -72,7 +76,7 @@ def _sum_of_squares(gradients: list[torch.Tensor], *, device: torch.device) -> f
     total = torch.zeros((), dtype=torch.float64, device=device)
     if gradients:
         norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # pyright: ignore[reportPrivateImportUsage]  # as torch does
-        total = torch.stack(list(norms)).double().square().sum()
+        total = torch.stack(list(norms)).double().square().sum().to(device)
     if dist.is_initialized():
         dist.all_reduce(total)
     return total.item()

@@ -31,6 +31,7 @@ from shardwise.train.build import Build, build
 from shardwise.train.durable import remove_leftovers
 from shardwise.train.guards import agree, check_batches, check_layout, gather
 from shardwise.train.journal import Journal
+from shardwise.train.live_types import Kinds, together
 from shardwise.train.loop import Outcome, train
 from shardwise.train.memory import held
 from shardwise.train.precision import TYPES
@@ -94,7 +95,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
     model = composed.model
     check_layout(world, model.parameters, ownership=model.ownership, num_elements=model.num_elements)
-    journal.enter("types", **composed.types.start_line())
+    journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
     start = composed.checkpoints.restore()
     check_replicas(world, model.parameters, when="at the start")
     if world.is_first:
@@ -141,8 +142,9 @@ def _advance(composed: Build, start: int) -> None:
 def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal, seconds: float) -> None:
     world = composed.world
     ranks = gather(world, _rank_figures(composed))
+    types = together(gather(world, composed.types.read_back()))
     if world.is_first:
-        write_json(run.measured, _measured(composed, outcome, ranks=ranks, seconds=seconds))
+        write_json(run.measured, _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds))
     composed.metrics.close()
     if not outcome.signal:
         save_final(composed.model, run=run, journal=journal, probe=_probe(composed))
@@ -181,12 +183,14 @@ def held_gradients(composed: Build) -> int:
     return sum(p.nbytes for p in local if p.device.type == composed.world.device.type)
 
 
-def _measured(composed: Build, outcome: Outcome, *, ranks: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+def _measured(
+    composed: Build, outcome: Outcome, *, ranks: list[dict[str, Any]], types: Kinds, seconds: float
+) -> dict[str, Any]:
     return {
         "version": 1,
         "kind": composed.meter.kind,
         "ranks": ranks,
-        "dtypes": {**composed.types.read_back(), **composed.types.as_configured()},
+        "dtypes": {**types, **composed.types.as_configured()},
         "train_seconds": seconds,
         "steps": outcome.steps,
         "outcome": "stopped" if outcome.signal else "finished",

@@ -1,0 +1,121 @@
+"""Stages with nothing to train, because adapters lie elsewhere: they pass on what others train by"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Layout
+from shardwise.train.live_types import together
+from tests.dist.cells import Trained, execution, must_equal, prepare_cell, train_cell, train_rank
+from tests.dist.test_checkpoints import interrupt, resume
+from tests.dist.test_final import _finish
+from tests.dist.worlds import run_world
+
+#: What is trained lies on the last stage alone, or on both ends, so that the one of three in the middle has nothing.
+TARGETS: dict[str, dict[str, Any]] = {
+    "head": {"target_modules": ["lm_head"]},
+    "both ends": {"target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]},
+}
+
+CELLS: dict[str, Execution] = {
+    "mp(2)": execution(Layout(pp=2, schedule="sequential")),
+    "1f1b(3)": execution(Layout(pp=3), micro_batch_size=2, gradient_accumulation_steps=4),
+    "zero_bubble(2)": execution(
+        Layout(pp=2, schedule="zero_bubble"), micro_batch_size=2, gradient_accumulation_steps=4
+    ),
+    "ddp(2) x gpipe(2)": execution(
+        Layout(dp_replicate=2, pp=2, schedule="gpipe"), micro_batch_size=2, gradient_accumulation_steps=2
+    ),
+    "fsdp(2) x 1f1b(2)": execution(Layout(dp_shard=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "fsdp(2) x 1f1b(2), offload, recompute": execution(
+        Layout(dp_shard=2, pp=2),
+        micro_batch_size=2,
+        gradient_accumulation_steps=2,
+        offload="all",
+        gradient_checkpointing="full",
+    ),
+    "zero1(2) x 1f1b(2)": execution(
+        Layout(dp_shard=2, pp=2, zero_stage=1, reshard_after_forward=False),
+        micro_batch_size=2,
+        gradient_accumulation_steps=2,
+        offload="optimizer",
+    ),
+    "zero2(2) x zero_bubble(2)": execution(
+        Layout(dp_shard=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble"),
+        micro_batch_size=1,
+        gradient_accumulation_steps=4,
+    ),
+    "1f1b(2) x tp(2)": execution(Layout(pp=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=4),
+}
+
+
+#: Of each, by what is trained: the ranks that have nothing to train.
+IDLE = [*(("head", name, 0) for name in CELLS), ("both ends", "1f1b(3)", 1)]
+
+
+def _job(make_job: Callable[..., Job], targets: str, **train: Any) -> Job:
+    lora = {"r": 4, "lora_alpha": 8, **TARGETS[targets]}
+    return make_job("untied", method="lora", lora=lora, train={"learning_rate": 0.05, "optimizer": "sgd", **train})
+
+
+@pytest.fixture(scope="module")
+def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+    """One process, the whole global batch in one forward."""
+    known: dict[str, Trained] = {}
+
+    def run(targets: str) -> Trained:
+        if targets not in known:
+            root = tmp_path_factory.mktemp("single")
+            known[targets] = train_cell(_job(make_job, targets), root, execution(optimizer="sgd"))[0]
+        return known[targets]
+
+    return run
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(("targets", "cell", "idle"), IDLE)
+def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
+    targets: str,
+    cell: str,
+    idle: int,
+    single: Callable[[str], Trained],
+    make_job: Callable[..., Job],
+    tmp_path: Path,
+) -> None:
+    ranks = train_cell(_job(make_job, targets), tmp_path, replace(CELLS[cell], optimizer="sgd"))
+    assert [not rank.weights for rank in ranks].index(True) == idle
+    must_equal(single(targets), ranks)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_foreach"])
+def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(
+    optimizer: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = _job(make_job, "head", max_steps=4, optimizer=optimizer)
+    chosen = replace(CELLS["fsdp(2) x 1f1b(2)"], optimizer=optimizer)
+    whole = run_world(4, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
+    run = prepare_cell(job, tmp_path / "stopped")
+    interrupt(run, chosen, after=2)
+    for expected, (start, resumed) in zip(whole, run_world(4, resume, run, chosen), strict=True):
+        assert start == 2
+        assert resumed.series("loss") == expected.series("loss")
+        assert all(torch.equal(resumed.weights[name], weight) for name, weight in expected.weights.items())
+    final, _, _ = _finish(job, tmp_path / "final", chosen)
+    saved = {name.rpartition("base_model.model.")[2] for name in load_file(final / "adapter_model.safetensors")}
+    assert saved == {"lm_head.lora_A.weight", "lm_head.lora_B.weight"}
+
+
+def test_types_are_those_of_all_ranks() -> None:
+    idle = {"weights": None, "frozen": "bfloat16"}
+    others = {"weights": "float32", "frozen": "bfloat16/float32"}
+    assert together([idle, others]) == {"weights": "float32", "frozen": "bfloat16/float32"}
+    assert together([idle, idle]) == idle
