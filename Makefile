@@ -41,8 +41,9 @@ demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on
 test: $(DEV_READY) ## the suite, without what is marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
-test-slow: $(DEV_READY) ## the rest: every cell of the large tables, in real processes
-	$(BIN)/python -m pytest -m slow $(PARALLEL)
+test-slow: $(DEV_READY) ## the rest: every cell of the large tables, in real processes; then what is timed, alone
+	$(BIN)/python -m pytest -m "slow and not timed" $(PARALLEL)
+	$(BIN)/python -m pytest -m "slow and timed" --durations 12
 
 test-all: test test-slow ## both: everything this machine can run
 

@@ -214,9 +214,10 @@ class Bounds:
         return positions * self._question.model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD
 
     def least_bytes(self, cluster: Cluster, base: Execution, ladder: tuple[Rung, ...]) -> float:
-        """What no size of a ladder goes below: the smallest, as if it were the only one of its step."""
+        """What no size of a ladder goes below: the smallest, with no more sequences in flight than any of them has."""
         smallest = min(ladder, key=lambda rung: rung.size)
-        return self.bytes(cluster, base, smallest._replace(micros=1))
+        sequences = min(rung.size * self._in_flight(base.layout, rung.micros) for rung in ladder)
+        return self.bytes(cluster, base, smallest._replace(micros=sequences // smallest.size))
 
     def total_bytes(self, cluster: Cluster, base: Execution) -> float:
         """Weights and optimizer states of one copy, which the ranks of any layout hold between them, at least."""

@@ -137,18 +137,18 @@ def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, in
 
     Those that shard most come first.
     """
-    axes = (*allowed, "dp_shard")
+    return _products(world, (*allowed, "dp_shard"), allowed)
 
-    def rest(left: int, index: int) -> Iterator[dict[str, int]]:
-        if index == len(axes):
-            yield {"dp_replicate": left}
-            return
-        for degree in reversed(divisors(left)):
-            if degree in allowed.get(axes[index], (degree,)):
-                for others in rest(left // degree, index + 1):
-                    yield {axes[index]: degree, **others}
 
-    return rest(world, 0)
+def _products(left: int, axes: tuple[str, ...], allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
+    if not axes:
+        yield {"dp_replicate": left}
+        return
+    axis, *others = axes
+    for degree in reversed(divisors(left)):
+        if degree in allowed.get(axis, (degree,)):
+            for rest in _products(left // degree, tuple(others), allowed):
+                yield {axis: degree, **rest}
 
 
 @cache

@@ -16,7 +16,7 @@ from tests.unit.cli.plan_json import flaws
 
 NUM_CASES, NUM_QUICK = 1000, 200
 CASES = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK else []) for seed in range(NUM_CASES)]
-#: Of the processor's time, for each; on a core shared with others the best of three counts.
+#: Of the processor's time, for each; the best of three counts, since a core's caches and units may be shared.
 MOST_SECONDS = 1.0
 #: What a sentence for people never holds.
 PYTHON = re.compile(r"Traceback|<class|object at 0x|\bError\(|\bdict\b|NoneType|\[type=")
@@ -31,6 +31,7 @@ def _asked(shardwise: Shardwise, seed: int) -> tuple[Said, float]:
     return said, time.process_time() - began
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("seed", CASES)
 def test_an_odd_job_is_answered_or_refused_in_a_sentence(
     shardwise: Shardwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
