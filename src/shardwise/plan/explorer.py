@@ -72,9 +72,7 @@ class Explorer:
     @property
     def opener(self) -> Opener:
         """Of families; made when asked for, so that nothing points in a circle and all goes at once when it is left."""
-        return Opener(
-            self.question, bounds=self.bounds, known=self._known, groups=self._considered, prune=self._prune
-        )
+        return Opener(self.question, bounds=self.bounds, known=self._known, groups=self._considered, prune=self._prune)
 
     def why_left_out(self, choice: Choice, *, host: bool = True) -> str | None:
         """Why a layout is not considered; None where it is. Without `host` that one's memory is not asked for."""
