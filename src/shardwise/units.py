@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 KIB = 1024
 MIB = 1024**2
@@ -74,3 +75,15 @@ def format_seconds(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Ranks for people, in order, and runs of them by their ends: `rank 4`, `ranks 0-6, 9`."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    named = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"rank {named}" if named.isdigit() else f"ranks {named}"

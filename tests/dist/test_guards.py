@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
 from shardwise.data.seen import checksum
@@ -18,6 +21,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
+from shardwise.train import model
 from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
@@ -119,6 +123,28 @@ def test_ranks_that_started_differently_refuse_and_name_the_difference(
     said = run_world(2, _disagree, prepare_cell(make_job(), tmp_path), DDP)
     assert "job = 1" in said[0]
     assert "data" not in said[0].split(";")[0]
+
+
+def _another_folder(run: RunDirectory, chosen: Execution, other: Path) -> str:
+    """The last rank finds another folder under the model's name, as on a machine of its own."""
+    if int(os.environ["RANK"]) == chosen.layout.world_size - 1:
+        model.find_model_folder = lambda _name: other
+    return _sentence(GuardError, lambda: composed(run, chosen))
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy)
+def test_ranks_that_read_different_weights_refuse_and_name_the_file(
+    layout: Layout, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    """One element of one weight, which no rank holds twice."""
+    other = shutil.copytree(models["untied"], tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 3] += 0.5
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    for said in run_world(2, _another_folder, prepare_cell(make_job(), tmp_path / "run"), execution(layout), other):
+        assert said.startswith("ranks read different models: of model.safetensors, rank 0 has one with hash ")
+        assert "; rank 1 has one with hash " in said
+        assert "copy one folder to every machine" in said
 
 
 def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import InputError, Problem
-from shardwise.units import GIB, format_bytes, format_count, format_seconds, parse_bytes
+from shardwise.units import GIB, format_bytes, format_count, format_ranks, format_seconds, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,14 @@ def test_counts_and_durations_read_well() -> None:
         "3 min 53 s",
         "5 h 02 min",
         "3 d 4 h",
+    ]
+
+
+def test_ranks_are_named_by_runs() -> None:
+    assert [format_ranks(ranks) for ranks in ([4], [3, 0, 1, 2], [9, 0, 1, 3])] == [
+        "rank 4",
+        "ranks 0-3",
+        "ranks 0-1, 3, 9",
     ]
 
 

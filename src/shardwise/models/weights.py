@@ -46,6 +46,11 @@ class Weights:
             self._file_of.update(dict.fromkeys(handle.keys(), name))
 
     @property
+    def files(self) -> list[str]:
+        """Names of the folder's safetensors files that make up the model."""
+        return sorted(self._files)
+
+    @property
     def names(self) -> set[str]:
         """Names of all tensors."""
         return set(self._file_of)

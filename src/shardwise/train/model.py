@@ -15,6 +15,7 @@ from shardwise.catalog.models import read_model
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
+from shardwise.models.content import folder_content
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.plans import tensor_plan
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
@@ -33,6 +34,7 @@ from shardwise.spec.support import execution_refusals
 from shardwise.train.export import Result
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES, Types
+from shardwise.train.same_model import agree_on_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     Raises:
         UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
         ModelError: the model folder cannot be used.
+        GuardError: ranks have different ones.
     """
     shape = read_model(job.model)
     reasons = execution_refusals(job, execution, model=shape)
@@ -91,6 +94,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     types = TYPES[execution.precision]
     source = find_model_folder(job.model)
     weights = Weights(source)
+    agree_on_model(world, folder_content(source, weights=weights.files))
     config = read_config(source)
     source_dtype = _source_dtype(config)  # read now: building sets the configuration's type to the built one
     parts = [

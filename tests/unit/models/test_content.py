@@ -1,0 +1,102 @@
+"""A model folder's content as hashes: what tells two folders apart, and what does not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from shardwise.models import content
+from shardwise.models.content import BLOCK_BYTES, folder_content
+
+WEIGHTS = "model.safetensors"
+ROWS, COLUMNS = 256, 64
+#: Of float32 elements.
+BLOCK = BLOCK_BYTES // 4
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two matrices of 16 blocks each, and a norm that is smaller than a block."""
+    made = tmp_path / "model"
+    made.mkdir()
+    (made / "config.json").write_text('{"model_type": "llama"}')
+    (made / "tokenizer.json").write_text("{}")
+    (made / "README.md").write_text("words")
+    tensors = {name: torch.zeros(ROWS, COLUMNS) for name in ("first", "second")}
+    save_file(tensors | {"norm": torch.ones(COLUMNS)}, made / WEIGHTS)
+    return made
+
+
+def _differing(folder: Path, change: Callable[[Path], object]) -> set[str]:
+    """Names of the files whose hashes a change of a copy makes others."""
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    change(other)
+    one, two = (folder_content(where, weights=[WEIGHTS]) for where in (folder, other))
+    return {name for name in one | two if one.get(name) != two.get(name)}
+
+
+def _set(name: str, place: int) -> Callable[[Path], object]:
+    """Changes one element of a tensor; the file keeps its size and its header."""
+
+    def change(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        tensors[name].view(-1)[place] = 0.5
+        save_file(tensors, folder / WEIGHTS)
+
+    return change
+
+
+LAST = ROWS * COLUMNS - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (_set("first", 0), WEIGHTS),
+        (_set("second", LAST // 2), WEIGHTS),
+        (_set("second", LAST), WEIGHTS),
+        (_set("norm", 7), WEIGHTS),
+        (lambda other: (other / "config.json").write_text('{"model_type": "qwen"}'), "config.json"),
+        (lambda other: (other / "tokenizer.json").write_text("[]"), "tokenizer.json"),
+        (lambda other: (other / "generation_config.json").write_text("{}"), "generation_config.json"),
+        (lambda other: (other / "tokenizer.json").unlink(), "tokenizer.json"),
+    ],
+)
+@pytest.mark.parametrize("large", [False, True])
+def test_a_file_that_differs_has_another_hash(
+    folder: Path, change: Callable[[Path], object], name: str, *, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        size = (folder / WEIGHTS).stat().st_size
+        monkeypatch.setattr(content, "WHOLE_BYTES", size - 1)
+    assert _differing(folder, change) == {name}
+
+
+def test_of_small_weights_every_element_counts_and_of_large_ones_three_blocks_of_a_tensor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _differing(folder, _set("first", 2 * BLOCK)) == {WEIGHTS}
+    shutil.rmtree(folder.with_name("other"))
+    monkeypatch.setattr(content, "WHOLE_BYTES", 1024)
+    assert _differing(folder, _set("first", 2 * BLOCK)) == set()
+
+
+def test_no_more_is_read_of_weights_than_was_meant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    pread = content.os.pread
+    monkeypatch.setattr(content.os, "pread", lambda fd, size, at: read.append(size) or pread(fd, size, at))
+    monkeypatch.setattr(content, "WHOLE_BYTES", 1024)
+    monkeypatch.setattr(content, "SAMPLED_BYTES", 4096)
+    folder_content(folder, weights=[WEIGHTS])
+    header = int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little") + 8
+    assert 2048 < sum(read) - header < 4096 + 1024
+
+
+def test_what_no_training_reads_does_not_count(folder: Path) -> None:
+    assert _differing(folder, lambda other: (other / "README.md").write_text("other words")) == set()
