@@ -47,17 +47,24 @@ def compare(
     stated = [] if steps is None else [Override.of_flag("--steps", key="train.max_steps", value=steps)]
     trials = read_trials(job, layouts=layouts, overrides=[*overrides, *stated], on_update=on_update, programs=programs)
     if not trials.trials:
-        reasons = [f"{one.layout}: {one.reason}" for one in trials.unable]
-        raise InputError("\n".join([*reasons, f"there is nothing to compare; {room_hint(trials.unable)}"]))
+        raise InputError(_nothing_to_compare(trials.unable))
     folder = Path(trials.asked.output_dir) / "compare"
     again = "the same command goes on where it stopped"
     found = trials.each(lambda trial: _run(trials, trial, folder=folder), stopped=again)
-    unable = [(one.layout, one.reason) for one in (*trials.unable, *found) if isinstance(one, Unable)]
+    unable = [*trials.unable, *(one for one in found if isinstance(one, Unable))]
     ran = [one for one in found if isinstance(one, Contender)]
-    made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=unable)
+    if not ran:
+        raise InputError(_nothing_to_compare(unable))
+    listed = [(one.layout, one.reason) for one in unable]
+    made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=listed)
     with trials.request.blaming("output_dir"):
         _write(made, folder)
     return made
+
+
+def _nothing_to_compare(unable: Sequence[Unable]) -> str:
+    reasons = [f"{one.layout}: {one.reason}" for one in unable]
+    return "\n".join([*reasons, f"there is nothing to compare; {room_hint(unable)}"])
 
 
 def _run(trials: Trials, trial: Trial, *, folder: Path) -> Contender | Unable:

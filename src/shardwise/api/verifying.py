@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trials, Trying, read_trials
-from shardwise.errors import DoesNotFitError, InputError, StoppedError, UnsupportedError, WorkerFailedError
+from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear, room_hint
 from shardwise.launch.weights import weights_apart
 from shardwise.report.parity import Agreement, Parity, agreement, failed
@@ -132,7 +132,7 @@ def _verified(trials: Trials, trial: Trial, *, reference: RunDirectory, toleranc
     try:
         _trained_anew(trials, trial)
         weights = weights_apart(reference.final, run.final, tolerance=tolerance)
-    except (DoesNotFitError, UnsupportedError) as error:
+    except (DoesNotFitError, InputError) as error:  # one process has trained the job, so it is this layout's alone
         return Unable(layout=trial.label, reason=str(error))
     except WorkerFailedError as error:
         return failed(trial.label, processes=size, run=str(run.root), reason=str(error))

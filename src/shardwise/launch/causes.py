@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, ShardwiseError, WorkerFailedError
+from shardwise.errors import InputError, ShardwiseError, UnsupportedError, WorkerFailedError
 from shardwise.spec.run import RunDirectory, read_json
 
 #: A rank ended by one of these was not ended by its peers' failure.
@@ -103,7 +103,8 @@ def _time(failure: dict[str, Any]) -> float:
 def _written(run: RunDirectory, failure: dict[str, Any]) -> ShardwiseError:
     message = str(failure.get("message", "")).strip()
     if failure.get("input_error") is True:
-        return InputError(message)
+        refused = failure.get("error") == UnsupportedError.__name__
+        return UnsupportedError(message) if refused else InputError(message)
     rank = int(failure["rank"])
     cause = f"{failure.get('error', 'an error')}: {message}"
     place = f" ({failure['file']}:{failure['line']})" if failure.get("file") and failure.get("line") else ""

@@ -53,6 +53,19 @@ def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tm
         api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
 
 
+@needs_torch
+def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make: Maker, job: JobMaker) -> None:
+    make(
+        'if run.root.name == "fsdp":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n' + TIMED,
+        name="timed_worker",
+    )
+    found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3, programs=FAKE)
+    assert [one.layout for one in found.contenders] == ["ddp-2"]
+    assert found.unable == (("fsdp-2", "use ddp"),)
+    with pytest.raises(InputError, match="fsdp-2: use ddp\nthere is nothing to compare"):
+        api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
+
+
 def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
     for layouts, steps, said in (
         ([], 1, "name layouts"),

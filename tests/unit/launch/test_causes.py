@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.errors import InputError, WorkerFailedError
+from shardwise.errors import InputError, UnsupportedError, WorkerFailedError
 from shardwise.launch.causes import RankExit, first_cause, how_it_ended, launcher_log, rank_exits, seen_exits
 from shardwise.spec.run import RunDirectory, write_json
 
@@ -41,7 +41,15 @@ def test_a_failure_of_the_users_input_stays_one(run: RunDirectory) -> None:
     write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, message="a.jsonl:3: empty"))
     cause = first_cause(run, processes=1, exit_code=1)
     assert isinstance(cause, InputError)
+    assert not isinstance(cause, UnsupportedError)
     assert str(cause) == "a.jsonl:3: empty"
+
+
+def test_a_refusal_by_a_worker_stays_one(run: RunDirectory) -> None:
+    write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, error="UnsupportedError", message="use tp: 1"))
+    cause = first_cause(run, processes=1, exit_code=1)
+    assert isinstance(cause, UnsupportedError)
+    assert str(cause) == "use tp: 1"
 
 
 def test_torchruns_summary_is_read_with_its_root_cause_first() -> None:
