@@ -78,7 +78,7 @@ def page() -> str:
         f"- Stages (`mp`, `pp`): {', '.join(STAGED_FAMILIES)}. Other families are refused there.",
         f"- Slices (`tp`): {', '.join(TENSOR_FAMILIES)}; the degree must divide heads, key-value heads and MLP width.",
         "- Whole models: every causal language model of transformers whose embedding, blocks and head are found,",
-        "  without experts.",
+        "  without experts; one that leaves out blocks at random (`layerdrop`, as OPT may) on one process.",
         "- LoRA is PEFT's in every cell: rsLoRA, DoRA, `modules_to_save` (`test_lora_variants.py`), dropout",
         "  (`test_draws.py`), stages with nothing to train, where adapters lie elsewhere (`test_idle_stages.py`).",
         f"- Precisions: {', '.join(PRECISIONS)}. Optimizers: {', '.join(OPTIMIZERS)}. Offload: {', '.join(OFFLOADS)}.",

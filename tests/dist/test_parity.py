@@ -92,6 +92,17 @@ def test_sgd_ends_in_the_same_weights(
     must_equal(single(method, model, optimizer), ranks)
 
 
+@pytest.mark.parametrize("cell", ["ddp(2)", "fsdp(2)", "fsdp(2), recompute, chunked", "zero2(2)"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_model_whose_blocks_return_views_trains_as_one_process_does(
+    method: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """OPT. FSDP2 warns of views, and a warning fails a test."""
+    chosen = replace(CELLS[cell], optimizer="sgd")
+    ranks = train_cell(parity_job(make_job, method, "opt", "sgd"), tmp_path, chosen)
+    must_equal(single(method, "opt", "sgd"), ranks)
+
+
 def test_clipping_really_clips(single: Callable[..., Trained]) -> None:
     assert max(single("full", "untied").series("grad_norm")) > 1.0
 

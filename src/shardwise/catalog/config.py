@@ -149,6 +149,13 @@ class _Config:
         """A whole number from 0, or null."""
         return None if self.value(key) in (None, 0) else self.whole(key)
 
+    def share(self, key: str) -> float:
+        """A number from 0 to 1; 0 for a key that the family does not read."""
+        found = 0.0 if key not in self.family.defaults else self.value(key)
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1:
+            raise self.error(f"{self.name(key)} is {quoted(found)}; expected a number from 0 to 1")
+        return float(found)
+
     def layers(self, key: str) -> tuple[int, ...] | None:
         """A list of layer indices, or null."""
         found = self.value(key)
@@ -253,6 +260,7 @@ def _shape(config: _Config) -> ModelShape:
         outer_norms=family.outer_norms(d),
         eager_attention=family.eager_attention,
         steady_positions=_steady_positions(config, d),
+        layerdrop=config.share("layerdrop"),
     )
 
 

@@ -169,6 +169,7 @@ GPT: dict[str, Family] = {
             "enable_bias": True,
             "layer_norm_elementwise_affine": True,
             "word_embed_proj_dim": None,
+            "layerdrop": 0.0,
         },
         keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
         optional=("word_embed_proj_dim",),

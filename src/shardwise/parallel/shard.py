@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.utils._pytree import tree_map_only
 
 from shardwise.spec.layout import Layout
 from shardwise.spec.units import unit_blocks
@@ -48,6 +49,8 @@ def apply_sharding(
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
     shard = partial(fully_shard, mesh=mesh[axes], mp_policy=policy, offload_policy=host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
+    for block in blocks:
+        block.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
     units = [[blocks[index] for index in unit] for unit in unit_blocks(sizes, least=layout.min_num_params)]
     for unit in units:
         shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
@@ -55,6 +58,15 @@ def apply_sharding(
     shard(root, reshard_after_forward=False)
     if layout.prefetch > 1:
         _prefetch(units, ahead=layout.prefetch)
+
+
+def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:
+    """A tensor of its own for each view that a block returns, as OPT's do.
+
+    FSDP2 hangs what gathers weights for the backward pass on what a block returns. On a view it would be lost with the
+    next operation in place, and gradients would be wrong; torch warns of it at every block.
+    """
+    return tree_map_only(torch.Tensor, lambda made: made.clone() if made._is_view() else made, output)
 
 
 def _prefetch(units: Sequence[Sequence[nn.Module]], *, ahead: int) -> None:

@@ -163,6 +163,7 @@ class ModelShape:
         eager_attention: the family's code has no other attention than the one written out.
         steady_positions: up to which length rotary frequencies do not follow the longest sequence of a micro-batch,
             as `longrope` and `dynamic` do beyond it; None for any.
+        layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
     """
 
     family: str
@@ -198,6 +199,7 @@ class ModelShape:
     outer_norms: tuple[Norm, ...] = ()
     eager_attention: bool = False
     steady_positions: int | None = None
+    layerdrop: float = 0.0
 
     @property
     def embedding_width(self) -> int:

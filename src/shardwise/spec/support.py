@@ -97,6 +97,12 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
             return f"{layout.strategy} is not trained by this version; the nearest layout that is: {nearest}"
         if method not in TRAINABLE[way]:
             return f"method {method} is not trained by this version under {way}; the nearest that is: lora"
+    if model is not None and model.layerdrop and layout.world_size > 1:
+        return (
+            f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and "
+            "wait for ever for what the others exchange of them; the nearest layout that trains it: one process, or "
+            "set layerdrop to 0 in the model's config.json"
+        )
     staging = _staging_refusal(layout, model) if layout.pp > 1 else None
     return staging or (_slicing_refusal(layout, model) if layout.tp > 1 else None)
 
