@@ -14,7 +14,6 @@ from shardwise.plan.memory import holdings_of
 from shardwise.plan.persistent import shard_degree, weight_degree
 from shardwise.plan.pieces import Pieces, pieces_of
 from shardwise.plan.question import Question, at_mean_length, work_on
-from shardwise.plan.step import send_seconds, stage_seconds, stages_of
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
@@ -149,26 +148,6 @@ class Bounds:
         others = sum(blocks[: layout.pp - 1])
         own = sum(blocks[stage] for stage in layout.stages_of(layout.pp - 1))
         return others * (ahead + behind) + rung.micros * (own * (ahead + back) + pieces.loss.seconds)
-
-    @staticmethod
-    def seconds_by_stages(work: Work) -> float:
-        """Of a step of a pipeline, at least, with all that its stages send and wait for.
-
-        A rank waits for the first micro-batch, does its own work for all of them, and its last gradients go back
-        through the stages before it.
-        """
-        layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
-        stages = stage_seconds(stages_of(work, pieces_of(work)))
-        hop = 2 * send_seconds(work)
-        if layout.schedule == "sequential":
-            return micros * sum(stage.forward + stage.backward for stage in stages) * _ROUNDING
-        deferred = layout.schedule == "zero_bubble"
-        longest = before = 0.0
-        for rank in range(layout.pp):
-            own = sum(stages[stage].forward + stages[stage].backward for stage in layout.stages_of(rank))
-            longest = max(longest, before + micros * own)
-            before += stages[rank].forward + stages[rank].backward - deferred * stages[rank].weights + hop
-        return longest * _ROUNDING
 
     def blocks(self, num_stages: int) -> tuple[int, ...]:
         """How many each of so many stages holds."""

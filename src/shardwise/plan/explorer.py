@@ -3,17 +3,18 @@ ruled out."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.plan.bounds import Bounds, Rung
 from shardwise.plan.choices import bases, sized, why_left_out
+from shardwise.plan.descent import Descent
 from shardwise.plan.frontier import Family
 from shardwise.plan.groups import Group, by_size
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.memory import forecast_memory
 from shardwise.plan.opening import Opener
+from shardwise.plan.paces import Pace
 from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, at_mean_length, work_on
 from shardwise.plan.ranking import figures_of, simplicity
@@ -108,49 +109,56 @@ class Explorer:
             families: where to look too, for layouts of one strategy.
             strategy: its name.
         """
-        known, heap = [g for g in groups if self.may_fit(g)], list[tuple[tuple[float, ...], bool, int, int]]()
-
-        def push(number: int, index: int) -> None:
-            group = known[number]
-            figures = self._figures(group.base.layout, group.cluster, self._order(group, index))
-            heapq.heappush(heap, (figures, False, number, index))
-
-        for number in range(len(known)):
-            push(number, 0)
-        families = list(self.opener.of_interest(families, strategy=strategy, enough=enough))
-        for number, family in enumerate(families):
-            heapq.heappush(heap, (family.least, True, number, 0))
-        best: tuple[Work, TimeForecast] | None = None
+        descent = Descent(
+            filter(self.may_fit, groups),
+            list(self.opener.of_interest(families, strategy=strategy, enough=enough)),
+            least=self._order,
+            opened=lambda family: filter(self.may_fit, self.opener.opened(family, strategy)),
+            enough=enough,
+            prune=self._prune,
+        )
+        best: tuple[Group, Rung] | None = None
         best_key: tuple[object, ...] = ()
-        reached: tuple[float, ...] | None = None
-        while heap:
-            least, is_family, number, index = heapq.heappop(heap)
-            limit = min((one for one in (reached, enough) if one is not None), default=None)
-            if self._prune and limit is not None and least > limit:
-                break
-            if is_family:
-                first = len(known)
-                known += (g for g in self.opener.opened(families[number], strategy) if self.may_fit(g))
-                for added in range(first, len(known)):
-                    push(added, 0)
-                continue
-            group = known[number]
-            if index + 1 < len(group.ladder):
-                push(number, index + 1)
+        for group, index, number in descent:
             rung = group.ladder[index]
-            if self._prune and limit is not None and self._least(group, rung) > limit:
+            if descent.is_beyond(self._least(group, rung)) or not self._may_be_within(descent, group, rung):
                 continue
-            if not self._fits(group, rung):
-                continue
-            work = work_on(self.question, group.cluster, self._sized(group, rung.size))
-            if self._prune and limit is not None and self._stages_take_longer(work, group, limit):
-                continue
-            time = self.time(work)
-            figures = self._figures(group.base.layout, group.cluster, time.step_seconds)
-            key = (figures, simplicity(work.execution), index, number)
-            if best is None or key < best_key:
-                best, best_key, reached = (work, time), key, figures
-        return None if best is None else Forecast(work=best[0], memory=forecast_memory(best[0]), time=best[1])
+            figures = self._figures(group, self._seconds(group, rung))
+            key = (figures, simplicity(group.base), index, number)
+            if (best is None or key < best_key) and not descent.is_beyond(figures) and self._fits(group, rung):
+                best, best_key = (group, rung), key
+                descent.reached(figures)
+        return None if best is None else self.forecast(best[0].cluster, self._sized(best[0], best[1].size))
+
+    def forecast(self, cluster: Cluster, execution: Execution) -> Forecast:
+        """All that is known of any execution."""
+        work, memory = self.memory(cluster, execution)
+        return Forecast(work=work, memory=memory, time=self.time(work))
+
+    def _may_be_within(self, descent: Descent, group: Group, rung: Rung) -> bool:
+        """What is quick to say, before the actions of a pipeline are laid out, which is not."""
+        if not self._prune or rung.pieces is None:
+            return True
+        if group.is_too_large(rung) or self._is_beyond_bound(group, rung):
+            return False
+        if group.base.layout.pp == 1:
+            return True
+        seconds = self._pace(group).through_stages(rung.pieces, size=rung.size, micros=rung.micros)
+        return not descent.is_beyond(self._figures(group, seconds)) and self._fits(group, rung)
+
+    def _is_beyond_bound(self, group: Group, rung: Rung) -> bool:
+        return self.bounds.bytes(group.cluster, group.base, rung) > group.cluster.gpu.memory_bytes
+
+    def _seconds(self, group: Group, rung: Rung) -> float:
+        self.effort.time += 1
+        if not self._prune or rung.pieces is None:
+            return self.time(work_on(self.question, group.cluster, self._sized(group, rung.size))).step_seconds
+        return self._pace(group).seconds(rung.pieces, size=rung.size, micros=rung.micros)
+
+    def _pace(self, group: Group) -> Pace:
+        if group.pace is None:
+            group.pace = Pace(at_mean_length(self.question, work_on(self.question, group.cluster, group.base)))
+        return group.pace
 
     def fits(self, groups: Iterable[Group], *, every_size: bool = False) -> bool:
         """Whether any execution fits: one of the leanest sizes of a group, or of all its sizes."""
@@ -170,13 +178,18 @@ class Explorer:
         least = self.bounds.least_bytes(group.cluster, group.base, group.ladder)
         return not self._prune or least <= group.cluster.gpu.memory_bytes
 
-    def least(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
-        """The execution that needs least memory, for saying what is missing."""
+    def least(self, groups: Sequence[Group], *, or_fitting: bool = False) -> tuple[Work, MemoryForecast]:
+        """The execution that needs least memory, for saying what is missing.
+
+        Args:
+            groups: where to look.
+            or_fitting: any lean one that fits will do.
+        """
         smallest = [(g, min(g.ladder, key=by_size)) for g in groups]
         needs = sorted((self.bounds.bytes(g.cluster, g.base, rung), n) for n, (g, rung) in enumerate(smallest))
         least, found = float("inf"), smallest[0]
         for bound, number in needs:
-            if bound >= least:
+            if bound >= least or (or_fitting and least <= found[0].cluster.gpu.memory_bytes):
                 break
             group, rung = smallest[number]
             need = self._peaks.high_bytes(self._sized(group, rung.size))
@@ -191,7 +204,6 @@ class Explorer:
 
     def time(self, work: Work) -> TimeForecast:
         """The time of any execution."""
-        self.effort.time += 1
         return forecast_time(at_mean_length(self.question, work), num_rows=self.question.num_rows)
 
     def _sized(self, group: Group, size: int) -> Execution:
@@ -224,7 +236,7 @@ class Explorer:
 
     def _has_room(self, group: Group, rung: Rung) -> bool:
         capacity = group.cluster.gpu.memory_bytes
-        if self.bounds.bytes(group.cluster, group.base, rung) > capacity:
+        if self._is_beyond_bound(group, rung):
             return False
         execution, flying = self._sized(group, rung.size), group.in_flight(rung)
         if self._known.rules_out(execution, flying):
@@ -249,22 +261,16 @@ class Explorer:
                 yield leanest
         yield execution
 
-    @staticmethod
-    def _order(group: Group, index: int) -> float:
-        """Seconds that grow along a ladder, and that none of its sizes stays below."""
+    def _order(self, group: Group, index: int) -> tuple[float, ...]:
+        """Figures that grow along a ladder, and that none of its sizes stays below."""
         layout = group.base.layout
         stages = 1 if layout.schedule == "sequential" else layout.pp
-        return group.ladder[index].seconds / stages * (1 - 1e-9)
+        return self._figures(group, group.ladder[index].seconds / stages * (1 - 1e-9))
 
     def _least(self, group: Group, rung: Rung) -> tuple[float, ...]:
-        return self._figures(group.base.layout, group.cluster, self.bounds.seconds(group.base, rung))
+        return self._figures(group, self.bounds.seconds(group.base, rung))
 
-    def _stages_take_longer(self, work: Work, group: Group, limit: tuple[float, ...]) -> bool:
-        """Whether a pipeline's stages rule it out, whatever their order: many actions are slow to lay out."""
-        if work.execution.layout.pp == 1:
-            return False
-        seconds = self.bounds.seconds_by_stages(at_mean_length(self.question, work))
-        return self._figures(group.base.layout, group.cluster, seconds) > limit
-
-    def _figures(self, layout: Layout, cluster: Cluster, seconds: float) -> tuple[float, ...]:
-        return figures_of(self.question.job.goal, seconds=seconds, num_gpus=layout.world_size, gpu=cluster.gpu)
+    def _figures(self, group: Group, seconds: float) -> tuple[float, ...]:
+        return figures_of(
+            self.question.job.goal, seconds=seconds, num_gpus=group.base.layout.world_size, gpu=group.cluster.gpu
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shardwise.plan.bounds import Rung
+from shardwise.plan.paces import Pace
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 
@@ -21,12 +22,14 @@ class Group:
     Attributes:
         ladder: their sizes, the one that may be fastest first.
         too_large: sizes known not to fit, each with how many of them a stage may keep in flight.
+        pace: how long their steps take, once that is asked.
     """
 
     cluster: Cluster
     base: Execution
     ladder: tuple[Rung, ...]
     too_large: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    pace: Pace | None = None
     _most_in_flight: int | None = field(init=False)
 
     def __post_init__(self) -> None:

@@ -67,15 +67,40 @@ class Stage(NamedTuple):
 NO_TIME = Piece(0.0, 0.0)
 
 
-def stage_of(
-    work: Work, pieces: Pieces, messages: Messages, *, blocks: int, last: bool, inside_hooks: bool = False
-) -> Stage:
-    """A stage of so many blocks.
+class Frame(NamedTuple):
+    """What surrounds the blocks of one stage, whatever their micro-batch.
+
+    Attributes:
+        units: how many the stage holds.
+        each: blocks of the mean unit.
+        ahead: seconds that a unit's forward is longer by, of copies and of the host.
+        back: those that its backward is longer by.
+        last: it has the head and the loss.
+        messages: of one micro-batch; for DDP, none but in the last one.
+    """
+
+    units: int
+    each: float
+    ahead: tuple[float, float]
+    back: tuple[float, float]
+    last: bool
+    messages: Messages
+
+    def stage(self, pieces: Pieces) -> Stage:
+        """The stage at work on a micro-batch of such pieces."""
+        each, sent = self.each, self.messages
+        forward = _beside(_times(pieces.forward, each), *self.ahead, talking=sent.gather)
+        backward = _beside(_times(pieces.backward, each), *self.back, talking=sent.again + sent.reduce)
+        loss = pieces.loss if self.last else NO_TIME
+        return Stage(self.units, forward, backward, each * pieces.weights, loss, sent)
+
+
+def frame_of(work: Work, messages: Messages, *, blocks: int, last: bool, inside_hooks: bool = False) -> Frame:
+    """The frame of a stage of so many blocks.
 
     Args:
         work: whose execution.
-        pieces: of one micro-batch.
-        messages: of one micro-batch; for DDP, none but in the last one.
+        messages: of one micro-batch.
         blocks: how many the stage holds.
         last: it has the head and the loss.
         inside_hooks: blocks are FSDP's units, whose weights are copied in and out of buffers.
@@ -85,12 +110,9 @@ def stage_of(
     again = float(work.execution.layout.reshard_after_forward)
     waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
     each = blocks / units
-    of_unit = Pieces(_times(pieces.forward, each), _times(pieces.backward, each), each * pieces.weights, pieces.loss)
-    forward = _beside(of_unit.forward, copying=each * copy_out, host=host + each * waited, talking=messages.gather)
-    copying, waiting = each * (copy_in + again * copy_out), host + again * each * waited
-    backward = _beside(of_unit.backward, copying=copying, host=waiting, talking=messages.again + messages.reduce)
-    loss = pieces.loss if last else NO_TIME
-    return Stage(units, forward, backward, of_unit.weights, loss, messages)
+    ahead = (each * copy_out, host + each * waited)
+    back = (each * (copy_in + again * copy_out), host + again * each * waited)
+    return Frame(units, each, ahead, back, last, messages)
 
 
 def num_units(work: Work, blocks: int) -> int:
@@ -102,7 +124,7 @@ def _times(piece: Piece, count: float) -> Piece:
     return Piece(*(count * seconds for seconds in piece))
 
 
-def _beside(piece: Piece, *, copying: float, host: float, talking: float) -> Piece:
+def _beside(piece: Piece, copying: float, host: float, *, talking: float) -> Piece:
     """A piece of computation with collectives running beside it."""
     extra = copying + CONTENTION * min(talking, piece.seconds)
     return Piece(piece.seconds + extra + host, piece.computing + extra, piece.talking)

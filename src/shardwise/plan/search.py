@@ -25,8 +25,8 @@ from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection, TimeForecast
 from shardwise.spec.support import not_trained
 
-#: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: the
-#: one of its executions that needs least memory stands for it, and its reason says so.
+#: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: one of
+#: its executions that fits in little memory stands for it, and its reason says so.
 _OPEN_FOR_ALL = 2000
 
 
@@ -214,7 +214,7 @@ def _of_strategy(explorer: Explorer, name: str, strategy: _Strategy, *, enough: 
         if left_out is None:
             return _Found()
         return _Found(rejection=Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or ""))
-    work, memory = explorer.least(groups)
+    work, memory = explorer.least(groups, or_fitting=enough is not None)
     if memory.peak_high_bytes <= memory.capacity_bytes:
         forecast = Forecast(work=work, memory=memory, time=explorer.time(work))
         return _Found(forecast=forecast, best=_candidate(question, work, memory, forecast.time))

@@ -5,6 +5,7 @@ Ranks along the other axes are alike: one of each pipeline coordinate is the who
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardwise.plan.inventory import Unit
@@ -16,20 +17,22 @@ from shardwise.plan.kernels import (
 )
 from shardwise.plan.links import group_of
 from shardwise.plan.passes import (
+    Frame,
     Messages,
     Stage,
+    frame_of,
     gathered_once,
     mean,
     num_units,
     reduced_at_once,
     reduced_messages,
     sharded_messages,
-    stage_of,
 )
 from shardwise.plan.pieces import Piece, Pieces, device_of, pieces_of
 from shardwise.plan.pipeline import StageSeconds, rank_ends
 from shardwise.plan.types import REDUCTION_BYTES
 from shardwise.plan.work import Work
+from shardwise.spec.layout import Layout
 from shardwise.spec.stages import stage_blocks
 
 #: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
@@ -65,17 +68,28 @@ class Ending(NamedTuple):
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
+    return staged(frames_of(work, last_micro_batch=last_micro_batch), pieces)
+
+
+def staged(frames: tuple[Frame, ...], pieces: Pieces) -> tuple[Stage, ...]:
+    """The stages of some frames at work on a micro-batch of such pieces."""
+    made = {frame: frame.stage(pieces) for frame in set(frames)}
+    return tuple(made[frame] for frame in frames)
+
+
+def frames_of(work: Work, *, last_micro_batch: bool = False) -> tuple[Frame, ...]:
+    """What surrounds the blocks of every stage; it is the same for every size of micro-batch."""
     spans = _blocks(work)
     last = len(spans) - 1
-    made: dict[tuple[int, bool, bool], Stage] = {}
-    stages: list[Stage] = []
+    made: dict[tuple[int, bool, bool], Frame] = {}
+    frames: list[Frame] = []
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
             messages = _messages(work, _outer(work, index), blocks=blocks, reduces=last_micro_batch)
-            made[key] = stage_of(work, pieces, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
-        stages.append(made[key])
-    return tuple(stages)
+            made[key] = frame_of(work, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
+        frames.append(made[key])
+    return tuple(frames)
 
 
 def _blocks(work: Work) -> tuple[int, ...]:
@@ -112,21 +126,41 @@ def step_of(work: Work) -> Step:
     pieces, layout, micros = pieces_of(work), work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
     passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
-    if layout.pp > 1:
-        seconds = tuple(_seconds(stage, *passes[stage]) for stage in stages)
-        ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
-    else:
+    ran = [passes[stage] for stage in stages]
+    final = passes[stages[0]][1]
+    if work.replicated:
         ahead, back = passes[stages[0]]
-        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass() if work.replicated else back
-        ends = (micros * ahead.seconds + (micros - 1) * back.seconds + final.seconds,)
+        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
         passes[stages[0]] = (ahead, _averaged(back, final, micros))
+    seconds = tuple(_seconds(stage, ahead, back) for stage, (ahead, back) in zip(stages, ran, strict=True))
+    ends = ends_of(layout, seconds, last_backward=final.seconds, num_micro_batches=micros, send=send_seconds(work))
     endings = endings_of(work)
-    last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
+    last = last_end(ends, [ending.seconds for ending in endings])
     pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
     pieces_run += [(1, piece) for ending in endings for _, piece in ending.pieces]
     computing = sum(times * piece.computing for times, piece in pieces_run) / layout.pp
     busy = sum(times * piece.busy for times, piece in pieces_run) / layout.pp
-    return Step(last + _host_seconds(work), computing, busy)
+    return Step(last + host_seconds(work), computing, busy)
+
+
+def ends_of(
+    layout: Layout,
+    stages: tuple[StageSeconds, ...],
+    *,
+    last_backward: float,
+    num_micro_batches: int,
+    send: float,
+) -> tuple[float, ...]:
+    """When each pipeline rank has done its last backward, which without a pipeline may take another time."""
+    if layout.pp > 1:
+        return rank_ends(layout.schedule, stages=stages, num_micro_batches=num_micro_batches, send=send)
+    ((ahead, back, _),) = stages
+    return (num_micro_batches * ahead + (num_micro_batches - 1) * back + last_backward,)
+
+
+def last_end(ends: Sequence[float], endings: Sequence[float]) -> float:
+    """When the last rank has done what follows its last backward."""
+    return max(end + ending for end, ending in zip(ends, endings, strict=True))
 
 
 def _seconds(stage: Stage, ahead: Piece, back: Piece) -> StageSeconds:
@@ -140,17 +174,20 @@ def _averaged(one: Piece, final: Piece, micros: int) -> Piece:
 
 def stage_seconds(stages: tuple[Stage, ...]) -> tuple[StageSeconds, ...]:
     """Stages as the pipeline sees them."""
-    return tuple(_seconds(stage, stage.forward_pass(), stage.backward_pass()) for stage in stages)
+    made = {stage: _seconds(stage, stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
+    return tuple(made[stage] for stage in stages)
 
 
-def send_seconds(work: Work) -> float:
+def send_seconds(work: Work, *, micro_batch_size: int | None = None) -> float:
     """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all of it."""
     layout = work.execution.layout
-    tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp
+    size = work.execution.micro_batch_size if micro_batch_size is None else micro_batch_size
+    tokens = size * work.job.data.max_length / layout.cp
     return group_of(work.cluster, layout, "pp").message(tokens * work.model.hidden_size * work.types.compute)
 
 
-def _host_seconds(work: Work) -> float:
+def host_seconds(work: Work) -> float:
+    """Of the host around a step."""
     return 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_STEP
 
 

@@ -14,8 +14,9 @@ from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import bases, micro_batch_sizes, sized
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Frontier
+from shardwise.plan.paces import Pace
 from shardwise.plan.products import Choice, layouts, products
-from shardwise.plan.question import ask, work_on
+from shardwise.plan.question import ask, at_mean_length, work_on
 from shardwise.plan.ranking import figures_of
 from shardwise.plan.search import answer
 from shardwise.plan.shares import parts
@@ -111,14 +112,18 @@ def test_no_forecast_lies_below_its_bounds(seed, draw):
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
     base = draw.choice(list(bases(asked.job, asked.model, choice)))
     ladder = bounds.ladder(asked.cluster, base)
+    pace = Pace(at_mean_length(asked, work_on(asked, asked.cluster, base)))
     for rung in ladder:
         work = work_on(asked, asked.cluster, sized(base, asked.job, asked.model, rung.size))
         high = explorer.memory(asked.cluster, work.execution)[1].peak_high_bytes
         assert bounds.least_bytes(asked.cluster, base, ladder) <= bounds.bytes(asked.cluster, base, rung) <= high
         seconds = explorer.time(work).step_seconds
         assert bounds.seconds(base, rung) <= seconds
+        size = {"size": rung.size, "micros": rung.micros}
+        assert rung.pieces is not None
+        assert pace.seconds(rung.pieces, **size) == pytest.approx(seconds, rel=1e-12)
         if layout.pp > 1:
-            assert bounds.seconds_by_stages(work) <= seconds
+            assert pace.through_stages(rung.pieces, **size) <= seconds
 
 
 @settings(max_examples=50)
