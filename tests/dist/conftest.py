@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
@@ -126,6 +127,9 @@ TOYS: dict[str, dict[str, Any]] = {
     "granite": {"family": "granite", "num_hidden_layers": 4, "embedding_multiplier": 3.0, "tied": True},
     # Its blocks return views, and its positions begin at 2.
     "opt": {"family": "opt", "ffn_dim": 80, "word_embed_proj_dim": 32, "dropout": 0.0, "tied": True},
+    "gpt2": {"family": "gpt2", "tied": True},
+    "dropping": {"attention_dropout": 0.3, "num_hidden_layers": 4},
+    "bfloat16": {"dtype": torch.bfloat16},
     "phi3": {"family": "phi3", "num_hidden_layers": 4, "sliding_window": 8, "pad_token_id": 0},
 }
 

@@ -90,6 +90,28 @@ def test_a_full_model_loads_with_from_pretrained(
     assert tokenizer.chat_template, "the default template the rows were rendered with belongs to the model now"
 
 
+@pytest.mark.parametrize(
+    ("method", "asked", "saved"),
+    [
+        ("full", "auto", torch.bfloat16),
+        ("full", "float32", torch.float32),
+        ("lora", "auto", torch.float32),
+        ("lora", "bfloat16", torch.bfloat16),
+    ],
+)
+def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
+    method: str, asked: str, saved: torch.dtype, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job("bfloat16", method=method, train={"max_steps": 3, "learning_rate": 5e-3, "save_dtype": asked})
+    final, trained, _ = _finish(job, tmp_path, FSDP)
+    found = load_file(final / ("model.safetensors" if method == "full" else "adapter_model.safetensors"))
+    assert {tensor.dtype for tensor in found.values()} == {saved}
+    if method == "full":
+        assert json.loads((final / "config.json").read_text())["dtype"] == str(saved).removeprefix("torch.")
+        assert all(torch.equal(found[name], weight.to(saved)) for name, weight in trained.weights.items())
+        assert not all(torch.equal(weight.bfloat16().float(), weight) for weight in trained.weights.values())
+
+
 @pytest.mark.parametrize("chosen", [FSDP, STAGES, SLICES], ids=["fsdp", "fsdp x pp", "fsdp x tp"])
 def test_an_adapter_loads_with_peft(
     chosen: Execution, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
@@ -175,7 +197,8 @@ def test_the_check_finds_what_is_wrong_with_a_folder(
     final, _, logits = _finish(make_job("untied", method=method, train={"max_steps": 2}), tmp_path, execution())
     request = tmp_path / "probe.safetensors"
     save_file({"probe": PROBE, "logits": logits.contiguous()}, request)
-    options = [str(request), "--compute-dtype", "float32", "--base", str(models["untied"])]
+    kinds = ["--compute-dtype", "float32", "--saved-dtype", "float32"]
+    options = [str(request), *kinds, "--base", str(models["untied"])]
     assert check([str(final), *options]) == 0
     for name, (of_method, change, sentence) in SPOILED.items():
         if of_method != method:

@@ -29,9 +29,9 @@ class Verified:
 
 @pytest.fixture(scope="module")
 def verified(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Verified:
-    """One process, and fsdp on two, five steps each."""
+    """One process, and fsdp on two, five steps each, of a model that is stored in bfloat16."""
     root = tmp_path_factory.mktemp("verified")
-    job = make_job(train={"precision": "mixed"}, hardware="cpu:2", output_dir=str(root))
+    job = make_job("bfloat16", train={"precision": "mixed"}, hardware="cpu:2", output_dir=str(root))
     updates: list[object] = []
     patch = pytest.MonkeyPatch()
     patch.setenv("OMP_NUM_THREADS", "1")
@@ -56,9 +56,12 @@ def test_every_layout_is_the_same_training(verified: Verified) -> None:
 
 
 def test_what_is_not_as_the_job_says_is_told(verified: Verified) -> None:
-    assert any(
-        change.startswith("train.precision is fp32 here, mixed in the job") for change in verified.parity.changes
-    )
+    told = [change.partition(" in the job")[0] for change in verified.parity.changes]
+    assert told == [
+        "train.precision is fp32 here, mixed",
+        "train.save_dtype is float32 here, bfloat16",
+        "train.max_steps is 5 here, 20",
+    ]
 
 
 def test_each_layout_leaves_a_run_directory_that_ran_it(verified: Verified) -> None:

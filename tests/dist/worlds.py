@@ -112,7 +112,14 @@ def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, 
 
 
 def toy_model(
-    folder: Path, *, family: str = "llama", tied: bool = False, seed: int = 0, vocab_size: int = 97, **changes: Any
+    folder: Path,
+    *,
+    family: str = "llama",
+    tied: bool = False,
+    seed: int = 0,
+    vocab_size: int = 97,
+    dtype: torch.dtype = torch.float32,
+    **changes: Any,
 ) -> Path:
     """A random model of a family, with grouped-query attention, saved as a Hugging Face folder without a tokenizer."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -130,5 +137,5 @@ def toy_model(
         **changes,
     }
     config = AutoConfig.for_model(family, **settings)
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
     return folder

@@ -18,6 +18,7 @@ from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
+from shardwise.spec.model import ModelShape
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
 
@@ -39,6 +40,7 @@ class Trials:
 
     Attributes:
         job: as it was given; `request` is what was read of it.
+        model: of the job.
         cluster: hardware that is here, whose parts the trials run on.
         unable: layouts that were asked for and cannot run here.
     """
@@ -46,6 +48,7 @@ class Trials:
     job: Job | str | Path
     request: Request
     overrides: tuple[str | Override, ...]
+    model: ModelShape
     cluster: Cluster
     trials: tuple[Trial, ...]
     unable: tuple[Unable, ...]
@@ -109,18 +112,19 @@ def read_trials(
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = request_for(job, overrides)
-    cluster = training_cluster(request, place=None)
+    cluster, model = training_cluster(request, place=None), read_model(request.job.model)
     trials, unable = find_trials(
         layouts,
         cluster=cluster,
         method=request.job.method,
-        model=read_model(request.job.model),
+        model=model,
         own=_stated(request.job.stated_layout),
     )
     return Trials(
         job=job,
         request=request,
         overrides=tuple(overrides),
+        model=model,
         cluster=cluster,
         trials=trials,
         unable=unable,

@@ -15,6 +15,7 @@ from shardwise.launch.trials import REFERENCE, Trial, Unable, clear, room_hint
 from shardwise.launch.weights import weights_apart
 from shardwise.report.parity import Agreement, Parity, agreement, failed
 from shardwise.spec.job import Job
+from shardwise.spec.model import ModelShape
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory, read_metrics
 
@@ -27,7 +28,9 @@ NOTHING_PROVEN = "nothing is proven, and the same command starts anew"
 #: What is set whatever the job says, and why.
 FOR_PARITY: dict[str, tuple[Any, str]] = {
     "train.precision": ("fp32", "the same result is promised in float32"),
-    "lora.lora_dropout": (0.0, "each rank draws its own"),
+    "train.save_dtype": ("float32", "weights are compared as they were trained, before any rounding"),
+    "lora.lora_dropout": (0.0, "what is dropped out differs from layout to layout, by chance"),
+    "train.disable_dropout": (True, "the model has dropout of its own, which differs from layout to layout, by chance"),
     "train.save_steps": (0, "nothing is resumed"),
     "train.report_to": ([], "a proof is no experiment to track"),
 }
@@ -63,7 +66,7 @@ def verify(
     others = tuple(trial for trial in asked.trials if trial != REFERENCE)
     if not others:
         raise InputError(_nothing_to_compare(asked.unable))
-    common, changes = for_parity(asked.asked, steps=steps)
+    common, changes = for_parity(asked.asked, model=asked.model, steps=steps)
     trials = replace(asked, trials=(REFERENCE, *others)).changed(common)
     reference = _run_of(trials, REFERENCE)
 
@@ -86,21 +89,31 @@ def verify(
     )
 
 
-def for_parity(job: Job, *, steps: int) -> tuple[tuple[Override, ...], tuple[str, ...]]:
+def for_parity(job: Job, *, model: ModelShape, steps: int) -> tuple[tuple[Override, ...], tuple[str, ...]]:
     """The overrides of `FOR_PARITY` that apply to a job, and a sentence for each that changes what it says."""
-    plain = job.to_json()
-    if job.adapters is not None:
-        plain["lora"] = job.adapters.model_dump(mode="json")
+    plain = {**job.to_json(), **_in_force(job, model)}
     wanted = {**FOR_PARITY, "train.max_steps": (min(steps, job.train.max_steps or steps), "as many are compared")}
     overrides: list[Override] = []
     changes: list[str] = []
     for key, (value, why) in wanted.items():
         section, name = key.split(".")
-        if plain[section] is None or plain[section][name] == value:
+        if plain[section] is None or plain[section].get(name, value) == value:
             continue
         overrides.append(Override(text=f"{key}={json.dumps(value)}", where=f"verify sets {key}"))
         changes.append(f"{key} is {_yaml(value)} here, {_yaml(plain[section][name])} in the job: {why}")
     return tuple(overrides), tuple(changes)
+
+
+def _in_force(job: Job, model: ModelShape) -> dict[str, Any]:
+    """Sections of a job with what its `auto` and defaults mean, and without what its model makes no difference to."""
+    train = job.train.model_dump(mode="json")
+    if job.adapters is None and train["save_dtype"] == "auto":
+        train["save_dtype"] = model.storage_dtype
+    elif train["save_dtype"] == "auto":
+        del train["save_dtype"]  # adapters are saved as they are trained
+    if not model.drops_out:
+        del train["disable_dropout"]
+    return {"train": train, "lora": None if job.adapters is None else job.adapters.model_dump(mode="json")}
 
 
 def _yaml(value: Any) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from shardwise.catalog.behaviour import drops_out, steady_positions
 from shardwise.catalog.blocks import Dimensions
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
 from shardwise.catalog.family import LOGIT_TRANSFORMS, Family
@@ -259,25 +260,10 @@ def _shape(config: _Config) -> ModelShape:
         outer_matrices=family.outer_matrices(d),
         outer_norms=family.outer_norms(d),
         eager_attention=family.eager_attention,
-        steady_positions=_steady_positions(config, d),
         layerdrop=config.share("layerdrop"),
+        steady_positions=steady_positions(config.data, positions=d.positions),
+        drops_out=drops_out({**family.defaults, **config.data}),
     )
-
-
-def _steady_positions(config: _Config, d: Dimensions) -> int | None:
-    rope = config.data.get("rope_parameters") or config.data.get("rope_scaling")
-    if not isinstance(rope, dict):
-        return None
-    stated = cast(dict[str, Any], rope)
-    by_layer = [cast(dict[str, Any], one) for one in stated.values() if isinstance(one, dict)]
-    for one in (stated, *by_layer):
-        kind = one.get("rope_type", one.get("type"))
-        original = one.get("original_max_position_embeddings") or config.data.get("original_max_position_embeddings")
-        if kind in ("longrope", "su"):
-            return original if type(original) is int else d.positions
-        if kind == "dynamic":
-            return d.positions
-    return None
 
 
 def _windowed(config: _Config, d: Dimensions) -> int | None:

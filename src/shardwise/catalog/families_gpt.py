@@ -41,6 +41,7 @@ _GPT2: dict[str, Any] = {
     "hidden_act": "gelu_new",
     "tie_word_embeddings": True,
 }
+_GPT2_DROPOUT: dict[str, Any] = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 
 
 def _one_key_value_head(d: Dimensions) -> Dimensions:
@@ -87,7 +88,7 @@ GPT: dict[str, Family] = {
         final_norm=BIASED_FINAL_NORM,
     ),
     "gpt2": Family(
-        defaults=_GPT2,
+        defaults={**_GPT2, **_GPT2_DROPOUT},
         keys=_GPT_KEYS,
         attention=fused("attn", "c_attn", "c_proj", bias=always, transposed=True),
         mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always, transposed=True),
@@ -98,7 +99,7 @@ GPT: dict[str, Family] = {
         position_offset=0,
     ),
     "gpt_bigcode": Family(
-        defaults={**_GPT2, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
+        defaults={**_GPT2, **_GPT2_DROPOUT, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
         keys=_GPT_KEYS,
         refine=_one_key_value_head,
         attention=fused("attn", "c_attn", "c_proj", bias=always),
@@ -170,6 +171,7 @@ GPT: dict[str, Family] = {
             "layer_norm_elementwise_affine": True,
             "word_embed_proj_dim": None,
             "layerdrop": 0.0,
+            "dropout": 0.1,
         },
         keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
         optional=("word_embed_proj_dim",),

@@ -152,6 +152,8 @@ LLAMA_KIN: dict[str, Family] = {
             "max_position_embeddings": 524288,
             "attention_bias": True,
             "attention_out_bias": False,
+            "attention_dropout": 0.1,
+            "residual_dropout": 0.1,
         },
         attention=separate(bias=flag("attention_bias"), output_bias=flag("attention_out_bias")),
         mlp=gated_mlp,

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from shardwise.catalog.behaviour import drops_out as config_drops_out
 from shardwise.catalog.family import LOGIT_TRANSFORMS
 from shardwise.errors import UnsupportedError
 
@@ -65,10 +66,8 @@ def find_anatomy(model: nn.Module) -> Anatomy:
 def drops_out(model: nn.Module) -> bool:
     """Whether anything is dropped out at random in training: by a module, or by the model's code, as its configuration
     says under keys such as `attention_dropout` or `resid_pdrop`."""
-    stated: dict[str, Any] = cast(Any, model).config.to_dict()
-    rates = [value for key, value in stated.items() if "drop" in key and isinstance(value, int | float)]
-    rates += [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
-    return any(rate > 0 for rate in rates)
+    by_module = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
+    return by_module or config_drops_out(cast(Any, model).config.to_dict())
 
 
 def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:

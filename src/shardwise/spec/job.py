@@ -19,6 +19,7 @@ Auto = Literal["auto"]
 Method = Literal["full", "lora", "qlora"]
 Goal = Literal["fastest", "cheapest", "fewest-gpus"]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
+SaveType = Literal["float32", "bfloat16"]
 Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
 
 #: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
@@ -73,6 +74,8 @@ class TrainSpec(Strict):
         eval_steps: evaluate every so many steps; 0 at the end only, where there is evaluation data.
         logging_steps: steps between plain progress lines; metrics.jsonl has every step.
         full_determinism: deterministic kernels, slower.
+        disable_dropout: the model's own dropout is switched off, whatever its configuration says.
+        save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one they are trained in.
     """
 
     global_batch_size: Annotated[int, Field(ge=1, le=10**9)] = 8
@@ -97,6 +100,7 @@ class TrainSpec(Strict):
         default_factory=list[Tracker]
     )
     full_determinism: bool = False
+    disable_dropout: bool = False
     precision: Precision | Auto = "auto"
     optimizer: OptimizerName | Auto = "auto"
     micro_batch_size: Whole | Auto = "auto"
@@ -105,6 +109,7 @@ class TrainSpec(Strict):
     loss: LossKind | Auto = "auto"
     attn_implementation: Attention | Auto = "auto"
     compile: bool = False
+    save_dtype: SaveType | Auto = "auto"
 
     @model_validator(mode="after")
     def _one_warmup(self) -> Self:
@@ -206,6 +211,12 @@ class Job(Strict):
     def _lora_matches_method(self) -> Self:
         if self.lora is not None and self.method == "full":
             raise ValueError("lora: is set but method is full; write method: lora (or qlora), or remove lora:")
+        return self
+
+    @model_validator(mode="after")
+    def _dropout_has_an_effect(self) -> Self:
+        if self.train.disable_dropout and self.lora is not None and self.lora.lora_dropout:
+            raise ValueError("lora: lora_dropout is set, which train.disable_dropout switches off; keep one of them")
         return self
 
     @model_validator(mode="after")

@@ -164,6 +164,7 @@ class ModelShape:
         steady_positions: up to which length rotary frequencies do not follow the longest sequence of a micro-batch,
             as `longrope` and `dynamic` do beyond it; None for any.
         layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
+        drops_out: its code drops something out at random in training.
     """
 
     family: str
@@ -200,6 +201,7 @@ class ModelShape:
     eager_attention: bool = False
     steady_positions: int | None = None
     layerdrop: float = 0.0
+    drops_out: bool = False
 
     @property
     def embedding_width(self) -> int:

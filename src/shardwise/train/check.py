@@ -1,6 +1,6 @@
 """A clean process that loads `final/` as a user would and compares it with what the live model said.
 
-    python -m shardwise.train.check FOLDER PROBE.safetensors --compute-dtype float32 --base SOURCE
+    python -m shardwise.train.check FOLDER PROBE.safetensors --compute-dtype float32 --saved-dtype float32 --base SOURCE
 
 Exit 0 and one JSON line, or exit 1 and one sentence.
 """
@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 #: Root mean square of the difference of logits over their standard deviation. The same values agree far better than
-#: this in float32; in bfloat16 roundings of 2^-8 add up over the layers, and a GPU's kernels add in another order.
+#: this in float32; in bfloat16 roundings of 2^-8 add up over the layers, and a GPU's kernels add in another order. The
+#: shorter of the type that is computed in and the type that was saved decides.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.01}
 
 
@@ -27,19 +28,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("probe", type=Path)
     parser.add_argument("--compute-dtype", choices=sorted(TOLERANCE), required=True)
+    parser.add_argument("--saved-dtype", required=True)
     parser.add_argument("--base", required=True)
     options = parser.parse_args(arguments)
     request = load_file(options.probe)
     load = _load_adapter if (options.folder / "adapter_config.json").is_file() else _load_model
     model, faults = load(options.folder, base=options.base)
     faults += _not_finite(options.folder)
-    difference = 0.0
+    difference, allowed = 0.0, max(TOLERANCE[options.compute_dtype], TOLERANCE.get(options.saved_dtype, 0.0))
     if not faults:
         difference = _difference(model, request, compute=getattr(torch, options.compute_dtype))
-        if difference > TOLERANCE[options.compute_dtype]:
+        if difference > allowed:
             faults.append(
                 f"its logits differ from the live model's by {difference:.2e} standard deviations; "
-                f"expected at most {TOLERANCE[options.compute_dtype]:.0e}"
+                f"expected at most {allowed:.0e}"
             )
     if faults:
         print(f"the saved folder is not the trained model: {'; '.join(faults[:3])}", file=sys.stderr)

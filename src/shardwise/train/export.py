@@ -31,7 +31,7 @@ class Result:
         model: the Hugging Face model whose parameters are live.
         adapters: the PEFT model around it, or None for full fine-tuning.
         source: folder of the model that training began with.
-        source_dtype: type its weights are stored in there.
+        saved_dtype: type in which it is saved.
         parameters: (Hugging Face name, parameter).
         chat_template: what rows were rendered with, where it is not the tokenizer's own; saved beside the weights,
             so that the model is asked as it was trained.
@@ -40,7 +40,7 @@ class Result:
     model: nn.Module
     adapters: Any
     source: Path
-    source_dtype: torch.dtype
+    saved_dtype: torch.dtype
     parameters: list[tuple[str, nn.Parameter]]
     chat_template: str | None = None
 
@@ -58,7 +58,7 @@ class Files(Protocol):
 
 
 class ModelFiles:
-    """Weight files of at most `SHARD_BYTES`, their index, and config.json, in the type of the source's weights."""
+    """Weight files of at most `SHARD_BYTES`, their index, and config.json."""
 
     def __init__(self, result: Result, folder: Path) -> None:
         self._result = result
@@ -68,7 +68,7 @@ class ModelFiles:
 
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Holds a tensor until a file is full."""
-        tensor = whole.to(self._result.source_dtype).clone()
+        tensor = whole.to(self._result.saved_dtype).clone()
         if self._held and sum(t.nbytes for t in self._held.values()) + tensor.nbytes > SHARD_BYTES:
             self._flush()
         self._held[name] = tensor
@@ -78,7 +78,7 @@ class ModelFiles:
         self._flush()
         self._name_files()
         config: Any = self._result.model.config
-        config.dtype = type_name(self._result.source_dtype)
+        config.dtype = type_name(self._result.saved_dtype)
         config.save_pretrained(self._folder)
 
     def _flush(self) -> None:
@@ -108,19 +108,19 @@ class AdapterFiles:
     """adapter_model.safetensors and adapter_config.json, with PEFT's own names."""
 
     def __init__(self, result: Result, folder: Path) -> None:
-        self._adapters = result.adapters
+        self._result = result
         self._folder = folder
         self._held: dict[str, torch.Tensor] = {}
 
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Holds an adapter's tensor; together they are small."""
-        self._held[saved_name(name)] = whole
+        self._held[saved_name(name)] = whole.to(self._result.saved_dtype)
 
     def finish(self) -> None:
         """Writes both files."""
         tensors = {name: tensor.clone() for name, tensor in self._held.items()}
         save_file(tensors, self._folder / "adapter_model.safetensors", {"format": "pt"})
-        config = self._adapters.peft_config["default"]
+        config = self._result.adapters.peft_config["default"]
         config.inference_mode = True
         config.save_pretrained(str(self._folder))
 

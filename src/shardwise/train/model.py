@@ -42,6 +42,7 @@ class TrainedModel:
     """A spread model and what is known about it.
 
     Attributes:
+        drops: training may drop something out at random.
         parameters: (Hugging Face name, parameter) of this rank, each tensor once.
         ownership: which of them this rank counts.
         num_elements: of the whole model, adapters included, each tensor once.
@@ -49,6 +50,7 @@ class TrainedModel:
 
     spread: Spread
     types: Types
+    drops: bool
     result: Result
     ownership: Ownership
     num_elements: int
@@ -74,9 +76,9 @@ class TrainedModel:
         return [p for name, p in self.parameters if p.requires_grad and self.ownership.counts(name, p)]
 
     def set_training(self, training: bool) -> None:
-        """Switches dropout on or off."""
+        """Switches dropout on, where it is allowed, or off."""
         for module in self.spread.modules:
-            module.train(training)
+            module.train(training and self.drops)
 
 
 def build_model(job: Job, execution: Execution, *, world: World, chat_template: str | None = None) -> TrainedModel:
@@ -96,7 +98,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     weights = Weights(source)
     agree_on_model(world, folder_content(source, weights=weights.files))
     config = read_config(source)
-    source_dtype = _source_dtype(config)  # read now: building sets the configuration's type to the built one
+    saved_dtype = _saved_dtype(job, config, types=types)  # now: building sets the configuration's type to the built one
     parts = [
         _part(job, execution, config=config, source=source, types=types, place=place)
         for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
@@ -126,7 +128,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         model=parts[0].model,
         adapters=parts[0].adapters,
         source=source,
-        source_dtype=source_dtype,
+        saved_dtype=saved_dtype,
         parameters=[named for part in parts for named in part.model.named_parameters()],
         chat_template=chat_template,
     )
@@ -134,6 +136,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     return TrainedModel(
         spread=spread,
         types=types,
+        drops=not job.train.disable_dropout,
         result=result,
         ownership=Ownership(world=world, copies=copies),
         num_elements=parts[0].num_elements,
@@ -179,6 +182,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
     root = LossModule(
         anatomy, types=types, kind=execution.loss, first_block=place.blocks.start, makes_loss=place.is_last
     )
+    root.train(not job.train.disable_dropout)
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return _Part(
         model=model,
@@ -188,7 +192,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
             root=root,
             blocks=[anatomy.blocks[index] for index in place.blocks],
             width=config.hidden_size,
-            parts=_slicing(anatomy, place) if execution.layout.tp > 1 else None,
+            parts=_slicing(anatomy, place, drops=root.training) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
         num_elements=num_elements,
@@ -212,8 +216,8 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     return model, add_adapters(model, job.adapters, base_model=_base_model(job, source))
 
 
-def _slicing(anatomy: Anatomy, place: StagePlace) -> Parts:
-    """What of a stage tensor parallelism slices."""
+def _slicing(anatomy: Anatomy, place: StagePlace, *, drops: bool) -> Parts:
+    """What of a stage tensor parallelism slices; `drops` where dropout is not switched off."""
     _, norm = outer_modules(anatomy)
     return Parts(
         plan=tensor_plan(anatomy.model.config),
@@ -221,7 +225,7 @@ def _slicing(anatomy: Anatomy, place: StagePlace) -> Parts:
         blocks=[anatomy.blocks[index] for index in place.blocks],
         norm=anatomy.backbone.get_submodule(norm),
         head=anatomy.head if place.is_last else None,
-        drops=drops_out(anatomy.model),
+        drops=drops and drops_out(anatomy.model),
     )
 
 
@@ -236,6 +240,11 @@ def _set_types(model: nn.Module, types: Types) -> None:
         parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
 
 
-def _source_dtype(config: Any) -> torch.dtype:
+def _saved_dtype(job: Job, config: Any, *, types: Types) -> torch.dtype:
+    """As the job says; else a model's is its source's, and an adapter's the one it is trained in."""
+    if job.train.save_dtype != "auto":
+        return getattr(torch, job.train.save_dtype)
+    if job.adapters is not None:
+        return types.trainable
     dtype = getattr(config, "dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else torch.float32

@@ -105,7 +105,8 @@ class _Check:
 
     def __init__(self, *, result: Result, probe: torch.Tensor, logits: torch.Tensor, types: Types) -> None:
         self._tensors = {"probe": probe, "logits": logits.contiguous()}
-        self._options = ["--compute-dtype", type_name(types.compute), "--base", str(result.source)]
+        kinds = ("--compute-dtype", type_name(types.compute)), ("--saved-dtype", type_name(result.saved_dtype))
+        self._options = [*(word for kind in kinds for word in kind), "--base", str(result.source)]
 
     def run(self, folder: Path) -> None:
         """Checks a folder.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardwise import api
 from shardwise.api.verifying import for_parity
+from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, WorkerFailedError
 from shardwise.spec.job_file import parse_job
 from tests.unit.api.conftest import JobMaker
@@ -97,17 +99,30 @@ def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest
         api.verify(job())
 
 
+PLAIN: dict[str, Any] = {"model_type": "llama"}
+SHORT: dict[str, Any] = {"model_type": "llama", "dtype": "bfloat16"}
+DROPS: dict[str, Any] = {"model_type": "gpt2"}
+
+
 @pytest.mark.parametrize(
-    ("text", "keys"),
+    ("model", "text", "keys"),
     [
-        ("train: {precision: fp32, max_steps: 7}", []),
-        ("train: {precision: bf16, max_steps: 50, save_steps: 5}", ["precision", "save_steps", "max_steps"]),
-        ("method: lora\nlora: {lora_dropout: 0.1}\ntrain: {max_steps: 3}", ["precision", "lora_dropout"]),
-        ("method: lora", ["precision", "max_steps"]),
+        (PLAIN, "train: {precision: fp32, max_steps: 7}", []),
+        (PLAIN, "train: {precision: bf16, max_steps: 50, save_steps: 5}", ["precision", "save_steps", "max_steps"]),
+        (PLAIN, "method: lora\nlora: {lora_dropout: 0.1}\ntrain: {max_steps: 3}", ["precision", "lora_dropout"]),
+        (SHORT, "method: lora", ["precision", "max_steps"]),
+        (SHORT, "train: {precision: fp32, max_steps: 7}", ["save_dtype"]),
+        (PLAIN, "method: lora\ntrain: {precision: fp32, max_steps: 7, save_dtype: bfloat16}", ["save_dtype"]),
+        (DROPS, "train: {precision: fp32, max_steps: 7}", ["disable_dropout"]),
+        (DROPS, "train: {precision: fp32, max_steps: 7, disable_dropout: true}", []),
+        ({**DROPS, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}, "train: {precision: fp32, max_steps: 7}", []),
     ],
 )
-def test_what_the_proof_changes_is_said_and_nothing_else_changes(text: str, keys: list[str]) -> None:
-    overrides, changes = for_parity(parse_job(f"model: m\n{text}"), steps=20)
+def test_what_the_proof_changes_is_said_and_nothing_else_changes(
+    model: dict[str, Any], text: str, keys: list[str]
+) -> None:
+    shape = shape_from_data(model, file="config.json")
+    overrides, changes = for_parity(parse_job(f"model: m\n{text}"), model=shape, steps=20)
     assert [override.path[-1] for override in overrides] == keys
     assert [change.split()[0].split(".")[-1] for change in changes] == keys
 

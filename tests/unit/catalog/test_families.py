@@ -10,6 +10,7 @@ from transformers.pytorch_utils import Conv1D
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
 from shardwise.errors import ModelError
+from shardwise.models.anatomy import drops_out
 from shardwise.spec.model import ModelShape
 
 LAYERS = 5
@@ -214,6 +215,19 @@ def test_blocks_with_a_window_are_those_of_transformers(config):
 def test_what_only_eager_attention_can_do_is_known(kind):
     shape = shape_from_data(small_config(kind), file="-")
     assert (shape.eager_attention or shape.attention_softcap) == (not build(small_config(kind))._supports_sdpa)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_what_drops_out_by_itself_is_known(kind):
+    shape = shape_from_data(small_config(kind), file="-")
+    assert shape.drops_out == drops_out(build(small_config(kind)))
+    assert not shape_from_data(small_config(kind, **no_dropout(kind)), file="-").drops_out
+    assert shape_from_data(small_config(kind, attention_dropout=0.2), file="-").drops_out
+
+
+def no_dropout(kind):
+    theirs = AutoConfig.for_model(kind).to_dict()
+    return {key: 0.0 for key, rate in theirs.items() if "drop" in key and isinstance(rate, float)}
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
