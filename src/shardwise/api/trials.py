@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,9 +18,9 @@ from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
+from shardwise.spec.support import as_trained
 
 T = TypeVar("T")
 
@@ -40,7 +40,6 @@ class Trials:
 
     Attributes:
         job: as it was given; `request` is what was read of it.
-        model: of the job.
         cluster: hardware that is here, whose parts the trials run on.
         unable: layouts that were asked for and cannot run here.
     """
@@ -48,7 +47,6 @@ class Trials:
     job: Job | str | Path
     request: Request
     overrides: tuple[str | Override, ...]
-    model: ModelShape
     cluster: Cluster
     trials: tuple[Trial, ...]
     unable: tuple[Unable, ...]
@@ -59,10 +57,6 @@ class Trials:
     def asked(self) -> Job:
         """The job as it was read."""
         return self.request.job
-
-    def changed(self, overrides: Sequence[Override]) -> Trials:
-        """The same with more keys set."""
-        return replace(self, overrides=(*self.overrides, *overrides))
 
     def each(self, do: Callable[[Trial], T], *, stopped: str) -> list[T]:
         """Does something with each trial in turn, until someone asks to stop.
@@ -112,19 +106,18 @@ def read_trials(
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = request_for(job, overrides)
-    cluster, model = training_cluster(request, place=None), read_model(request.job.model)
+    cluster = training_cluster(request, place=None)
     trials, unable = find_trials(
         layouts,
         cluster=cluster,
         method=request.job.method,
-        model=model,
+        model=as_trained(request.job, read_model(request.job.model)),
         own=_stated(request.job.stated_layout),
     )
     return Trials(
         job=job,
         request=request,
         overrides=tuple(overrides),
-        model=model,
         cluster=cluster,
         trials=trials,
         unable=unable,

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.api.planning import request_for
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trials, Trying, read_trials
+from shardwise.catalog.models import read_model
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear, room_hint
 from shardwise.launch.weights import weights_apart
@@ -62,12 +64,14 @@ def verify(
     """
     if steps < 1 or not 0 <= tolerance < 1:
         raise InputError(f"steps is {steps} and tolerance {tolerance:g}; expected at least 1, and a share below 1")
+    stated = request_for(job, overrides).job
+    common, changes = for_parity(stated, model=read_model(stated.model), steps=steps)
+    overrides = (*overrides, *common)
     asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)
     others = tuple(trial for trial in asked.trials if trial != REFERENCE)
     if not others:
         raise InputError(_nothing_to_compare(asked.unable))
-    common, changes = for_parity(asked.asked, model=asked.model, steps=steps)
-    trials = replace(asked, trials=(REFERENCE, *others)).changed(common)
+    trials = replace(asked, trials=(REFERENCE, *others))
     reference = _run_of(trials, REFERENCE)
 
     def tried(trial: Trial) -> Agreement | Unable | None:

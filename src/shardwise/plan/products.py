@@ -16,7 +16,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import STRATEGIES, Layout, Schedule
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import misfit, open_refusal
+from shardwise.spec.support import as_trained, misfit, open_refusal
 
 SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "sequential")
 
@@ -87,14 +87,17 @@ def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Cho
 
 
 def _choice(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> Choice:
-    reason = misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
-    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=reason)
+    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=_left_out(job, model, layout))
+
+
+def _left_out(job: Job, model: ModelShape, layout: Layout) -> str | None:
+    return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=as_trained(job, model))
 
 
 def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int) -> bool:
     """Whether anything has so many ranks along an axis, and one along the others."""
     ways = _variants({axis: degree})
-    return any(not (misfit(model, w) or open_refusal(method=job.method, layout=w, model=model)) for w in ways)
+    return any(_left_out(job, model, way) is None for way in ways)
 
 
 def copies(job: Job, model: ModelShape, world: int, known: dict[tuple[str, int], bool]) -> Iterator[dict[str, int]]:

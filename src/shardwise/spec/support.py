@@ -7,6 +7,7 @@ plans it and does not train it; the trainer refuses it before it loads any weigh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 
 from shardwise.spec.execution import Execution, Offload, OptimizerName, Precision
@@ -101,7 +102,7 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
         return (
             f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and "
             "wait for ever for what the others exchange of them; the nearest layout that trains it: one process, or "
-            "set layerdrop to 0 in the model's config.json"
+            "set train.disable_dropout: true"
         )
     staging = _staging_refusal(layout, model) if layout.pp > 1 else None
     return staging or (_slicing_refusal(layout, model) if layout.tp > 1 else None)
@@ -171,6 +172,11 @@ def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = N
     trained = any(method in methods for methods in TRAINABLE.values())
     known = None if model is None or model.has_experts else model
     return refusal(method=method if trained else NEAREST_METHOD, layout=layout, model=known)
+
+
+def as_trained(job: Job, model: ModelShape) -> ModelShape:
+    """A model as a job trains it: what that switches off is no reason to refuse it."""
+    return replace(model, layerdrop=0.0) if job.train.disable_dropout and model.layerdrop else model
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -252,7 +258,8 @@ def _follows_the_batch(job: Job, model: ModelShape) -> list[str]:
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
-    reasons = [refusal(method=job.method, layout=execution.layout, model=model), *not_trained_under(execution)]
+    known = None if model is None else as_trained(job, model)
+    reasons = [refusal(method=job.method, layout=execution.layout, model=known), *not_trained_under(execution)]
     if model is not None and model.has_experts:
         reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
     if model is not None:

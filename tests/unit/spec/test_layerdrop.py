@@ -6,9 +6,11 @@ import pytest
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import ModelError
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import open_refusal, refusal
+from shardwise.spec.support import not_trained, open_refusal, refusal
 
 
 def shape(family: str = "opt", **config: object) -> ModelShape:
@@ -20,10 +22,17 @@ def test_blocks_that_are_left_out_at_random_are_refused_on_several_ranks(layout:
     sentence = refusal(method="full", layout=layout, model=shape(layerdrop=0.1))
     assert sentence is not None
     assert sentence.startswith("layerdrop 0.1 is not trained on several ranks: ")
-    assert sentence.endswith("one process, or set layerdrop to 0 in the model's config.json")
+    assert sentence.endswith("one process, or set train.disable_dropout: true")
     assert open_refusal(method="full", layout=layout, model=shape(layerdrop=0.1)) == sentence
     assert refusal(method="full", layout=layout, model=shape(layerdrop=0.0)) is None
     assert refusal(method="full", layout=layout, model=shape()) is None
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_job_that_disables_dropout_leaves_no_block_out(disabled: bool) -> None:
+    job = Job.model_validate({"model": "m", "train": {"disable_dropout": disabled}})
+    execution = Execution(layout=Layout(dp_shard=2), micro_batch_size=1, gradient_accumulation_steps=1)
+    assert (not_trained(job, execution, model=shape(layerdrop=0.1)) == []) == disabled
 
 
 def test_one_process_trains_them() -> None:
