@@ -229,6 +229,7 @@ def _shape(config: _Config) -> ModelShape:
     values = d.numbers.get("v_head_dim", d.head_dim)
     return ModelShape(
         family=config.data["model_type"],
+        bare_experts=family.bare_experts,
         num_layers=d.layers,
         hidden_size=d.hidden,
         intermediate_size=d.intermediate,

@@ -63,6 +63,7 @@ EXPERTS: dict[str, Family] = {
         attention=UNBIASED_ATTENTION,
         mlp=no_matrices,
         experts=experts("mlp", count="num_local_experts"),
+        bare_experts="mixtral",
         norms=LLAMA_NORMS,
     ),
     "phimoe": Family(
@@ -101,6 +102,7 @@ EXPERTS: dict[str, Family] = {
         attention=LLAMA_ATTENTION,
         mlp=no_matrices,
         experts=experts("mlp"),
+        bare_experts="qwen2_moe",
         norms=with_whole_norms(LLAMA_NORMS),
     ),
     "granitemoe": Family(
@@ -154,6 +156,7 @@ EXPERTS: dict[str, Family] = {
         mlp=gated_mlp,
         experts=experts("mlp", width="moe_intermediate_size"),
         placement=every_few,
+        bare_experts="qwen2_moe",
         norms=with_head_norms(LLAMA_NORMS),
         optional_window=True,
     ),

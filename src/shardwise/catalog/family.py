@@ -47,6 +47,7 @@ class Family:
         mlp: of the blocks without experts.
         experts: what stands in its place in the blocks that have them.
         placement: which blocks those are.
+        bare_experts: see ModelShape.
         final_norm: before the head.
         head_bias: the head has one.
         position_offset: rows of the table of positions beyond `max_position_embeddings`; None where there is no table.
@@ -75,6 +76,7 @@ class Family:
     layer_lists: tuple[str, ...] = ()
     experts: Matrices | None = None
     placement: Placement = everywhere
+    bare_experts: str | None = None
     mlp_kind: MlpKind = "gated"
     norm_kind: NormKind = "rms"
     final_norm: Norms = FINAL_NORM

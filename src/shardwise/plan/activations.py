@@ -201,7 +201,8 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
 
 
 def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
-    return setting.inventory.trained(matrix.name) or matrix.name in setting.inventory.adapted
+    held = setting.inventory
+    return held.trained(matrix.name) or matrix.name in held.adapted or matrix.name in held.bare
 
 
 def _copies(matrix: Matrix) -> int:

@@ -7,24 +7,26 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.tensors import Tensor
-from shardwise.spec.flops import HEAD_NAMES, is_copied
+from shardwise.spec.flops import HEAD_NAMES
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Cut, Matrix, ModelShape
+from shardwise.spec.targets import adapter_rank, half_named, hidden_names, hold_of, is_copied
 
 _EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
-#: Under these names of older transformers PEFT 0.21 finds the stacked experts (`_MOE_TARGET_MODULE_MAPPING`).
-_EXPERT_NAMES = frozenset({"w1", "w2", "w3", "gate_proj", "up_proj", "down_proj"})
 _FINAL_NORM_NAMES = frozenset({"norm", "ln_f", "final_layernorm", "final_layer_norm"})
 #: Behind the name of a tensor that is trained as a copy.
 COPY = ".saved"
 
 
-def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, cut: Cut | None) -> Iterator[Tensor]:
+def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: Cut | None) -> Iterator[Tensor]:
     """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024).
 
-    Of the two halves, the one that touches the sliced dim of its matrix is sliced with it.
+    Of the two halves, the one that touches the sliced dim of its matrix is sliced with it. Those of stacked experts
+    stand side by side in one A and one B.
     """
-    r, count = lora.r, matrix.count
+    r, count = adapter_rank(matrix, lora, model), matrix.count
+    if matrix.stacked:
+        r, count = r * count, 1
     of_a: Cut | None = "columns" if cut == "columns" else None
     of_b: Cut | None = "rows" if cut == "rows" else None
     yield Tensor(name=f"{matrix.name}.lora_A", rows=r, columns=matrix.columns, count=count, cut=of_a)
@@ -86,37 +88,44 @@ def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
 
 
 def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
-    """Where experts are stacked in one parameter, PEFT 0.21 takes `all-linear` and names of the MLP for that parameter.
-
-    What it hangs there (`peft.utils.transformers_weight_conversion`) adds whole matrices of all experts in forward, and
-    neither its memory nor its time is forecast.
-    """
+    """What PEFT does not do with stacked experts, and names of nothing."""
     if not model.has_experts:
         return
-    attention = dict.fromkeys(
-        m.name.rpartition(".")[2] for kind in model.kinds for m in kind.matrices if "attn" in m.name and m.adaptable
-    )
-    named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
-    foreign = [name for name in named if name.rpartition(".")[2] not in attention]
-    unknown = [name for name in foreign if not _is_module(name, model)]
+    named = [] if isinstance(lora.target_modules, str) else lora.target_modules
+    unknown = [name for name in named if not _is_known(name, model)]
     if unknown:
         raise UnsupportedError(
             f"lora.target_modules names {', '.join(unknown)}, and no module of {model.family} is called so; in its "
-            f"attention there are {', '.join(attention)}"
+            f"attention there are {', '.join(_attention(model))}"
         )
-    if foreign:
+    for given, missing in half_named(lora, model):
         raise UnsupportedError(
-            f"lora.target_modules is {quoted(', '.join(foreign))}, which reaches the stacked experts of "
-            f"{model.family}, and this version makes no forecast for adapters there; those on attention work: write "
-            f"lora.target_modules: [{', '.join(attention)}]"
+            f"lora.target_modules names {', '.join(given)} without {', '.join(missing)}, and in the experts of "
+            f"{model.family} these are one parameter: name both, or neither"
+        )
+    bare = any(hold_of(m, lora, model) == "bare" for kind in model.kinds for m in kind.matrices)
+    unlike = {"lora.lora_dropout above 0": lora.lora_dropout > 0, "lora.use_dora": lora.use_dora}
+    asked = [name for name, is_asked in unlike.items() if is_asked]
+    if bare and asked:
+        raise UnsupportedError(
+            f"lora.target_modules is {quoted(', '.join(named) or 'all-linear')}, which reaches the stacked experts of "
+            f"{model.family}, where PEFT knows no {' and no '.join(asked)}: leave that out, or write "
+            f"lora.target_modules: [{', '.join(_attention(model))}]"
         )
 
 
-def _is_module(name: str, model: ModelShape) -> bool:
-    """Whether PEFT finds a target: it is `all-linear`, or what the name of a matrix ends with."""
-    matrices = (m.name for part in (*(kind.matrices for kind in model.kinds), model.outer_matrices) for m in part)
-    names = [*matrices, *HEAD_NAMES, *_EMBEDDING_NAMES, *_EXPERT_NAMES, "all-linear"]
-    return any(one == name or one.endswith(f".{name}") for one in names)
+def _attention(model: ModelShape) -> dict[str, None]:
+    """Names of the modules of attention."""
+    matrices = (m for kind in model.kinds for m in kind.matrices if "attn" in m.name and m.adaptable)
+    return dict.fromkeys(m.name.rpartition(".")[2] for m in matrices)
+
+
+def _is_known(name: str, model: ModelShape) -> bool:
+    """Whether a target is the end of a module's name, or what PEFT calls a bare parameter."""
+    matrices = (*(m for kind in model.kinds for m in kind.matrices), *model.outer_matrices)
+    modules = [m.name for m in matrices if m.adaptable] + [*HEAD_NAMES, *_EMBEDDING_NAMES]
+    bare = hidden_names(model)
+    return name.rpartition(".")[2] in bare or any(one == name or one.endswith(f".{name}") for one in modules)
 
 
 def check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:

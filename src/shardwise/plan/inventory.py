@@ -12,9 +12,9 @@ from functools import cached_property
 from shardwise.plan.adapters import COPY, adapter_tensors, adapters_outside, check_targets, copies, refuse_unforecast
 from shardwise.plan.tensors import NF4_BYTES, Place, Tensor
 from shardwise.plan.types import Types
-from shardwise.spec.flops import is_target
 from shardwise.spec.job import Job, Method
 from shardwise.spec.model import Cut, Matrix, ModelShape, Norm
+from shardwise.spec.targets import Hold, hold_of
 
 _OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
 
@@ -65,7 +65,8 @@ class Inventory:
     Attributes:
         blocks: one decoder block of each kind, with how many of them there are.
         root: embedding, positions, final norm, head, and what else lies outside the blocks.
-        adapted: names of the blocks' matrices that carry an adapter.
+        adapted: names of the blocks' matrices that carry an adapter, as modules.
+        bare: names of those that are adapted as bare parameters.
         trained_names: names of all tensors that have gradients.
         tied: the head's weight is the embedding's.
         dora: adapters have magnitudes.
@@ -74,6 +75,7 @@ class Inventory:
     blocks: tuple[tuple[int, Unit], ...]
     root: Unit
     adapted: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
     trained_names: frozenset[str] = frozenset()
     tied: bool = False
     dora: bool = False
@@ -146,19 +148,22 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
         refuse_unforecast(model, lora)
     blocks = tuple((kind.num_layers, _block(kind, job)) for kind in model.kinds)
     root = list(_root(model, method=job.method))
-    adapted: list[Matrix] = []
+    held: dict[str, Hold | None] = {}
     if lora is not None:
-        adapted = [m for kind in model.kinds for m in kind.matrices if is_target(m, lora)]
-        outer = [matrix for matrix in model.outer_matrices if is_target(matrix, lora)]
-        root += [replace(t, place=_outer_place(m.name)) for m in outer for t in adapter_tensors(m, lora, cut=None)]
+        held = {m.name: hold_of(m, lora, kind) for kind in model.kinds for m in kind.matrices}
+        for matrix in model.outer_matrices:
+            if hold_of(matrix, lora, model):
+                place = _outer_place(matrix.name)
+                root += [replace(t, place=place) for t in adapter_tensors(matrix, lora, model=model, cut=None)]
         root += [*copies((tensor for tensor in root if tensor.name.startswith("final_norm")), lora)]
         root += adapters_outside(model, lora)
-        check_targets(model, lora, found=bool(adapted) or any(tensor.trained for tensor in root))
+        check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
     tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
     return Inventory(
         blocks=blocks,
         root=Unit(tensors=tuple(root)),
-        adapted=frozenset(matrix.name for matrix in adapted),
+        adapted=frozenset(name for name, hold in held.items() if hold == "module"),
+        bare=frozenset(name for name, hold in held.items() if hold == "bare"),
         trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in tensors if tensor.trained),
         tied=model.tied,
         dora=lora is not None and lora.use_dora,
@@ -175,8 +180,8 @@ def _block(kind: ModelShape, job: Job) -> Unit:
     if lora is not None:
         tensors += [*copies(tensors, lora)]
         for matrix in kind.matrices:
-            if is_target(matrix, lora):
-                tensors += adapter_tensors(matrix, lora, cut=matrix.sliced_by)
+            if hold_of(matrix, lora, kind):
+                tensors += adapter_tensors(matrix, lora, model=kind, cut=matrix.sliced_by)
     return Unit(tensors=tuple(tensors))
 
 

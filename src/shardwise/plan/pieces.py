@@ -14,6 +14,7 @@ from shardwise.plan.links import group_of
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.model import SLICED_BY, Matrix, ModelShape
+from shardwise.spec.targets import adapter_rank
 
 #: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter.
 _OPERATORS_PER_BLOCK = 45
@@ -29,6 +30,8 @@ _ADAPTER_INPUT_BYTES, _ADAPTER_DROPOUT_BYTES, _ADAPTER_OUTPUT_BYTES = 4, 9, 10
 #: 4-bit weights are written out in the compute type before each product, forward and backward: bytes per element, with
 #: what their kernel loses.
 _DEQUANTISED_BYTES = 5.0
+#: A bare parameter with its adapter's product is written anew where it is used: it is read, and the sum written.
+_REMADE_PASSES = 2
 #: Attention written out: the scores go through memory this often in forward (scaled, masked, softmax in float32, cast).
 _EAGER_SCORE_PASSES = 6
 #: Whole logits in float32 go through memory this often, forward and backward.
@@ -144,8 +147,9 @@ def _by_shape(kind: ModelShape, work: Work) -> Iterator[tuple[int, Matrix]]:
     """Matrices that take equally long, with how many there are: most blocks have four kinds of seven."""
     found: dict[object, list[Matrix]] = {}
     for m in kind.matrices:
-        trained, adapted = work.inventory.trained(m.name), m.name in work.inventory.adapted
-        found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY[m.reads], trained, adapted), []).append(m)
+        held = work.inventory
+        kind_of = (held.trained(m.name), m.name in held.adapted, m.name in held.bare)
+        found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY[m.reads], *kind_of), []).append(m)
     return ((len(alike), alike[0]) for alike in found.values())
 
 
@@ -166,11 +170,23 @@ def _product_seconds(work: Work, device: Device, matrix: Matrix, tokens: float) 
         forward += halves + around
         weights += halves
         inputs += halves + around
+    if matrix.name in work.inventory.bare:
+        remade, halves = _remade(work, device, matrix, rows=rows, columns=columns)
+        forward += remade
+        # The whole weight's gradient, and of it those of both halves.
+        weights += device.product(rows, columns, tokens) + 2 * halves
     if work.job.method == "qlora" and matrix.adaptable:
         written_out = device.bytes_moved(_DEQUANTISED_BYTES * rows * columns)
         forward += written_out
         inputs += written_out
     return count * forward, count * weights, count * inputs
+
+
+def _remade(work: Work, device: Device, matrix: Matrix, *, rows: float, columns: float) -> tuple[float, float]:
+    """Seconds of one expert's weight made of a bare parameter and its adapter, and of its halves' product alone."""
+    r = adapter_rank(matrix, work.job.adapters, work.model) if work.job.adapters else 0
+    halves = device.product(rows, columns, r)
+    return halves + device.bytes_moved(_REMADE_PASSES * rows * columns * work.types.compute), halves
 
 
 def _adapter_bytes(work: Work, tokens: float, *, rows: float, columns: float) -> float:

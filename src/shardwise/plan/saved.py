@@ -47,7 +47,8 @@ def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     saved = blocks * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
-    return scene.tokens * saved
+    keeps_remade = work.execution.gradient_checkpointing == "none"
+    return scene.tokens * saved + (blocks * work.remade_by_mean if keeps_remade else 0.0)
 
 
 def saved_by_all(scene: Scene) -> float:
@@ -80,12 +81,14 @@ def of_one_block(scene: Scene) -> float:
     recomputed = work.execution.gradient_checkpointing != "none"
     block_input = work.block_input if recomputed else 0.0
     saved = work.saved_whole + block_input + work.block_backward
-    return scene.tokens * saved + shared(scene)
+    return scene.tokens * saved + shared(scene) + work.remade
 
 
 def inside_block(scene: Scene) -> float:
     """Weight-sized temporaries of a block's backward."""
-    return fresh_gradient(scene.work, scene.part.inventory.block.largest_trained) + scene.work.computed_weights
+    work = scene.work
+    fresh = fresh_gradient(work, scene.part.inventory.block.largest_trained)
+    return fresh + work.computed_weights + work.remade_backward
 
 
 def _messages(scene: Scene) -> float:

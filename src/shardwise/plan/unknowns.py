@@ -105,7 +105,7 @@ def _rank(job: Job, asked: Callable[[Job], Question]) -> Unknown:
         (min(m.rows, m.columns), m.name.rpartition(".")[2])
         for kind in base.model.kinds
         for m in kind.matrices
-        if m.name in base.inventory.adapted
+        if m.name in base.inventory.adapted | base.inventory.bare
     ]
     most, name = min(adapted, default=(min(base.model.vocab_size, base.model.embedding_width), "the head"))
     return Unknown(

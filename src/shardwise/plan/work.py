@@ -15,6 +15,7 @@ from shardwise.plan.activations import (
 )
 from shardwise.plan.inventory import Inventory
 from shardwise.plan.parts import sliced_shape
+from shardwise.plan.remade import remade_backward_bytes, remade_bytes, remade_once_bytes
 from shardwise.plan.types import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import CHUNK_TOKENS, Execution
@@ -102,6 +103,27 @@ class Work:
             adapted = (m for m in matrices if m.name in self.inventory.adapted)
             normed = max((3 * m.rows * m.columns + m.columns**2 for m in adapted), default=0)
         return (dequantised + normed) * self.types.compute
+
+    @cached_property
+    def remade(self) -> float:
+        """Bytes of the weights with their adapters' products that a block makes of bare parameters."""
+        return max(remade_bytes(kind, self.setting) for kind in self.block.kinds)
+
+    @cached_property
+    def remade_once(self) -> float:
+        """Bytes of the largest of them, in a forward that keeps none."""
+        return max(remade_once_bytes(kind, self.setting) for kind in self.block.kinds)
+
+    @cached_property
+    def remade_backward(self) -> float:
+        """Bytes of the gradients of such weights inside a block."""
+        return max(remade_backward_bytes(kind, self.setting) for kind in self.block.kinds)
+
+    @cached_property
+    def remade_by_mean(self) -> float:
+        """The same of the mean block."""
+        kinds = self.block.kinds
+        return sum(kind.num_layers * remade_bytes(kind, self.setting) for kind in kinds) / self.block.num_layers
 
     @property
     def evaluates(self) -> bool:

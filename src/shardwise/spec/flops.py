@@ -8,10 +8,11 @@ a matrix that is trained as a copy (`modules_to_save`), which runs in the place 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.targets import adapter_rank, hold_of, is_copied
 
 
 def matrix_parameters(shape: ModelShape) -> int:
@@ -32,32 +33,19 @@ def matrix_parameters(shape: ModelShape) -> int:
 HEAD_NAMES = frozenset({"lm_head", "embed_out"})
 
 
-def is_target(matrix: Matrix, lora: LoraSpec) -> bool:
-    """Whether an adapter hangs on a matrix, by PEFT's rule: `all-linear`, or the end of its name; not on copies."""
-    if not matrix.adaptable or is_copied(matrix.name, lora.modules_to_save):
-        return False
-    if lora.target_modules == "all-linear":
-        return True
-    return any(matrix.name == name or matrix.name.endswith(f".{name}") for name in lora.target_modules)
-
-
-def is_copied(name: str, saved: Sequence[str]) -> bool:
-    """Whether a part of a block is trained as a whole copy, by PEFT's rule: the end of its module's name, or of a
-    module's around it, is one of `modules_to_save`."""
-    parts = name.split(".")
-    around = (".".join(parts[: count + 1]) for count in range(len(parts)))
-    return any(module.endswith(end) for module in around for end in saved)
-
-
 def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
     """Elements of all LoRA adapters: r * (rows + columns) for each target matrix (Hu et al., 2021, section 4)."""
-    outer = (m for m in shape.outer_matrices if is_target(m, lora))
-    return sum(lora.r * (m.rows + m.columns) for m in outer) + sum(
-        kind.num_layers * m.count * lora.r * (m.rows + m.columns)
-        for kind in shape.kinds
-        for m in kind.matrices
-        if is_target(m, lora)
-    )
+    return _adapters(shape, lora, lambda matrix: matrix.count)
+
+
+def _adapters(shape: ModelShape, lora: LoraSpec, experts: Callable[[Matrix], int]) -> int:
+    """Elements of adapters, of so many of each matrix."""
+
+    def of(matrices: Iterable[Matrix]) -> int:
+        held = (matrix for matrix in matrices if hold_of(matrix, lora, shape))
+        return sum(experts(m) * adapter_rank(m, lora, shape) * (m.rows + m.columns) for m in held)
+
+    return of(shape.outer_matrices) + sum(kind.num_layers * of(kind.matrices) for kind in shape.kinds)
 
 
 def copied_parameters(shape: ModelShape, lora: LoraSpec) -> int:
@@ -83,5 +71,6 @@ def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | 
     attention = 6 * shape.num_layers * shape.num_attention_heads * widths * length
     if lora is None:
         return 6 * matrix_parameters(shape) + attention
-    trained = 2 * copied_parameters(shape, lora) + 6 * adapter_parameters(shape, lora)
+    adapters = _adapters(shape, lora, lambda matrix: matrix.routed)
+    trained = 2 * copied_parameters(shape, lora) + 6 * adapters
     return 4 * matrix_parameters(shape) + trained + attention

@@ -124,8 +124,7 @@ class OtherBlocks:
 
     Attributes:
         count: how many of the model's blocks are of this kind.
-        matrices: as in ModelShape.
-        norms: as in ModelShape.
+        matrices, norms: as in ModelShape.
     """
 
     count: int
@@ -158,13 +157,13 @@ class ModelShape:
         windowed_layers: how many blocks' attention has the window, None for all.
         value_head_dim: width of a head's values where it is not `head_dim`.
         embedding_size: width of the embedding and the head where it is not `hidden_size`.
-        outer_matrices: linear layers outside the blocks, beside the head.
-        outer_norms: norms outside the blocks, beside the final one.
+        outer_matrices, outer_norms: outside the blocks, beside the head and the final norm.
         eager_attention: the family's code has no other attention than the one written out.
         steady_positions: up to which length rotary frequencies do not follow the longest sequence of a micro-batch,
             as `longrope` and `dynamic` do beyond it; None for any.
         layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
         drops_out: its code drops something out at random in training.
+        bare_experts: whose names for experts PEFT takes for bare parameters (`spec.targets`); None: it does not.
     """
 
     family: str
@@ -202,6 +201,7 @@ class ModelShape:
     steady_positions: int | None = None
     layerdrop: float = 0.0
     drops_out: bool = False
+    bare_experts: str | None = None
 
     @property
     def embedding_width(self) -> int:

@@ -1,6 +1,5 @@
 """The forecast against what PyTorch, transformers, PEFT and the trainer's own modules really allocate."""
 
-import re
 from dataclasses import replace
 
 import peft
@@ -10,8 +9,6 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families import FAMILIES
-from shardwise.catalog.models import find_model
-from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.plan.activations import Setting, saved_bytes
@@ -327,45 +324,6 @@ def test_ranks_of_a_model_with_experts_hold_what_fsdp2_gives_them(kind, world):
         mine = sum(p.numel() // p.shape[0] * kept for p, kept in rows)
         (one,) = (h for h in forecasts if rank in h.shards)
         assert one.weights == one.gradients == 4 * mine, f"rank {rank}"
-
-
-def refused_targets(model, kind):
-    """The targets that a refusal of `all-linear` tells the user to write instead."""
-    with pytest.raises(UnsupportedError, match=f"stacked experts of {kind}") as refused:
-        take_inventory(asked("lora"), model)
-    return re.search(r"write lora.target_modules: \[(.*)\]", str(refused.value)).group(1).split(", ")
-
-
-@pytest.mark.parametrize(
-    ("named", "says"),
-    [
-        (["q_proj", "o_proj", "v_proj"], "names q_proj, v_proj, and no module of deepseek_v3 is called so; in its "),
-        (["experts.typo", "o_proj"], "names experts.typo, and no module of deepseek_v3 is called so; in its attention"),
-        (["o_proj", "down_proj"], "is 'down_proj', which reaches the stacked experts of deepseek_v3"),
-    ],
-)
-def test_beside_experts_a_target_that_names_nothing_is_told_from_one_that_reaches_them(named, says):
-    model = find_model("deepseek-v3", offline=True)
-    with pytest.raises(UnsupportedError) as refused:
-        take_inventory(job(method="lora", lora={"target_modules": named}), model)
-    assert f"lora.target_modules {says}" in str(refused.value)
-    assert "q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj" in str(refused.value)
-
-
-@pytest.mark.parametrize("kind", SPARSE)
-def test_beside_experts_the_refusal_of_all_linear_names_targets_that_peft_adapts_as_forecast(kind):
-    family = FAMILIES[kind]
-    keys = {**SMALL, **EXPERTS}
-    own = {family.keys.get(key, key): value for key, value in keys.items() if key in family.defaults}
-    ours = shape({"model_type": kind, **own})
-    named = refused_targets(ours, kind)
-    attention = job(method="lora", lora={"r": RANK, "target_modules": named})
-    theirs = AutoConfig.for_model(kind, pad_token_id=0, bos_token_id=0, eos_token_id=0, **{**EXPERTS, **own})
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(theirs)
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=RANK, target_modules=named), low_cpu_mem_usage=True)
-    trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
-    assert take_inventory(attention, ours).trained_elements == adapter_parameters(ours, attention.adapters) == trained
 
 
 @pytest.mark.parametrize(("world", "method"), [(3, "full"), (7, "full"), (4, "lora"), (16, "lora")])

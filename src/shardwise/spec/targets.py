@@ -1,0 +1,80 @@
+"""Which matrices `lora.target_modules` reaches, and how: by PEFT's rules.
+
+An adapter hangs on a module, by the end of its name. Stacked experts and their routers are no modules in
+transformers 5; for some families PEFT (0.21, `peft.utils.transformers_weight_conversion`) takes the names that their
+matrices had as modules for the bare parameters they are now. Of these the whole weight with the adapter's product is
+made anew wherever it is used. In such families these names are hidden from modules: dense MLPs and shared experts get
+no adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from shardwise.spec.job import LoraSpec
+from shardwise.spec.model import Matrix, ModelShape
+
+#: What of its module's name PEFT knows each bare parameter by, in the families that it names like one of these two.
+BARE_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "mixtral": {"gate": ("gate",), "gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)},
+    "qwen2_moe": {"gate": ("gate",), "gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)},
+}
+
+#: How an adapter hangs on a matrix.
+Hold = Literal["module", "bare"]
+
+
+def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
+    """How an adapter hangs on a matrix, None where none does; not on copies (`modules_to_save`)."""
+    if is_copied(matrix.name, lora.modules_to_save):
+        return None
+    names = bare_names(matrix, model)
+    targets = lora.target_modules
+    if names:
+        named = targets == "all-linear" or all(any(_ends(target, name) for target in targets) for name in names)
+        return "bare" if named else None
+    if not matrix.adaptable or matrix.name.rpartition(".")[2] in hidden_names(model):
+        return None
+    if targets == "all-linear" or any(_ends(matrix.name, name) for name in targets):
+        return "module"
+    return None
+
+
+def adapter_rank(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> int:
+    """Columns between an adapter's halves, of one expert: as many times r as it was modules."""
+    return lora.r * max(1, len(bare_names(matrix, model)))
+
+
+def bare_names(matrix: Matrix, model: ModelShape) -> tuple[str, ...]:
+    """The names by which targets reach a matrix as a bare parameter; none where they do not."""
+    known = BARE_NAMES.get(model.bare_experts or "", {})
+    return () if matrix.adaptable else known.get(matrix.name.rpartition(".")[2], ())
+
+
+def hidden_names(model: ModelShape) -> frozenset[str]:
+    """Names that reach no module, because they mean bare parameters."""
+    known = BARE_NAMES.get(model.bare_experts or "", {})
+    return frozenset(name for names in known.values() for name in names)
+
+
+def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], list[str]]]:
+    """Bare parameters of which the targets name some of the modules they were, and not the others: both lists."""
+    if lora.target_modules == "all-linear":
+        return
+    for names in BARE_NAMES.get(model.bare_experts or "", {}).values():
+        named = [name for name in names if any(_ends(target, name) for target in lora.target_modules)]
+        if named and len(named) < len(names):
+            yield named, [name for name in names if name not in named]
+
+
+def is_copied(name: str, saved: Sequence[str]) -> bool:
+    """Whether a part of a block is trained as a whole copy, by PEFT's rule: the end of its module's name, or of a
+    module's around it, is one of `modules_to_save`."""
+    parts = name.split(".")
+    around = (".".join(parts[: count + 1]) for count in range(len(parts)))
+    return any(module.endswith(end) for module in around for end in saved)
+
+
+def _ends(name: str, end: str) -> bool:
+    return name == end or name.endswith(f".{end}")

@@ -1,0 +1,155 @@
+"""Adapters beside and on stacked experts: what PEFT hangs there, what it refuses, and what it makes anew."""
+
+import peft
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.models import find_model
+from shardwise.errors import UnsupportedError
+from shardwise.plan.inventory import take_inventory
+from shardwise.plan.pieces import pieces_of
+from shardwise.spec.flops import adapter_parameters
+from tests.unit.plan.asking import execution, job, memory, shape, work
+from tests.unit.plan.test_against_torch import EXPERTS, RANK, SMALL, SPARSE, Trainer, asked
+
+#: Families whose stacked experts PEFT adapts.
+REACHED = ["mixtral", "olmoe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe"]
+TARGETS = [
+    ["all-linear"],
+    ["q_proj", "o_proj"],
+    ["down_proj"],
+    ["gate_proj", "up_proj", "o_proj"],
+    ["mlp.experts.gate_proj", "up_proj"],
+    ["w1", "w3", "w2"],
+    ["w2"],
+    ["gate", "o_proj"],
+    ["shared_expert_gate", "o_proj"],
+]
+
+
+def config_of(kind, **changes):
+    family, keys = FAMILIES[kind], {**SMALL, **EXPERTS, **changes}
+    return {"model_type": kind, **{family.keys.get(k, k): v for k, v in keys.items() if k in family.defaults}}
+
+
+def theirs(config, named):
+    """Elements that PEFT trains, or None where it refuses the targets or passes over some of them."""
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    own = AutoConfig.for_model(
+        config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **{**EXPERTS, **keys}
+    )
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(own)
+    modules = "all-linear" if named == ["all-linear"] else named
+    try:
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=RANK, target_modules=modules), low_cpu_mem_usage=True)
+    except ValueError:
+        return None
+    return sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+
+
+def ours(config, named):
+    modules = "all-linear" if named == ["all-linear"] else named
+    asked = job(method="lora", lora={"r": RANK, "target_modules": modules})
+    return take_inventory(asked, shape(config)).trained_elements, adapter_parameters(shape(config), asked.adapters)
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT warns of patterns that it has made itself
+@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.parametrize("named", TARGETS, ids="-".join)
+@pytest.mark.parametrize("step", [1, 2])
+def test_adapters_beside_experts_are_those_that_peft_hangs_there(kind, named, step):
+    """Where a name means nothing PEFT passes over it, if another one means something; here that is refused."""
+    config = config_of(kind, decoder_sparse_step=step)
+    measured = theirs(config, named)
+    try:
+        forecast = ours(config, named)
+    except UnsupportedError as refused:
+        assert "no module of" in str(refused) or measured is None
+        assert named not in (["all-linear"], ["q_proj", "o_proj"]) or kind.startswith("deepseek")
+    else:
+        assert forecast == (measured, measured)
+
+
+def test_the_families_whose_experts_are_reached_are_those_of_peft():
+    assert [kind for kind in SPARSE if FAMILIES[kind].bare_experts] == REACHED
+
+
+@pytest.mark.parametrize(
+    ("kind", "lora", "says"),
+    [
+        (
+            "deepseek-v3",
+            {"target_modules": ["q_proj", "o_proj"]},
+            "names q_proj, and no module of deepseek_v3 is called so",
+        ),
+        (
+            "deepseek-v3",
+            {"target_modules": ["experts.typo"]},
+            "names experts.typo, and no module of deepseek_v3 is called",
+        ),
+        (
+            "deepseek-v3",
+            {"target_modules": ["o_proj", "gate_proj"]},
+            "names gate_proj without up_proj, and in the experts",
+        ),
+        (
+            "mixtral-8x7b",
+            {"target_modules": ["w3"]},
+            "names w3 without w1, and in the experts of mixtral these are one",
+        ),
+        (
+            "mixtral-8x7b",
+            {"lora_dropout": 0.1},
+            "is 'all-linear', which reaches the stacked experts of mixtral, where PEFT",
+        ),
+        (
+            "mixtral-8x7b",
+            {"use_dora": True},
+            "knows no lora.use_dora: leave that out, or write lora.target_modules: [q_proj,",
+        ),
+    ],
+)
+def test_what_peft_does_not_do_with_experts_is_refused_in_a_sentence(kind, lora, says):
+    with pytest.raises(UnsupportedError) as refused:
+        take_inventory(job(method="lora", lora=lora), find_model(kind, offline=True))
+    assert says in str(refused.value)
+
+
+def test_dropout_is_for_adapters_that_do_not_reach_the_experts():
+    lora = {"lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj"]}
+    assert take_inventory(job(method="lora", lora=lora), find_model("mixtral-8x7b", offline=True)).adapted
+
+
+WIDE = {"hidden_size": 256, "head_dim": 64, "num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 512}
+
+
+@pytest.mark.filterwarnings("ignore")  # the profiler warns of blocks older than itself
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_weights_made_anew_are_in_the_peak_of_a_step(kind, precision, recompute):
+    config = config_of(kind, **WIDE, intermediate_size=512, decoder_sparse_step=1)
+    measured = Trainer(config, precision=precision, method="lora", recompute=recompute, length=32).peak()
+    keys = {"precision": precision, "gradient_checkpointing": recompute, "micro_batch_size": 2}
+    wide = asked("lora", data={"max_length": 32})
+    forecast = memory(wide, shape(config), hardware="cpu:1", **keys).peak_bytes
+    assert forecast == pytest.approx(measured, rel=0.05)
+    narrow = job(method="lora", lora={"r": RANK, "target_modules": ["q_proj"]}, data={"max_length": 32})
+    assert forecast - memory(narrow, shape(config), hardware="cpu:1", **keys).peak_bytes > 0.1 * measured
+
+
+def test_making_a_weight_anew_takes_time_that_does_not_shrink_with_the_batch():
+    model = find_model("qwen3-30b-a3b", offline=True)
+    seconds = {}
+    for named in ("all-linear", ["q_proj", "k_proj", "v_proj", "o_proj"]):
+        for size in (1, 8):
+            asked = job(method="lora", lora={"target_modules": named}, data={"max_length": 512})
+            pieces = pieces_of(work(asked, model, execution(micro_batch_size=size)))
+            seconds[str(named), size] = pieces.forward.seconds + pieces.backward.seconds
+    more = [seconds["all-linear", size] - seconds["['q_proj', 'k_proj', 'v_proj', 'o_proj']", size] for size in (1, 8)]
+    # 604 million elements a block, of two bytes, read and written at 3.35 TB/s.
+    assert min(more) > 2 * 2 * 604e6 / 3.35e12
+    assert more[1] < 4 * more[0]
