@@ -23,6 +23,7 @@ from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.replicas import check_replicas, part_hashes
 from shardwise.train.signals import StopFlag
+from shardwise.train.watch import Watch
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 
@@ -136,7 +137,7 @@ def _restored_differently(run: RunDirectory, job: Job) -> str:
     worker.read_request = lambda _: (job, DDP)
     journal = Journal(run=run, rank=0)
     with pytest.raises(GuardError) as caught:
-        worker._run(run, journal=journal, stop=StopFlag())
+        worker._run(run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
     return str(caught.value)
 
 

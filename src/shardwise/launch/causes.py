@@ -28,6 +28,9 @@ HINTS = {
     signal.SIGSEGV: "; a native library crashed",
 }
 
+#: What a rank's own watch writes as the kind of its failure.
+STALL = "StallError"
+
 NUM_LINES = 15
 MAX_BYTES_READ = 1024 * 1024
 
@@ -66,6 +69,12 @@ def first_cause(run: RunDirectory, *, processes: int, exit_code: int, exits: Seq
     if silent:
         return WorkerFailedError(_ended_silently(run, min(silent, key=lambda e: -e.code == signal.SIGTERM)))
     return WorkerFailedError(_launcher_failed(run, exit_code))
+
+
+def stall(run: RunDirectory, *, processes: int) -> str | None:
+    """What ranks wrote who no longer got on; None where the run ended of something else."""
+    written = sorted(written_failures(run, processes=processes), key=_time)
+    return str(written[0].get("message", "")).strip() if written and written[0].get("error") == STALL else None
 
 
 def seen_exits(run: RunDirectory, *, ended_by_us: Collection[int] = ()) -> list[RankExit]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
-from shardwise.launch.causes import RankExit, first_cause, launcher_log, seen_exits, tail
+from shardwise.launch.causes import RankExit, first_cause, launcher_log, seen_exits, stall, tail
 from shardwise.launch.command import WORKER, require_torch, torchrun_argv, worker_environment
 from shardwise.launch.follow import Follower, Phase, Update
 from shardwise.launch.leash import leashed
@@ -44,7 +44,7 @@ class Outcome:
 def forget_last_launch(run: RunDirectory) -> None:
     """Removes what an earlier launch said of its ranks and its end."""
     run.outcome.unlink(missing_ok=True)
-    for pattern in ("rank_*.pid", "rank_*.failure.json"):
+    for pattern in ("rank_*.pid", "rank_*.failure.json", "rank_*.standing.json"):
         for path in run.logs.glob(pattern):
             path.unlink(missing_ok=True)
 
@@ -237,7 +237,16 @@ def conclude(
     if asked is not None and requests.is_urgent:
         raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
     if code != 0:
-        raise first_cause(run, processes=processes, exits=exits, exit_code=code)
+        cause, stalled = (
+            first_cause(run, processes=processes, exits=exits, exit_code=code),
+            stall(run, processes=processes),
+        )
+        if stalled is None:
+            raise cause
+        if asked is None:
+            raise WorkerFailedError(f"{cause}\n{resume_hint(run)}")
+        sentence = f"ended by {asked.name} without a last checkpoint, because {stalled}; {resume_hint(run)}"
+        raise StoppedError(sentence, exit_code=128 + asked)
     if said.get("outcome") == "finished":
         return Outcome(outcome="finished", step=step)
     if said.get("outcome") == "stopped":

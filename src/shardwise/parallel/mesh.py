@@ -21,7 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from shardwise.errors import InputError
 from shardwise.spec.layout import AXES, Layout
 
-#: Long enough for rank 0 to write and verify a large model while the others wait.
+#: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
+#: by each rank's watch, which knows a step from a save and says who is waited for.
 TIMEOUT = timedelta(minutes=60)
 
 

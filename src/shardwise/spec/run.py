@@ -130,6 +130,10 @@ class RunDirectory:
         """First cause of one rank's failure: `time, rank, phase, error, message, file, line`."""
         return self.logs / f"rank_{rank}.failure.json"
 
+    def rank_standing(self, rank: int) -> Path:
+        """Where one rank stood when nothing moved any more."""
+        return self.logs / f"rank_{rank}.standing.json"
+
     def checkpoint(self, step: int) -> Path:
         """Folder of the checkpoint of one step."""
         return self.root / f"{CHECKPOINT_PREFIX}{step}"

@@ -68,7 +68,7 @@ class Checkpoints:
             Whether it was committed; the same on every rank.
         """
         try:
-            with staged(self.world, self.run.checkpoint(step)) as folder:
+            with self.journal.progress.patient(), staged(self.world, self.run.checkpoint(step)) as folder:
                 self._write(folder, step)
         except SaveError as error:
             self.journal.enter(f"WARNING: checkpoint-{step} was not saved: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -10,8 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import shardwise
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
+from shardwise.train.progress import Progress
+
+_PACKAGE = Path(shardwise.__file__).parent
 
 
 @dataclass(kw_only=True)
@@ -21,26 +26,42 @@ class Journal:
     Attributes:
         phase: what the worker is doing, for the message if it fails.
         step: optimizer steps done.
+        progress: whether this rank gets on.
+        last_word: held by whoever writes why this rank ends, and ends it; of two threads, one.
     """
 
     run: RunDirectory
     rank: int
     phase: str = "starting"
     step: int = 0
+    progress: Progress = field(default_factory=Progress)
+    last_word: threading.Lock = field(default_factory=threading.Lock)
     _began: float = field(default_factory=time.monotonic)
     _complained: bool = False
 
     def started(self) -> None:
-        """Leaves the pid, by which the launcher passes on signals, and forgets an earlier failure."""
+        """Leaves the pid, by which the launcher passes on signals, and forgets how an earlier start ended."""
         self.run.rank_failure(self.rank).unlink(missing_ok=True)
+        self.run.rank_standing(self.rank).unlink(missing_ok=True)
         write_text(self.run.rank_pid(self.rank), f"{os.getpid()}\n")
 
     def enter(self, phase: str, **detail: Any) -> None:
         """Notes a new phase."""
         self.phase = phase
+        self.progress.touch()
         if self.rank == 0:
             self.note(lambda: announce(self.run, phase, **detail))
         self.say(f"{phase}" + "".join(f", {name} {value}" for name, value in detail.items()))
+
+    def stepped(self, step: int) -> None:
+        """Notes that an optimizer step is done."""
+        self.step = step
+        self.progress.step()
+
+    @property
+    def at(self) -> str:
+        """The phase, and the step it is in, for messages."""
+        return self.phase if not self.step else f"{self.phase} (step {self.step + 1})"
 
     def note(self, write: Callable[[], None]) -> None:
         """Writes something whose loss harms nobody; a disk that is full or gone is said once and stops nothing."""
@@ -74,19 +95,24 @@ class Journal:
             write_json(self.run.outcome, ended)
 
     def failed(self, error: BaseException) -> None:
-        """Leaves the cause of this worker's failure, with the deepest place in this program or its caller."""
+        """Leaves the cause of this worker's failure, once and for all: the process is to end next."""
+        self.last_word.acquire()
+        self.write_failure(error, rank=self.rank, phase=self.at)
+
+    def write_failure(self, error: BaseException, *, rank: int, phase: str) -> None:
+        """Writes the cause of a rank's failure, with the deepest place in this program or its caller, if it has one."""
         place = _place(error)
         cause = {
             "time": time.time(),
-            "rank": self.rank,
-            "phase": self.phase if not self.step else f"{self.phase} (step {self.step + 1})",
+            "rank": rank,
+            "phase": phase,
             "error": type(error).__name__,
             "message": _message(error),
             "file": place[0],
             "line": place[1],
             "input_error": isinstance(error, InputError),
         }
-        write_json(self.run.rank_failure(self.rank), cause)
+        write_json(self.run.rank_failure(rank), cause)
 
 
 def _message(error: BaseException) -> str:
@@ -96,9 +122,9 @@ def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _place(error: BaseException) -> tuple[str, int]:
+def _place(error: BaseException) -> tuple[str | None, int | None]:
     """File name and line of the innermost frame of this package, or of the innermost frame at all."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "shardwise" in Path(frame.filename).parts]
+    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
     frame = (ours or frames or [None])[-1]
-    return ("unknown", 0) if frame is None else (Path(frame.filename).name, frame.lineno or 0)
+    return (None, None) if frame is None else (Path(frame.filename).name, frame.lineno)

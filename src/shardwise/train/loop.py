@@ -60,11 +60,11 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             build.optimizer.step()
             build.schedule.step()
             build.optimizer.zero_grad()
-        journal.step = batch.step
+        journal.stepped(batch.step)
         last = batch.step == total
         pulse = build.metrics.pulse(stop=stop.number, sight=look(batch, build.data))
         check_sights(build.world, batch, build.data, pulse.sights)
-        eval_loss = evaluate(build) if last or _due(batch.step, train_spec.eval_steps) else None
+        eval_loss = evaluate(build, journal) if last or _due(batch.step, train_spec.eval_steps) else None
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         # The last step is saved too: what comes after it can still fail, and must not cost the training.
         saving = last or pulse.stop or _due(batch.step, train_spec.save_steps)
@@ -82,7 +82,7 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def evaluate(build: Build) -> float | None:
+def evaluate(build: Build, journal: Journal) -> float | None:
     """Loss per trained token over the evaluation data, the same for any number of ranks; None where there is none."""
     if build.evaluation is None:
         return None
@@ -91,5 +91,6 @@ def evaluate(build: Build) -> float | None:
     for batch in build.evaluation:
         summed += build.step.evaluate(batch)
         tokens += batch.trained_tokens
+        journal.progress.touch()
     build.model.set_training(True)
     return summed / tokens

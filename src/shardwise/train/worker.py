@@ -35,11 +35,13 @@ from shardwise.train.live_types import Kinds, together
 from shardwise.train.loop import Outcome, train
 from shardwise.train.memory import held
 from shardwise.train.precision import TYPES
+from shardwise.train.progress import Progress, stated_seconds
 from shardwise.train.rates import peak_flops
 from shardwise.train.replicas import check_replicas
 from shardwise.train.save import save_final
 from shardwise.train.signals import StopFlag
 from shardwise.train.trackers import check_trackers
+from shardwise.train.watch import Watch
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,10 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
     run = RunDirectory(Path(arguments[0]).resolve())
     journal = Journal(run=run, rank=int(os.environ.get("RANK", "0")))
     stop = StopFlag()
+    watch = Watch(journal, stop)
     stop.listen()
     journal.started()  # from here on signals are passed on to this process
     try:
-        outcome = _run(run, journal=journal, stop=stop)
+        journal.progress = Progress(stated_seconds=stated_seconds())
+        watch.start()
+        outcome = _run(run, journal=journal, stop=stop, watch=watch)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below
         # The cause is for the launcher; the traceback goes to this rank's log.
         journal.failed(error)
@@ -66,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             status = 1
         sys.stdout.flush()
         os._exit(status)
+    watch.over()
     # Only here: after a failure the others may never join a teardown, which would wait for them.
     dist.destroy_process_group()
     return _exit_status(outcome)
@@ -77,11 +83,12 @@ def _exit_status(outcome: Outcome) -> int:
     return 128 + outcome.signal if outcome.signal and LAUNCH not in os.environ else 0
 
 
-def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
+def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> Outcome:
     job, execution = read_request(run)
     check_trackers(job)
     _set_environment(job)
     world = join_world(execution.layout)
+    watch.joined(world)
     fingerprint = (read_json(run.data) or {}).get("fingerprint")
     facts = {"job": job.to_json(), "execution": execution.to_json(), "data": fingerprint, "versions": _versions()}
     agree(world, facts)
@@ -106,7 +113,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag) -> Outcome:
     journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began
-    _finish(composed, outcome, run=run, journal=journal, seconds=seconds)
+    with journal.progress.patient():
+        _finish(composed, outcome, run=run, journal=journal, seconds=seconds)
     return outcome
 
 

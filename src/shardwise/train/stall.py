@@ -1,0 +1,179 @@
+"""Where each rank stands when a run does not get on, and which of them the others wait for.
+
+A collective that one rank does not come to holds up all others, and what they could say of it ("timed out") names the
+wrong ones. So each rank writes down where it is, and how many collectives of each group it has begun: who has begun
+fewer than a peer is waited for, and who waits for nobody is the cause.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import shardwise
+from shardwise.errors import ShardwiseError
+from shardwise.parallel.mesh import World
+from shardwise.units import format_ranks, format_seconds
+
+_PACKAGE = Path(shardwise.__file__).parent
+_COLLECTIVES = str(Path(dist.__file__).parent)
+
+#: Where the innermost line calls one of these, a rank waits for something outside: a message, a device.
+_WAITING = ("wait(", ".item()", ".tolist()", ".cpu()", "synchronize(", "barrier(")
+
+_PLACES_NAMED = 4
+
+Counted = tuple[tuple[int, ...], int]
+"""The ranks of a group, and how many collectives of it a rank has begun."""
+
+
+class StallError(ShardwiseError):
+    """No rank gets on any more; the process was ended by its own watch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where one rank is.
+
+    Attributes:
+        phase: what it says it is doing.
+        place: function, file and line of this program.
+        waits: whether it waits for others, as far as its stack tells.
+        groups: of this rank, in the order in which every rank lists its own.
+    """
+
+    rank: int
+    phase: str
+    place: str
+    waits: bool
+    groups: tuple[Counted, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Standing:
+        """What `to_json` wrote."""
+        groups = tuple((tuple(ranks), count) for ranks, count in data["groups"])
+        return cls(**{**data, "groups": groups})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the standings say together.
+
+    Attributes:
+        culprit: the rank that is named as the cause.
+        phase: what it was doing.
+        sentence: for the user.
+    """
+
+    culprit: int
+    phase: str
+    sentence: str
+
+
+def standing(world: World | None, *, rank: int, phase: str) -> Standing:
+    """Where the main thread of this process is, seen from another one."""
+    place, waits = _main_thread()
+    return Standing(rank=rank, phase=phase, place=place, waits=waits, groups=_begun(world))
+
+
+def _main_thread() -> tuple[str, bool]:
+    frames = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
+    ours = [index for index, frame in enumerate(frames) if Path(frame.filename).is_relative_to(_PACKAGE)]
+    at = ours[-1] if ours else -1
+    inside = frames[at:]
+    line = linecache.getline(inside[-1].filename, inside[-1].lineno or 0)
+    waits = any(f.filename.startswith(_COLLECTIVES) for f in inside) or any(call in line for call in _WAITING)
+    frame = frames[at]
+    return f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})", waits
+
+
+def _begun(world: World | None) -> tuple[Counted, ...]:
+    """Groups of more than one rank. torch keeps these counts to tell ranks that get out of step."""
+    if world is None:
+        return ()
+    groups = [dist.group.WORLD, world.control, world.data_group, *world.mesh.get_all_groups()]
+    known = [group for group in groups if group is not None and group.size() > 1]
+    return tuple((tuple(dist.get_process_group_ranks(g)), int(g._get_sequence_number_for_group())) for g in known)
+
+
+def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float) -> Verdict:
+    """Which rank the others wait for.
+
+    Args:
+        standings: of the ranks that wrote theirs, by rank; at least one.
+        ranks: those that were asked.
+        seconds: for how long nothing moved.
+    """
+    phases = {one.rank: one.phase for one in standings}
+    silent = sorted(set(ranks) - set(phases))
+    awaited = _holding_up(standings) or silent or _awaited(standings)
+    parts = [f"{format_ranks(silent)} {_SILENT[len(silent) > 1]}"] if silent else []
+    parts += _places(one for one in standings if one.rank in awaited)
+    parts += _places(one for one in standings if one.rank not in awaited)
+    if len(parts) > _PLACES_NAMED:
+        parts[_PLACES_NAMED:] = [f"{len(parts) - _PLACES_NAMED} other places are in the logs"]
+    kind = "" if awaited or len(standings) == 1 else "ranks wait for each other: "
+    culprit = min(awaited or phases)
+    return Verdict(
+        culprit=culprit,
+        phase=phases.get(culprit, standings[0].phase),
+        sentence=f"nothing has moved for {format_seconds(seconds)}: {kind}{'; '.join(parts)}. "
+        "The stack of each rank is in its log",
+    )
+
+
+_SILENT = (
+    "does not answer, its process is stopped or hangs outside Python",
+    "do not answer, their processes are stopped or hang outside Python",
+)
+
+
+def _holding_up(standings: Sequence[Standing]) -> list[int]:
+    """Ranks that others wait for, and that are at something else."""
+    return sorted(_last(standings) & {one.rank for one in standings if not one.waits})
+
+
+def _awaited(standings: Sequence[Standing]) -> list[int]:
+    """Ranks that others wait for and that wait for nobody; empty where nothing singles them out.
+
+    Messages between two ranks are not counted: of those that have begun equally many collectives, it is the ones that
+    do not wait.
+    """
+    working = {one.rank for one in standings if not one.waits}
+    return sorted(_last(standings) or (working if len(working) < len(standings) else ()))
+
+
+def _last(standings: Sequence[Standing]) -> set[int]:
+    """Ranks that have begun fewer collectives of some group than a peer, and of none more than another."""
+    counts: dict[tuple[int, tuple[int, ...]], dict[int, int]] = {}
+    for one in standings:
+        for index, (ranks, count) in enumerate(one.groups):
+            counts.setdefault((index, ranks), {})[one.rank] = count
+    ahead = {rank for by in counts.values() for rank, count in by.items() if count > min(by.values())}
+    behind = {rank for by in counts.values() for rank, count in by.items() if count < max(by.values())}
+    return behind - ahead
+
+
+def _places(standings: Iterable[Standing]) -> list[str]:
+    """Ranks by where they are, as sentences without their ends."""
+    where: dict[tuple[str, bool], list[int]] = {}
+    for one in standings:
+        where.setdefault((one.place, one.waits), []).append(one.rank)
+    return [_place(ranks, place, waits=waits) for (place, waits), ranks in where.items()]
+
+
+def _place(ranks: list[int], place: str, *, waits: bool) -> str:
+    verb = ("waits", "wait") if waits else ("is", "are")
+    return f"{format_ranks(ranks)} {verb[len(ranks) > 1]} in {place}"

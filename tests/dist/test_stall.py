@@ -1,0 +1,158 @@
+"""A run that hangs ends, whoever hangs and wherever, and says which rank the others waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shardwise.spec.job import Job
+from shardwise.spec.run import RunDirectory, read_metrics
+from tests.unit.fakes import processes_of, wait_until
+
+#: A worker whose rank 1 comes to grief in its third step.
+STUCK = """
+import os, signal, sys, time
+import torch.distributed as dist
+from shardwise.data.deal import Dealer
+from shardwise.train import optim, worker
+
+deal, reduce, dealt = Dealer.deal, dist.all_reduce, []
+
+def stuck(dealer, *args, **kwargs):
+    dealt.append(None)
+    if len(dealt) == 4:  # the first batch is looked at before the training
+        {how}
+    return deal(dealer, *args, **kwargs)
+
+if os.environ["RANK"] == "1":
+    Dealer.deal = stuck
+sys.exit(worker.main())
+"""
+
+#: What rank 1 does; a collective that it skips, or a process that is stopped.
+SLEEPS = "time.sleep(600)"
+SKIPS = "optim.dist = type('Skipping', (), {'is_initialized': lambda: True, 'all_reduce': lambda *_: None})"
+FREEZES = "os.kill(os.getpid(), signal.SIGSTOP)"
+
+TRAIN = """
+import sys
+from shardwise.api.training import Programs, train
+from shardwise.errors import ShardwiseError
+try:
+    train(sys.argv[1], programs=Programs(worker="stuck"))
+except ShardwiseError as error:
+    sys.exit(f"{error}\\nexit {error.exit_code}")
+"""
+
+
+@pytest.fixture
+def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a training by fsdp on two ranks, one of which will be stuck, under a launcher of its own."""
+
+    def begin(how: str, *, seconds: float | None = None, torchrun: bool = False) -> subprocess.Popen[str]:
+        (tmp_path / "stuck.py").write_text(STUCK.format(how=how))
+        (tmp_path / "train.py").write_text(TRAIN)
+        train = {"max_steps": 40, "save_steps": 2}
+        job = make_job(output_dir=str(tmp_path / "run"), train=train, hardware="cpu:2", layout="fsdp")
+        (tmp_path / "job.yaml").write_text(json.dumps(job.to_json()))
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        stated = {} if seconds is None else {"SHARDWISE_STALL_SECONDS": str(seconds)}
+        group = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if torchrun else []
+        return subprocess.Popen(
+            [sys.executable, *group, str(tmp_path / "train.py"), str(tmp_path / "job.yaml")],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **stated},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return begin
+
+
+def _stuck(run: RunDirectory) -> bool:
+    return len(read_metrics(run)) == 2 and (run.checkpoint(2) / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("how", "rank", "words"),
+    [
+        pytest.param(SLEEPS, 1, ("rank 1 is in from_ (batches.py:", "; rank 0 waits in "), id="sleeps"),
+        pytest.param(
+            SKIPS,
+            0,
+            (
+                "ranks wait for each other: rank 0 waits in _sum_of_squares (optim.py:",
+                "; rank 1 waits in pulse (metrics.py:",
+            ),
+            id="skips a collective",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            FREEZES,
+            1,
+            ("rank 1 does not answer, its process is stopped or hangs outside Python; rank 0 waits in ",),
+            id="frozen",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
+    how: str, rank: int, words: tuple[str, ...], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    started = start(how, seconds=3)
+    wait_until(lambda: _stuck(run))
+    began = time.monotonic()
+    _, said = started.communicate(timeout=60)
+    assert time.monotonic() - began < 25
+    assert f"rank {rank} failed while training (step 3): StallError: nothing has moved for 3." in said, said
+    assert all(word in said for word in words), said
+    assert f"the same command goes on from {run.checkpoint(2)}" in said
+    assert "exit 1" in said
+    assert "Current thread" in run.rank_log(0).read_text()
+    assert processes_of(run) == []
+
+
+@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, *, torchrun: bool
+) -> None:
+    """No rank comes to a step's edge, and rank 0 is where Python runs no handler of a signal."""
+    run = RunDirectory(tmp_path / "run")
+    started = start(SLEEPS, torchrun=torchrun)
+    wait_until(lambda: _stuck(run))
+    time.sleep(1)
+    started.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, said = started.communicate(timeout=60)
+    assert time.monotonic() - began < 25
+    assert "ended by SIGTERM without a last checkpoint, because nothing has moved for " in said, said
+    assert "rank 1 is in from_ (batches.py:" in said, said
+    assert f"the same command goes on from {run.checkpoint(2)}" in said
+    assert "exit 143" in said
+    assert processes_of(run) == []
+
+
+@pytest.mark.slow
+def test_a_second_signal_reaches_a_rank_that_hangs_in_a_collective(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    started = start(SLEEPS)
+    wait_until(lambda: _stuck(run))
+    time.sleep(1)
+    waiting = int(run.rank_pid(0).read_text())
+    for _ in range(2):
+        os.kill(waiting, signal.SIGTERM)
+        time.sleep(1.5)  # two that come at once are one
+    wait_until(lambda: waiting not in processes_of(run), seconds=3)
+    started.communicate(timeout=60)
+    assert processes_of(run) == []

@@ -1,0 +1,116 @@
+"""How long a rank may take: learnt from its steps, long for what no step tells of, short once someone asked to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from shardwise.errors import InputError
+from shardwise.train import progress as module
+from shardwise.train.progress import FACTOR, LEAST_SECONDS, LONG_SECONDS, STOPPING_SECONDS, Progress, stated_seconds
+from shardwise.train.signals import StopFlag
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def after(clock: Clock, *steps: float, stated_seconds: float | None = None) -> Progress:
+    progress = Progress(stated_seconds=stated_seconds)
+    for seconds in steps:
+        clock.now += seconds
+        progress.step()
+    return progress
+
+
+def test_before_the_first_step_the_limit_is_long_and_a_request_to_stop_loses_nothing() -> None:
+    progress = Progress()
+    progress.touch()
+    assert progress.limit(stopping=False) == LONG_SECONDS
+    assert progress.limit(stopping=True) == STOPPING_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("steps", "limit"),
+    [
+        ((2.0, 1.0), LEAST_SECONDS),
+        ((90.0, 40.0, 50.0), FACTOR * 50),
+        ((600.0,), FACTOR * 600),
+        ((600.0, 1.0), LEAST_SECONDS),  # the first one compiled
+        ((1.0, 400.0, *[1.0] * 20), LEAST_SECONDS),  # long ago
+    ],
+)
+def test_the_limit_is_several_times_the_longest_of_the_last_steps(
+    steps: tuple[float, ...], limit: float, clock: Clock
+) -> None:
+    assert after(clock, *steps).limit(stopping=False) == limit
+
+
+@pytest.mark.parametrize(("steps", "limit"), [((1.0, 1.0), STOPPING_SECONDS), ((1.0, 30.0), 60.0)])
+def test_who_asks_to_stop_waits_for_a_step_and_no_longer(steps: tuple[float, ...], limit: float, clock: Clock) -> None:
+    assert after(clock, *steps).limit(stopping=True) == limit
+
+
+def test_what_may_take_long_is_not_cut_short_and_tells_nothing_about_steps(clock: Clock) -> None:
+    progress = after(clock, 1.0, 1.0)
+    with progress.patient():
+        assert progress.limit(stopping=False) == progress.limit(stopping=True) == LONG_SECONDS
+        clock.now += 2000
+    before = progress.count
+    clock.now += 1
+    progress.step()
+    assert progress.count == before + 1
+    assert progress.limit(stopping=False) == LEAST_SECONDS
+
+
+def test_the_environment_may_state_the_limit_of_a_step(clock: Clock) -> None:
+    assert stated_seconds({}) is None
+    stated = stated_seconds({"SHARDWISE_STALL_SECONDS": "7.5"})
+    assert after(clock, 1.0, 1.0, stated_seconds=stated).limit(stopping=False) == 7.5
+    assert after(clock, stated_seconds=stated).limit(stopping=False) == LONG_SECONDS
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-3", "inf", "nan"])
+def test_what_is_no_number_of_seconds_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=f"SHARDWISE_STALL_SECONDS is '{text}'; expected seconds above 0"):
+        stated_seconds({"SHARDWISE_STALL_SECONDS": text})
+
+
+def test_a_signal_is_heard_while_the_main_thread_runs_no_handler() -> None:
+    """`time.sleep` in another thread stands for C++: the pipe is filled before any handler runs."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    stop, heard = StopFlag(), threading.Event()
+
+    def listen() -> None:
+        while not stop.heard:
+            stop.listen_for(5)
+        heard.set()
+
+    try:
+        stop.listen()
+        threading.Thread(target=listen, daemon=True).start()
+        time.sleep(0.1)
+        signal.raise_signal(signal.SIGTERM)
+        assert heard.wait(5)
+        assert stop.heard == (signal.SIGTERM,)
+        assert stop.number == signal.SIGTERM
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,82 @@
+"""Which rank is named when nothing moves: the one the others wait for, and not those that wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.train.stall import Standing, judge
+
+WORLD, SLICES = (0, 1, 2, 3), {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+
+
+def at(
+    rank: int, place: str = "reduce (optim.py:80)", *, waits: bool = True, world: int = 7, slices: int = 4
+) -> Standing:
+    groups = ((WORLD, world), (SLICES[rank], slices))
+    return Standing(rank=rank, phase="training (step 5)", place=place, waits=waits, groups=groups)
+
+
+READING = "deal (deal.py:61)"
+
+
+def test_the_rank_that_has_not_begun_what_the_others_have_is_named() -> None:
+    verdict = judge([at(0), at(1), at(2, READING, waits=False, world=6), at(3)], ranks=range(4), seconds=301)
+    assert verdict.culprit == 2
+    assert verdict.phase == "training (step 5)"
+    assert verdict.sentence == (
+        "nothing has moved for 5 min 01 s: rank 2 is in deal (deal.py:61); ranks 0-1, 3 wait in reduce (optim.py:80). "
+        "The stack of each rank is in its log"
+    )
+
+
+def test_who_waits_for_a_peer_is_not_named_for_those_that_wait_for_it() -> None:
+    """Rank 3 holds up rank 2, which has not come to what ranks 0 and 1 are in."""
+    gather = "gather (shard.py:9)"
+    standings = [at(0), at(1), at(2, gather, world=6, slices=4), at(3, READING, waits=False, world=6, slices=3)]
+    verdict = judge(standings, ranks=range(4), seconds=60)
+    assert verdict.culprit == 3
+    assert (
+        "rank 3 is in deal (deal.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather"
+        in verdict.sentence
+    )
+
+
+def test_ranks_that_do_not_answer_are_named() -> None:
+    verdict = judge([at(0), at(2)], ranks=range(4), seconds=60)
+    assert verdict.culprit == 1
+    assert (
+        ": ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait"
+        in verdict.sentence
+    )
+
+
+def test_of_equal_counts_it_is_who_does_not_wait() -> None:
+    """Messages between stages of a pipeline are not counted."""
+    take = "_take (pipeline.py:210)"
+    verdict = judge([at(0, READING, waits=False), *(at(rank, take) for rank in (1, 2, 3))], ranks=range(4), seconds=60)
+    assert verdict.culprit == 0
+
+
+def test_ranks_that_wait_for_each_other_are_all_named() -> None:
+    standings = [at(0, world=8, slices=3), at(1, "pulse (metrics.py:126)", world=7, slices=4)]
+    verdict = judge(standings, ranks=range(2), seconds=60)
+    assert (
+        ": ranks wait for each other: rank 0 waits in reduce (optim.py:80); rank 1 waits in pulse" in verdict.sentence
+    )
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_rank_by_itself_says_where_it_is(*, waits: bool) -> None:
+    alone = Standing(rank=3, phase="starting", place="join_world (mesh.py:100)", waits=waits)
+    verdict = judge([alone], ranks=range(3, 4), seconds=3000)
+    assert verdict.culprit == 3
+    assert verdict.sentence.startswith("nothing has moved for 50 min 00 s: rank 3 ")
+
+
+def test_many_places_are_counted_and_not_listed() -> None:
+    standings = [Standing(rank=rank, phase="p", place=f"f (a.py:{rank})", waits=True) for rank in range(9)]
+    assert "; 5 other places are in the logs. " in judge(standings, ranks=range(9), seconds=60).sentence
+
+
+def test_a_standing_comes_back_from_its_file() -> None:
+    assert Standing.from_json(at(2).to_json()) == at(2)
