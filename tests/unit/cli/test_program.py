@@ -14,7 +14,7 @@ import pytest
 from shardwise import __version__
 from tests.unit.cli.conftest import Shardwise
 
-SHARDWISE = [sys.executable, "-m", "shardwise.cli.main"]
+SHARDWISE = [sys.executable, "-m", "shardwise"]
 
 JOB = "model: tinyllama-1.1b\nhardware: 2x RTX-6000-Ada\ndata: {max_length: 512}\ntrain: {global_batch_size: 16}\n"
 
