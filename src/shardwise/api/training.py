@@ -60,10 +60,15 @@ Update = Planned | Phase | Step | Notice
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The modules that `train` runs as processes of their own, each with the run directory as its argument."""
+    """The modules that `train` runs as processes of their own, each with the run directory as its argument.
+
+    Attributes:
+        quiet: what preparation says is shown where it fails only.
+    """
 
     preparation: str = PREPARATION
     worker: str = WORKER
+    quiet: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +251,7 @@ def _prepare(
     write_start(run, request, plan=chosen)
     known_before = known_data(run)
     tell(Phase(name="preparing data", total_steps=None, detail={}))
-    prepare_data(run, module=programs.preparation)
+    prepare_data(run, module=programs.preparation, quiet=programs.quiet)
     if known_data(run) != known_before:
         # Only now is it known how many steps there are and how long the sequences are, which rarely reach max_length.
         chosen = plan_for(request, cluster=cluster, known=known_data(run))

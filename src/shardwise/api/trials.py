@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,15 +78,15 @@ class Trials:
 
     def train(self, trial: Trial, *, run: RunDirectory) -> TrainResult:
         """Trains the job as one of the trials; `run` is where."""
+        number = self.trials.index(trial) + 1
         if self.on_update is not None:
-            number = self.trials.index(trial) + 1
             self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials)))
         place = self.request.where("output_dir")
         return train(
             self.job,
             overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root), place=place)),
             on_update=self.on_update,
-            programs=self.programs,
+            programs=replace(self.programs or Programs(), quiet=number > 1),  # all of them train on the same data
         )
 
 

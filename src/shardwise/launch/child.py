@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 
 from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
@@ -27,8 +29,12 @@ class AlreadySaidError(ShardwiseError):
         self.exit_code = exit_code
 
 
-def prepare_data(run: RunDirectory, *, module: str = PREPARATION) -> None:
+def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = False) -> None:
     """Runs data preparation to its end; its stderr, with its progress, is this process's.
+
+    Args:
+        module: run as `python -m MODULE RUN_DIR`.
+        quiet: what it says is shown where it fails only.
 
     Raises:
         AlreadySaidError: it failed, and has said why on stderr.
@@ -36,11 +42,12 @@ def prepare_data(run: RunDirectory, *, module: str = PREPARATION) -> None:
         StoppedError: a signal stopped it.
     """
     launch = uuid.uuid4().hex
-    with StopRequests() as requests:
+    with StopRequests() as requests, tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(
             leashed([sys.executable, "-m", module, str(run.root)]),
             env={**os.environ, LAUNCH: launch},
             stdin=subprocess.DEVNULL,
+            stderr=said if quiet else None,
             start_new_session=True,
         )
         try:
@@ -52,6 +59,9 @@ def prepare_data(run: RunDirectory, *, module: str = PREPARATION) -> None:
         finally:
             end_all(launch)
             code = child.wait()
+        if code != 0 and requests.first is None:
+            said.seek(0)
+            shutil.copyfileobj(said, sys.stderr)
     if requests.first is not None and code != 0:
         message = "stopped while preparing the data; the same command starts again"
         raise StoppedError(message, exit_code=128 + requests.first)

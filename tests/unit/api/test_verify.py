@@ -62,6 +62,15 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
 
 
 @needs_torch
+def test_what_there_is_to_say_of_the_data_is_said_once(
+    make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make(WRONG, name="wrong_worker")
+    api.verify(job(), layouts=["ddp", "zero1"], programs=FAKE)
+    assert capfd.readouterr().err.count("counting rows") == 1
+
+
+@needs_torch
 def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Maker, job: JobMaker) -> None:
     make(WRONG, name="wrong_worker")
     parity = api.verify(job(), layouts=["zero2", "ddp"], programs=FAKE)

@@ -3,9 +3,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
+from shardwise.launch.child import AlreadySaidError, prepare_data
 from shardwise.spec.run import RunDirectory
 from tests.unit.fakes import Maker, processes_of, wait_until
 
@@ -51,3 +53,13 @@ def test_preparation_ends_with_a_launcher_that_is_killed(run: RunDirectory, work
         wait_until((run.root / "began").exists)
         launcher.kill()
         wait_until(lambda: processes_of(run) == [], seconds=5)
+
+
+@pytest.mark.parametrize(("status", "said"), [(0, ""), (3, "rows.jsonl:7: no columns\n")])
+def test_a_quiet_preparation_speaks_where_it_fails(
+    run: RunDirectory, worker: Maker, capfd: pytest.CaptureFixture[str], status: int, said: str
+) -> None:
+    module = worker(f"print('rows.jsonl:7: no columns', file=sys.stderr)\nsys.exit({status})", "some_prepare")
+    with pytest.raises(AlreadySaidError) if status else nullcontext():
+        prepare_data(run, module=module, quiet=True)
+    assert capfd.readouterr().err == said
