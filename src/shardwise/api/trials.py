@@ -10,7 +10,7 @@ from typing import TypeVar
 from shardwise.api.planning import request_for
 from shardwise.api.training import Programs, TrainResult, Update, train
 from shardwise.catalog.models import read_model
-from shardwise.errors import InputError, StoppedError
+from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
 from shardwise.launch.accept import training_cluster
 from shardwise.launch.joined import place_in_group
 from shardwise.launch.signals import StopRequests
@@ -20,7 +20,7 @@ from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import as_trained
+from shardwise.spec.support import as_trained, method_refusal
 
 T = TypeVar("T")
 
@@ -106,6 +106,8 @@ def read_trials(
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = request_for(job, overrides)
+    if (reason := method_refusal(request.job.method)) is not None:
+        raise UnsupportedError(Problem(where=request.where("method"), message=reason))
     cluster = training_cluster(request, place=None)
     trials, unable = find_trials(
         layouts,

@@ -207,8 +207,8 @@ class Layout:
                 inside = gpus_per_node if gpus_per_node and gpus_per_node < world_size else world_size // 2
                 if inside < 2 or world_size % inside:
                     raise ValueError(
-                        f"hsdp shards inside groups and replicates across them; {world_size} GPUs in groups of "
-                        f"{inside} give no such product. Use fsdp, or at least 4 GPUs"
+                        f"hsdp shards inside groups and replicates across them; {world_size} processes in groups of "
+                        f"{inside} give no such product. Use fsdp, or at least 4 processes"
                     )
                 return cls(dp_replicate=world_size // inside, dp_shard=inside)
             case _:

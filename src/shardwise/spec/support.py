@@ -97,7 +97,9 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
             nearest = "fsdp" if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1 or layout.cp > 1 else "ddp"
             return f"{layout.strategy} is not trained by this version; the nearest layout that is: {nearest}"
         if method not in TRAINABLE[way]:
-            return f"method {method} is not trained by this version under {way}; the nearest that is: lora"
+            return method_refusal(method) or (
+                f"method {method} is not trained by this version under {way}; the nearest that is: {NEAREST_METHOD}"
+            )
     if model is not None and model.layerdrop and layout.world_size > 1:
         return (
             f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and "
@@ -106,6 +108,13 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
         )
     staging = _staging_refusal(layout, model) if layout.pp > 1 else None
     return staging or (_slicing_refusal(layout, model) if layout.tp > 1 else None)
+
+
+def method_refusal(method: str) -> str | None:
+    """Why a method is trained under no layout at all; None where some layout trains it."""
+    if any(method in methods for methods in TRAINABLE.values()):
+        return None
+    return f"method {method} is not trained by this version; the nearest that is: {NEAREST_METHOD}"
 
 
 def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
@@ -169,9 +178,8 @@ def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = N
     A method or a model that is trained under no layout at all was asked for all the same: it is forecast under every
     layout that trains another one.
     """
-    trained = any(method in methods for methods in TRAINABLE.values())
     known = None if model is None or model.has_experts else model
-    return refusal(method=method if trained else NEAREST_METHOD, layout=layout, model=known)
+    return refusal(method=method if method_refusal(method) is None else NEAREST_METHOD, layout=layout, model=known)
 
 
 def as_trained(job: Job, model: ModelShape) -> ModelShape:

@@ -12,7 +12,7 @@ import pytest
 from shardwise import api
 from shardwise.api.verifying import for_parity
 from shardwise.catalog.config import shape_from_data
-from shardwise.errors import InputError, StoppedError, WorkerFailedError
+from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
 from shardwise.spec.job_file import parse_job
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
@@ -99,6 +99,10 @@ def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest
             api.verify(job(), layouts=layouts)
     with pytest.raises(InputError, match=r"write --set hardware=cpu:8 for as many processors$"):
         api.verify(job("layout: {dp_shard: 4, tp: 2}"), layouts=["hsdp+tp", "job"])
+    with pytest.raises(
+        UnsupportedError, match=r"job.yaml:\d+: method qlora is not trained by this version; the nearest"
+    ):
+        api.verify(job("method: qlora"))
     for wrong in ({"steps": 0}, {"tolerance": float("nan")}, {"tolerance": 1.0}):
         with pytest.raises(InputError, match="expected at least 1"):
             api.verify(job(), **wrong)  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def test_training_needs_rows() -> None:
         (
             {"layout": "hsdp"},
             5,
-            "hsdp shards inside groups and replicates across them; 5 GPUs in groups of 2 give no such product",
+            "hsdp shards inside groups and replicates across them; 5 processes in groups of 2 give no such product",
         ),
         ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
         ({"train": {"precision": "fp16"}}, 1, "precision fp16 is not trained"),
