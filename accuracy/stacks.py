@@ -68,7 +68,8 @@ STACKS: dict[str, Stack] = {
     "torchtune-docs": Stack(full="bf16", adapters="bf16", foreach=False),
     "litgpt-config-hub": Stack(full="bf16", adapters="bf16", lora_dropout=0.05),
     "llm-foundry": Stack(full="mixed", attention="flash_attention_2"),
-    # Megatron keeps 16-bit weights and float32 gradients on each rank and shards float32 masters and moments.
+    # Megatron keeps 16-bit weights on each rank, gradients in float32 or, in the runs with logs, in 16 bits, and shards
+    # float32 masters and moments.
     "dgxc-benchmarking": Stack(full="mixed", foreach=False, attention="flash_attention_2"),
     "dgxc-benchmarking-logs": Stack(full="mixed", foreach=False, recompute="none", attention="flash_attention_2"),
     "fms-fsdp": Stack(full="mixed"),
