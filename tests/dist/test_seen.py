@@ -13,7 +13,7 @@ from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import STRANGER, digest, join, samples_seen
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.guards import GuardError
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
@@ -67,10 +67,13 @@ def _stops(run: RunDirectory, sabotage: Sabotage) -> tuple[str, int]:
 def test_a_rank_that_sees_rows_of_an_earlier_step_stops_the_run(
     sabotage: Sabotage, sentence: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    (said,) = set(run_world(2, _stops, prepare_cell(make_job(), tmp_path), sabotage))
+    run = prepare_cell(make_job(train={"save_steps": 1}), tmp_path)
+    (said,) = set(run_world(2, _stops, run, sabotage))
     assert said[0].startswith("step 3: 2 shares of the batch hold 8 samples, ")
     assert sentence in said[0]
     assert said[1] == 3
+    assert [step for step, _ in run.checkpoints()] == [2, 1], "the step that was taken on them is saved nowhere"
+    assert [record["step"] for record in read_metrics(run)] == [1, 2]
 
 
 def _digests(run: RunDirectory) -> list[tuple[int, int, list[int], list[int]]]:

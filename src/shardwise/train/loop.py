@@ -62,6 +62,8 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             build.optimizer.zero_grad()
         journal.stepped(batch.step)
         last = batch.step == total
+        # Behind the step, with what goes round anyway: a step on other rows ends the run before it is recorded or
+        # saved, and what it changed ends with the process. Before it, every step would wait for one more exchange.
         pulse = build.metrics.pulse(stop=stop.number, sight=look(batch, build.data))
         check_sights(build.world, batch, build.data, pulse.sights)
         eval_loss = evaluate(build, journal) if last or _due(batch.step, train_spec.eval_steps) else None
