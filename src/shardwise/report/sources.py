@@ -17,12 +17,17 @@ from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import Plan
 from shardwise.spec.plan_file import read_plan
+from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, read_json, read_lines
+from shardwise.units import GIB
 
 T = TypeVar("T")
 
 #: Any of these makes a folder a run directory.
 SIGNS = ("plan.json", "resolved.yaml", "metrics.jsonl")
+
+#: A report is to be there at once: of a result that was changed or copied, files up to this size are hashed.
+HASHED_AFTER_COPY = 2 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,9 @@ def read_sources(run: RunDirectory) -> Sources:
     gaps: list[Gap] = []
     metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run))
     events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
+    outcome = _json([], run.outcome)
+    if text(outcome, "outcome") == "finished":
+        gaps += _damages(run)
     return Sources(
         plan=_attempt(gaps, run.plan, lambda: read_plan(run.plan)),
         job=_attempt(gaps, run.resolved, lambda: read_job(run.resolved)),
@@ -63,7 +71,7 @@ def read_sources(run: RunDirectory) -> Sources:
         measured=_json(gaps, run.measured),
         data=_json(gaps, run.data),
         environment=_json(gaps, run.environment),
-        outcome=_json([], run.outcome),
+        outcome=outcome,
         events=events or [],
         failures=_failures(run),
         gaps=tuple(gaps),
@@ -79,6 +87,17 @@ LOST = {
     "data.json": "rows and tokens were not counted",
     "environment.json": "versions and devices are not known",
 }
+
+
+def _damages(run: RunDirectory) -> list[Gap]:
+    """What is wrong with the result of a run that had finished."""
+    if not run.final.is_dir():
+        fault = "is missing; the run had finished, and its result was there"
+    elif (found := result_fault(run.final, most_bytes=HASHED_AFTER_COPY)) is not None:
+        fault = f"{found}; the run had finished, and its result is damaged"
+    else:
+        return []
+    return [Gap(file=f"{run.final.name}/", reason=fault)]
 
 
 def _refuse_other_folders(run: RunDirectory) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shardwise.errors import DamagedResultError
-from shardwise.launch.result import HASHED_BYTES, has_result, result_fault
+from shardwise.launch.result import has_result
+from shardwise.spec.result import HASHED_BYTES, result_fault
 from shardwise.spec.run import RunDirectory, write_json
 
 CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
@@ -18,7 +20,7 @@ CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safeten
 
 @pytest.fixture
 def finished(run: RunDirectory) -> RunDirectory:
-    """A run that came to its end; one of its files is too large to be hashed."""
+    """A run that came to its end; one of its files is too large to be hashed where nothing has changed it since."""
     run.final.mkdir()
     files: dict[str, object] = {}
     for name, content in CONTENT.items():
@@ -39,10 +41,23 @@ def test_a_whole_result_is_one(finished: RunDirectory) -> None:
     assert not has_result(finished)
 
 
+def _flip(path: Path, *, keeps_time: bool = False) -> None:
+    """Changes one byte of a file that keeps its size, and with `keeps_time` the time that copies preserve."""
+    before = path.stat()
+    time.sleep(0.02)  # a tick of the file system's clock
+    with path.open("r+b") as file:
+        file.seek(12345)
+        file.write(b"!")
+    if keeps_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda final: (final / "model.safetensors").unlink(), "model.safetensors is missing"),
     (lambda final: os.truncate(final / "model.safetensors", 3), "model.safetensors has 3 bytes, and 7 were written"),
     (lambda final: (final / "model.safetensors").write_bytes(b"wEights"), "model.safetensors is not what was written"),
+    (lambda final: _flip(final / "large.safetensors"), "large.safetensors is not what was written"),
+    (lambda final: _flip(final / "large.safetensors", keeps_time=True), "large.safetensors is not what was written"),
     (lambda final: os.truncate(final / "large.safetensors", 5), "large.safetensors has 5 bytes"),
     (lambda final: (final / "manifest.json").unlink(), "manifest.json is missing or damaged"),
     (lambda final: (final / "manifest.json").write_text("{"), "manifest.json is missing or damaged"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass, field
@@ -208,7 +209,17 @@ class RunMaker:
         announce(self.run, "done", outcome=outcome)
         step = self.num_steps if step is None else step
         write_json(self.run.logs / "outcome.json", {"outcome": outcome, "signal": signal, "step": step})
+        if outcome == "finished":
+            write_result(self.run.final)
         return self
+
+
+def write_result(final: Path, content: bytes = b"weights") -> None:
+    """A result of one file."""
+    final.mkdir(exist_ok=True)
+    (final / "model.safetensors").write_bytes(content)
+    entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    write_json(final / "manifest.json", {"files": {"model.safetensors": entry}})
 
 
 def finished_run(root: Path, **changes: Any) -> RunDirectory:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import collect, write_report
 from shardwise.report.curves import MAX_POINTS
 from shardwise.report.nouns import Comparison, Report
+from shardwise.report.text import summary_lines
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
 from tests.unit.report.runs import (
     COUNTS,
@@ -187,6 +190,41 @@ def test_a_missing_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: 
     assert report.gaps[0].reason.startswith("is missing; ")
 
 
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda final: (final / "model.safetensors").write_bytes(b"wEights"),
+            "model.safetensors is not what was written",
+        ),
+        (lambda final: (final / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (shutil.rmtree, "is missing; the run had finished, and its result was there"),
+    ],
+)
+def test_a_finished_run_whose_result_is_damaged_says_so(
+    tmp_path: Path, damage: Callable[[Path], object], words: str
+) -> None:
+    run = finished_run(tmp_path / "run")
+    damage(run.final)
+    report = collect(run)
+    assert report.outcome.state == "finished"
+    (gap,) = report.gaps
+    assert gap.file == "final/"
+    assert gap.reason.startswith(words)
+    assert any(line.startswith(f"final/: {words}") for line in summary_lines(report))
+
+
+def test_a_large_result_that_was_copied_keeps_no_report_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished_run(tmp_path / "run")
+    monkeypatch.setattr("shardwise.spec.result.HASHED_BYTES", 2)
+    (run.final / "model.safetensors").write_bytes(b"wEights")
+    assert [gap.file for gap in collect(run).gaps] == ["final/"]
+    monkeypatch.setattr("shardwise.report.sources.HASHED_AFTER_COPY", 3)
+    assert collect(run).gaps == ()
+
+
 @pytest.mark.parametrize("name", [file for file in FILES if file != "metrics.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\x00", b"[" * 20_000, b"[1]\n"])
 def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: str, damage: bytes) -> None:
@@ -327,6 +365,7 @@ def test_a_report_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
 
 def test_files_are_listed_with_the_size_of_their_content(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
+    shutil.rmtree(run.final)
     (run.final / "nested").mkdir(parents=True)
     (run.final / "nested" / "model.safetensors").write_bytes(b"0" * 1000)
     (run.final / "config.json").write_bytes(b"1" * 24)
