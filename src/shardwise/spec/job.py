@@ -132,8 +132,8 @@ class TrainSpec(Strict):
         return self
 
 
-class LayoutSpec(Strict):
-    """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever else is stated."""
+class LayoutKeys(Strict):
+    """The keys of a layout as job files and plans write it; what is left out is as in `spec.layout.Layout`."""
 
     dp_replicate: Whole = 1
     dp_shard: Whole = 1
@@ -146,6 +146,10 @@ class LayoutSpec(Strict):
     schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"] = "1f1b"
     min_num_params: Annotated[int, Field(ge=0, le=10**15)] = 0
     prefetch: Whole = 1
+
+
+class LayoutSpec(LayoutKeys):
+    """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever else is stated."""
 
     @model_validator(mode="after")
     def _degrees_agree(self) -> Self:

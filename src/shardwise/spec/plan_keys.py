@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from shardwise.spec.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
-from shardwise.spec.job import Goal
-from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.job import Goal, LayoutKeys
+from shardwise.spec.layout import Layout
 from shardwise.spec.strict import NotNegative, Strict, Text, Whole
 
 Bytes = Annotated[int, Field(ge=0, le=10**18)]
-Degree = Annotated[int, Field(ge=1, le=10**6)]
 
 
 class _Open(Strict):
@@ -25,19 +24,7 @@ class _Open(Strict):
     model_config = ConfigDict(extra="ignore")
 
 
-class _Layout(Strict):
-    dp_replicate: Degree = 1
-    dp_shard: Degree = 1
-    tp: Degree = 1
-    pp: Degree = 1
-    cp: Degree = 1
-    ep: Degree = 1
-    zero_stage: Literal[1, 2, 3] = 3
-    reshard_after_forward: bool = True
-    schedule: Schedule = "1f1b"
-    min_num_params: Bytes = 0
-    prefetch: Whole = 1
-
+class _Layout(LayoutKeys):
     @model_validator(mode="after")
     def _degrees_agree(self) -> Self:
         Layout(**self.model_dump())
