@@ -128,8 +128,10 @@ class _Config:
         return ModelError(Problem(where=self.file, message=message))
 
     def name(self, key: str) -> str:
-        """The family's own name of a key; the usual name stands where the file uses it."""
-        return key if key in self.data else self.family.keys.get(key, key)
+        """Under which name transformers reads a key, where a file may state it twice."""
+        own = self.family.keys.get(key, key)
+        counts = key in self.family.aliases or (key in self.family.fallbacks and own not in self.data)
+        return key if key in self.data and counts else own
 
     def value(self, key: str) -> Any:
         """What the file says, or the family's default; a key that the family does not read is None."""

@@ -30,6 +30,7 @@ _GPT_KEYS = {
     "max_position_embeddings": "n_positions",
     "hidden_act": "activation_function",
 }
+_GPT_ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _GPT2: dict[str, Any] = {
     **EQUAL_HEADS,
     "vocab_size": 50257,
@@ -90,6 +91,7 @@ GPT: dict[str, Family] = {
     "gpt2": Family(
         defaults={**_GPT2, **_GPT2_DROPOUT},
         keys=_GPT_KEYS,
+        aliases=_GPT_ALIASES,
         attention=fused("attn", "c_attn", "c_proj", bias=always, transposed=True),
         mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always, transposed=True),
         norms=hidden_norms("ln_1", "ln_2", bias=True),
@@ -101,6 +103,7 @@ GPT: dict[str, Family] = {
     "gpt_bigcode": Family(
         defaults={**_GPT2, **_GPT2_DROPOUT, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
         keys=_GPT_KEYS,
+        aliases=_GPT_ALIASES,
         refine=_one_key_value_head,
         attention=fused("attn", "c_attn", "c_proj", bias=always),
         mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always),
@@ -123,6 +126,7 @@ GPT: dict[str, Family] = {
             "num_attention_heads": "num_heads",
             "hidden_act": "activation_function",
         },
+        aliases=("num_hidden_layers", "num_attention_heads"),
         attention=separate(bias=never, output_bias=always, module="attn.attention", output="out_proj"),
         mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always),
         norms=hidden_norms("ln_1", "ln_2", bias=True),
@@ -143,6 +147,7 @@ GPT: dict[str, Family] = {
             "tie_word_embeddings": False,
         },
         keys=_GPT_KEYS,
+        aliases=_GPT_ALIASES,
         attention=separate(bias=never, module="attn", output="out_proj"),
         mlp=beside_attention(plain_mlp("mlp.fc_in", "mlp.fc_out", bias=always)),
         norms=hidden_norms("ln_1", bias=True),
@@ -208,6 +213,8 @@ GPT: dict[str, Family] = {
             "num_attention_heads": "n_head",
             "max_position_embeddings": "seq_length",
         },
+        aliases=("num_hidden_layers", "num_attention_heads"),
+        fallbacks=("hidden_size", "max_position_embeddings"),
         attention=fused("self_attention", "query_key_value", "dense", bias=always),
         mlp=plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=always),
         norms=LAYER_NORMS,

@@ -102,6 +102,7 @@ LLAMA_KIN: dict[str, Family] = {
             "max_position_embeddings": 32768,
         },
         keys={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
+        fallbacks=("attention_bias", "mlp_bias"),
         attention=LLAMA_ATTENTION,
         mlp=gated_mlp,
         norms=LLAMA_NORMS,

@@ -40,7 +40,9 @@ class Family:
     Attributes:
         defaults: the keys this family reads, with what they are where config.json leaves them out. A None for
             `num_key_value_heads` means as many as heads, for `head_dim` hidden_size / heads.
-        keys: this family's own names of the usual keys.
+        keys: this family's own names of the usual keys, which are not read unless the next two name them.
+        aliases: usual names that count too, and more than the own ones where a file states both.
+        fallbacks: usual names that count where a file does not state the own ones.
         numbers: those of the keys that only its own rules read, as whole numbers from 1.
         optional: those that are whole numbers from 0, or null.
         layer_lists: those that list layer indices, or are null.
@@ -71,6 +73,8 @@ class Family:
     mlp: Matrices
     norms: Norms
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    aliases: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     layer_lists: tuple[str, ...] = ()

@@ -250,6 +250,39 @@ NOT_IN_TRANSFORMERS = {("bloom", "max_position_embeddings"), ("bloom", "hidden_a
 }
 
 
+#: What a shape says of each key that families call otherwise.
+SAID = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_attention_heads",
+    "max_position_embeddings": "max_position_embeddings",
+    "hidden_act": "activation",
+    "sliding_window": "sliding_window",
+}
+TWICE = [
+    (kind, usual)
+    for kind, family in FAMILIES.items()
+    for usual in family.keys
+    if usual in SAID and (kind, usual) not in NOT_IN_TRANSFORMERS
+]
+
+
+@pytest.mark.parametrize(("kind", "usual"), TWICE)
+def test_of_two_names_of_a_key_the_one_that_transformers_reads_counts(kind, usual):
+    own = FAMILIES[kind].keys[usual]
+    one, other = ("silu", "relu") if usual == "hidden_act" else (64, 128) if "size" in usual else (2, 4)
+    plain = {name: value for name, value in small_config(kind).items() if name not in (usual, own)}
+    for stated in ({usual: one}, {own: other}, {usual: one, own: other}, {own: other, usual: one}):
+        config = {**plain, **stated}
+        if (kind, usual) == ("gpt_neo", "num_hidden_layers"):  # which states the kind of each layer too
+            config["attention_types"] = [[["global"], one if usual in stated else other]]
+        theirs = AutoConfig.for_model(**config)
+        expected = getattr(theirs, own) if hasattr(theirs, own) else getattr(theirs, usual)
+        found = getattr(shape_from_data(config, file="-"), SAID[usual])
+        assert found == (expected or 4 * theirs.hidden_size), stated
+
+
 @pytest.mark.parametrize("kind", TEXT_PARTS)
 def test_the_language_model_of_a_model_of_text_and_images_is_read(kind):
     part = small_config(TEXT_PARTS[kind])
