@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
-from tests.dist.cells import TOLERANCE, Trained, execution, must_equal, parity_job, relative, train_cell
+from tests.dist.cells import TOLERANCE, Trained, digest, execution, must_equal, parity_job, relative, train_cell
 
 #: What everything else stands on: with every method and model, every time.
 CORE = ("ddp(2)", "fsdp(2)", "fsdp(4)")
@@ -107,11 +108,17 @@ def test_clipping_really_clips(single: Callable[..., Trained]) -> None:
     assert max(single("full", "untied").series("grad_norm")) > 1.0
 
 
-def test_lora_leaves_the_base_bit_for_bit_and_moves_every_adapter(single: Callable[..., Trained]) -> None:
+def test_lora_leaves_the_base_bit_for_bit_and_moves_every_adapter(
+    single: Callable[..., Trained], models: dict[str, Path]
+) -> None:
     trained = single("lora", "untied")
     moved = [name for name, weight in trained.weights.items() if "lora_B" in name and bool(weight.any())]
     assert len(moved) == 3 * 7
     assert all(".lora_" in name for name in trained.weights)
+    source = load_file(models["untied"] / "model.safetensors")
+    assert {n.replace(".base_layer.", "."): d for n, d in trained.frozen.items()} == {
+        name: digest(weight) for name, weight in source.items()
+    }
 
 
 @pytest.mark.parametrize(("size", "micro"), [(1, 8), (2, 3), (3, 1), (4, 2)])
