@@ -6,14 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from shardwise.plan.choices import micro_batch_sizes, sized
+from shardwise.plan.choices import micro_batch_sizes, sized, sizes_on
 from shardwise.plan.instants import LOGIT_COPIES_BACKWARD
+from shardwise.plan.inventory import Unit
 from shardwise.plan.links import group_of
 from shardwise.plan.margins import context_bytes, reserved_shares, segment_bytes
 from shardwise.plan.memory import holdings_of
 from shardwise.plan.persistent import shard_degree, weight_degree
-from shardwise.plan.pieces import Pieces, pieces_of
+from shardwise.plan.pieces import PieceMaker, Pieces
 from shardwise.plan.question import Question, at_mean_length, work_on
+from shardwise.plan.tensors import Place
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
@@ -49,6 +51,7 @@ class _Totals:
         blocks: weights and optimizer states of the blocks, at least.
         travelling: weights of the blocks when shards of them are brought together.
         travelling_root: weights of what lies outside the blocks, likewise.
+        travelling_end: the larger of what lies before the blocks and what lies behind them, likewise.
     """
 
     weights: int
@@ -57,6 +60,7 @@ class _Totals:
     blocks: int
     travelling: float
     travelling_root: float
+    travelling_end: float
 
 
 class Bounds:
@@ -72,6 +76,7 @@ class Bounds:
         self._timed = timed
         self._numbers: dict[tuple[object, ...], int] = {}
         self._works: dict[int, tuple[Work, Work]] = {}
+        self._makers: dict[int, PieceMaker] = {}
         self._pieces: dict[tuple[int, int], Pieces] = {}
         self._ladders: dict[tuple[int, int, int], tuple[Rung, ...]] = {}
         self._totals: dict[tuple[object, ...], _Totals] = {}
@@ -92,6 +97,10 @@ class Bounds:
     def work_of(self, alike: int) -> Work:
         """One of the executions that share a number."""
         return self._works[alike][0]
+
+    def at_mean_length(self, cluster: Cluster, base: Execution) -> Work:
+        """An execution at work on sequences of the mean length; most of it is shared with those alike."""
+        return replace(self._works[self.alike(cluster, base)][1], cluster=cluster, execution=base)
 
     def _sizes(self, cluster: Cluster, layout: Layout, alike: int) -> list[int]:
         """Those that all GPUs together have room for, and the smallest: of huge batches, few."""
@@ -117,9 +126,8 @@ class Bounds:
     def pieces(self, alike: int, size: int) -> Pieces:
         """Those of executions that share a number, for so many sequences."""
         if (alike, size) not in self._pieces:
-            mean = self._works[alike][1]
-            execution = sized(mean.execution, self._question.job, self._question.model, size)
-            self._pieces[alike, size] = pieces_of(replace(mean, execution=execution))
+            execution = sized(self._works[alike][1].execution, self._question.job, self._question.model, size)
+            self._pieces[alike, size] = self._makers[alike].of(execution)
         return self._pieces[alike, size]
 
     def alike(self, cluster: Cluster, base: Execution) -> int:
@@ -130,7 +138,8 @@ class Bounds:
         alike = self._numbers.setdefault(key, len(self._numbers))
         if alike not in self._works:
             work = work_on(self._question, cluster, base)
-            self._works[alike] = (work, at_mean_length(self._question, work))
+            mean = at_mean_length(self._question, work)
+            self._works[alike], self._makers[alike] = (work, mean), PieceMaker(mean)
         return alike
 
     def seconds(self, base: Execution, rung: Rung) -> float:
@@ -173,7 +182,7 @@ class Bounds:
         if kept > 1 and layout.pp == 1:
             whole += totals.travelling_root / slices
         piled = gradients if rung.micros > 1 and layout.pp == 1 else 0.0
-        logits = self._logits(layout, rung)
+        logits = self._logits(layout, rung.size)
         if layout.pp == 1:
             whole += logits
         during = passes * (whole + rung.saved * (layers - 1) / layout.pp) + stays * piled
@@ -184,13 +193,16 @@ class Bounds:
             moving = rung.saved * (blocks - 1) * self._in_flight(layout, rung.micros)
             if kept > 1 and not layout.reshard_after_forward:
                 moving += totals.travelling * blocks / layers / layout.tp
-            most = max(most, stays * held + passes * moving)
+            # Whole, or made whole in turn, where the first micro-batch enters and where its logits are made.
+            most = max(most, stays * held + passes * moving, min(stays, passes) * totals.travelling_end / layout.tp)
         return (outside + most) * _ROUNDING
 
-    def _logits(self, layout: Layout, rung: Rung) -> float:
+    def _logits(self, layout: Layout, size: int) -> float:
         """Of the loss's backward, where head and loss are, at least: what one chunk of the positions takes."""
-        positions = min(rung.size * -(-self._question.length // layout.cp), CHUNK_TOKENS)
-        return positions * self._question.model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD
+        positions, model = size * -(-self._question.length // layout.cp), self._question.model
+        if self._question.job.train.loss != "full" and model.plain_head:
+            positions = min(positions, CHUNK_TOKENS)
+        return positions * model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD
 
     def least_bytes(self, cluster: Cluster, base: Execution, ladder: tuple[Rung, ...]) -> float:
         """What no size of a ladder goes below: the smallest, with no more sequences in flight than any of them has."""
@@ -198,10 +210,24 @@ class Bounds:
         sequences = min(rung.size * self._in_flight(base.layout, rung.micros) for rung in ladder)
         return self.bytes(cluster, base, smallest._replace(micros=sequences // smallest.size))
 
-    def total_bytes(self, cluster: Cluster, base: Execution) -> float:
-        """Weights and optimizer states of one copy, which the ranks of any layout hold between them, at least."""
-        totals = self._totals_of(cluster, base)
-        return totals.weights + totals.optimizer
+    def has_room(self, cluster: Cluster, base: Execution) -> bool:
+        """Whether any layout on so many GPUs or fewer could fit, by what surely is on all of them and on one.
+
+        Together they hold a copy's weights and optimizer states, and what one micro-batch saves; one of them holds the
+        logits of its own slice of a sequence; and one has the embedding, or the head, but for slices of it.
+
+        Args:
+            cluster: the GPUs.
+            base: an execution on one of them, at a micro-batch of one.
+        """
+        model, gpus, capacity = self._question.model, cluster.num_gpus, cluster.gpu.memory_bytes
+        work, totals = self._works[self.alike(cluster, base)][0], self._totals_of(cluster, base)
+        (size, *_) = sizes_on(self._question.job, self._question.job.train.global_batch_size)
+        saved = size * self._question.length * work.saved * (model.num_layers - 1)
+        if (totals.weights + totals.optimizer + saved) * _ROUNDING > gpus * capacity:
+            return False
+        end = totals.travelling_end / min(gpus, model.num_attention_heads)
+        return max(end, self._logits(Layout(cp=gpus), size)) * _ROUNDING <= capacity
 
     @staticmethod
     def _in_flight(layout: Layout, micros: int) -> int:
@@ -230,5 +256,11 @@ class Bounds:
                 blocks=max(0, held.weights + held.optimizer - outer),
                 travelling=work.inventory.over_blocks(lambda unit: unit.gathered_bytes(types)),
                 travelling_root=root.gathered_bytes(types),
+                travelling_end=max(_at_end(root, place).gathered_bytes(types) for place in ("front", "back")),
             )
         return self._totals[key]
+
+
+def _at_end(root: Unit, place: Place) -> Unit:
+    """What of the tensors outside the blocks lies at one end of a pipeline."""
+    return Unit(tensors=tuple(tensor for tensor in root.tensors if tensor.place == place))

@@ -144,7 +144,7 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu,
     share, seconds = ratio(candidate, chosen, goal=goal, gpu=gpu), candidate.time.step_seconds
     much = f"{_percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
     close = share <= 1 + tie_of(gpu)
-    whose = "" if close or not one_of_many else f"none comes within {_percent(tie_of(gpu))}; in little memory it is "
+    whose = "" if close or not one_of_many else f"none comes within {_percent(tie_of(gpu))}; one that fits is "
     return (
         f"{whose}{much} ({format_seconds(seconds)} against {format_seconds(chosen.time.step_seconds)} a step"
         f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"

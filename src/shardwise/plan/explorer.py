@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from shardwise.plan.bounds import Bounds, Rung
-from shardwise.plan.choices import bases, sized, why_left_out
+from shardwise.plan.choices import RECOMPUTE_ORDER, bases, sized, why_left_out
 from shardwise.plan.descent import Descent
 from shardwise.plan.frontier import Family
 from shardwise.plan.groups import Group, by_size
@@ -25,6 +26,9 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast, TimeForecast
+
+#: Of a strategy that cannot be chosen, so many groups of each recompute are looked at for an execution that fits.
+_GROUPS_TRIED = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +64,15 @@ class Explorer:
         question: whose.
         prune: leave out what a bound rules out; without, everything is forecast, with the same answer.
         timed: bounds of time are of use; without, all that can be asked is what fits.
+        bounds: those of the same question about other numbers of the same GPU, if it was asked before.
     """
 
-    def __init__(self, question: Question, *, prune: bool = True, timed: bool = True) -> None:
+    def __init__(
+        self, question: Question, *, prune: bool = True, timed: bool = True, bounds: Bounds | None = None
+    ) -> None:
         self.question = question
         self.effort = Effort()
-        self.bounds = Bounds(question, timed=timed)
+        self.bounds = bounds or Bounds(question, timed=timed)
         self._prune = prune
         self._peaks = question.peaks
         self._known = TooLarge()
@@ -157,7 +164,7 @@ class Explorer:
 
     def _pace(self, group: Group) -> Pace:
         if group.pace is None:
-            group.pace = Pace(at_mean_length(self.question, work_on(self.question, group.cluster, group.base)))
+            group.pace = Pace(self.bounds.at_mean_length(group.cluster, group.base))
         return group.pace
 
     def fits(self, groups: Iterable[Group], *, every_size: bool = False) -> bool:
@@ -167,29 +174,34 @@ class Explorer:
         return any(self._fits(group, rung, halving=every_size) for group, rung in sizes)
 
     def has_room(self, cluster: Cluster) -> bool:
-        """Whether all GPUs of a cluster together have room for one copy of what stays between steps."""
+        """Whether all GPUs of a cluster together may have room for the job: no bound says that they have not."""
         alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
         each = bases(self.question.job, self.question.model, alone)
-        least = min(self.bounds.total_bytes(cluster, base) for base in each)
-        return not self._prune or least <= cluster.num_gpus * cluster.gpu.memory_bytes
+        return not self._prune or any(self.bounds.has_room(cluster, base) for base in each)
 
     def may_fit(self, group: Group) -> bool:
         """Whether no bound says that none of its sizes fits."""
         least = self.bounds.least_bytes(group.cluster, group.base, group.ladder)
         return not self._prune or least <= group.cluster.gpu.memory_bytes
 
-    def least(self, groups: Sequence[Group], *, or_fitting: bool = False) -> tuple[Work, MemoryForecast]:
-        """The execution that needs least memory, for saying what is missing.
+    def one_that_fits(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
+        """Of some groups that may be fast, an execution that fits; where none does, the one that needs least memory."""
+        likely = sorted(filter(self.may_fit, groups), key=lambda group: self._order(group, 0))
+        for recompute in RECOMPUTE_ORDER:
+            alike = (group for group in likely if group.base.gradient_checkpointing == recompute)
+            for group in islice(alike, _GROUPS_TRIED):
+                for rung in group.ladder:
+                    if self._fits(group, rung):
+                        return self.memory(group.cluster, self._sized(group, rung.size))
+        return self.least(groups)
 
-        Args:
-            groups: where to look.
-            or_fitting: any lean one that fits will do.
-        """
+    def least(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
+        """The execution that needs least memory, for saying what is missing."""
         smallest = [(g, min(g.ladder, key=by_size)) for g in groups]
         needs = sorted((self.bounds.bytes(g.cluster, g.base, rung), n) for n, (g, rung) in enumerate(smallest))
         least, found = float("inf"), smallest[0]
         for bound, number in needs:
-            if bound >= least or (or_fitting and least <= found[0].cluster.gpu.memory_bytes):
+            if bound >= least:
                 break
             group, rung = smallest[number]
             need = self._peaks.high_bytes(self._sized(group, rung.size))

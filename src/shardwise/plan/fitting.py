@@ -9,7 +9,7 @@ from shardwise.plan.choices import offloads
 from shardwise.plan.explain import why_not
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.groups import Group
-from shardwise.plan.host import host_is_too_small
+from shardwise.plan.host import host_has_room, host_is_too_small
 from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question
 from shardwise.plan.shares import formed_parts
@@ -19,6 +19,8 @@ from shardwise.spec.plan import MemoryForecast
 
 #: Which layouts are of interest.
 Admits = Callable[[Layout], bool]
+#: Whether something fits with an offload, on so many nodes of so many GPUs.
+Known = dict[tuple[str, int, int], bool]
 
 
 def every_layout(_: Layout) -> bool:
@@ -31,21 +33,34 @@ def without_pipelines(layout: Layout) -> bool:
     return layout.pp == 1
 
 
-def can_be_planned(question: Question, *, admits: Admits = every_layout) -> bool:
+def can_be_planned(question: Question, *, admits: Admits = every_layout, known: Known | None = None) -> bool:
     """Whether the plan of a question chooses something, on the hardware or on a part of it that the goal looks at.
 
     The smallest micro-batch and the largest, which needs no accumulation, are looked at first. Between them only one
     that holds its logits in another way can fit where they do not, which the search for the best one finds.
+
+    Args:
+        question: what is asked.
+        admits: which layouts are of interest.
+        known: what was found out about parts of other sizes of the same hardware; remembers what is found.
     """
+    known = {} if known is None else known
+
+    def fits_on(asked: Question) -> bool:
+        key = (asked.job.train.offload, asked.cluster.num_nodes, asked.cluster.node.num_gpus)
+        if key not in known:
+            known[key] = something_fits(asked, admits=admits)
+        return known[key]
+
     asked = [question.with_offload(offload) for offload in offloads(question.job, question.cluster)]
     on_parts = [replace(one, cluster=part) for one in asked for part in reversed(formed_parts(one.job, one.cluster))]
-    return any(something_fits(one, admits=admits) for one in on_parts)
+    return any(map(fits_on, on_parts))
 
 
 def something_fits(question: Question, *, admits: Admits = every_layout) -> bool:
     """Whether any execution on all of the hardware fits, with the offload that the job states."""
     explorer, seen = Explorer(question, timed=False), list[Group]()
-    if not explorer.has_room(question.cluster):
+    if not (explorer.has_room(question.cluster) and host_has_room(question)):
         return False
 
     def groups() -> Iterator[Group]:

@@ -6,6 +6,7 @@ from shardwise.plan.choices import bases
 from shardwise.plan.memory import most_on_host
 from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, work_on
+from shardwise.spec.layout import Layout
 from shardwise.units import GIB
 
 #: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX
@@ -26,6 +27,17 @@ def host_is_too_small(question: Question, choice: Choice) -> str | None:
         f"offload {offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
         f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state train.offload: {offload}"
     )
+
+
+def host_has_room(question: Question) -> bool:
+    """Whether the host may be large enough for any layout on all GPUs: they hold one copy there between them."""
+    cluster = question.cluster
+    alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
+    held = bytes_beyond_host(question, alone)
+    if held is None:
+        return True
+    in_each_node = held * min(cluster.node.num_gpus, cluster.num_gpus) / cluster.num_gpus
+    return in_each_node <= HOST_OVER_GPU_MEMORY * cluster.node.num_gpus * cluster.gpu.memory_bytes
 
 
 def bytes_beyond_host(question: Question, choice: Choice) -> float | None:

@@ -7,15 +7,16 @@ from dataclasses import replace
 from math import inf
 
 from shardwise.errors import UnsupportedError
+from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import bases, offloads
 from shardwise.plan.explain import why_not
-from shardwise.plan.explorer import Explorer
 from shardwise.plan.fitting import Admits, every_layout, least_hungry, without_pipelines
 from shardwise.plan.products import Choice
-from shardwise.plan.question import Question, on_hardware
+from shardwise.plan.question import Question, on_hardware, work_on
 from shardwise.plan.ranking import TIE_SHARE
-from shardwise.plan.remedies import fits
+from shardwise.plan.remedies import least_bytes
 from shardwise.plan.search import best_alone
+from shardwise.plan.step import least_launched
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal
@@ -47,6 +48,18 @@ def figure(goal: Goal, cluster: Cluster, *, step_seconds: float) -> tuple[float,
             return count, count * cluster.gpu.memory_bytes, step_seconds
 
 
+def seconds_within(goal: Goal, cluster: Cluster, limit: tuple[float, ...]) -> float:
+    """Seconds of a step beyond which hardware is surely no better for a goal than what takes certain figures."""
+    price = cluster.gpu.usd_per_hour
+    match goal:
+        case "fastest":
+            return limit[0]
+        case "cheapest":
+            return inf if price is None else limit[0] * 3600 / (cluster.num_gpus * price[0]) * (1 + 1e-9)
+        case "fewest-gpus":
+            return inf
+
+
 class Market:
     """All sizes of all GPUs for one question; what is found is found once.
 
@@ -60,10 +73,11 @@ class Market:
         # to be had, nothing is kept in the host's memory unless the job says so.
         whole = replace(question, job=question.job.model_copy(update={"goal": "fastest"}))
         self._question = whole.with_offload(offloads(question.job, question.cluster)[0])
-        self._capacities = sorted({kind[0].gpu.memory_bytes for kind in kinds})
-        self._enough: dict[_Shape, float] = {}
+        self._needs: dict[_Shape, float] = {}
         self._lacking: dict[_Shape, tuple[Work, MemoryForecast] | str] = {}
-        self._gpu_seconds: dict[str, float] = {}
+        self._gpu_seconds: dict[str, tuple[float, float]] = {}
+        self._beyond: dict[str, float] = {}
+        self._bounds: dict[str, Bounds] = {}
         self._laid_out: dict[str, Candidate | None] = {}
         self.kinds = kinds
         self.open = [size for kind in kinds for size in self._sizes(kind)]
@@ -78,47 +92,49 @@ class Market:
         return usual or [size for size in [next(larger, None)] if size is not None]
 
     def _fits(self, size: Cluster) -> bool:
-        """What fits is decided by how much memory there is, whosever it is: halving finds how much is enough."""
+        """What fits is decided by how much memory there is, whosever it is."""
         shape = (size.num_nodes, size.node.num_gpus)
-        if shape not in self._enough:
-            low, high = 0, len(self._capacities)
-            while low < high:
-                middle = (low + high) // 2
-                enough = self._fits_in(size, self._capacities[middle])
-                low, high = (low, middle) if enough else (middle + 1, high)
-            self._enough[shape] = self._capacities[low] if low < len(self._capacities) else inf
-        return size.gpu.memory_bytes >= self._enough[shape]
-
-    def _fits_in(self, size: Cluster, memory_bytes: int) -> bool:
-        gpu = replace(size.gpu, memory_bytes=memory_bytes)
-        sized = self.on(replace(size, node=replace(size.node, gpu=gpu)))
-        try:
-            return fits(sized)
-        except UnsupportedError:  # a stated layout cannot be formed on so many
-            return False
+        if shape not in self._needs:
+            try:
+                self._needs[shape] = least_bytes(self.on(size))
+            except UnsupportedError:  # a stated layout cannot be formed on so many
+                self._needs[shape] = inf
+        return size.gpu.memory_bytes >= self._needs[shape]
 
     def at_least(self, size: Cluster) -> float:
         """Seconds of a step that no layout on a size stays below: one GPU alone, its sequences shared by all.
 
-        A GPU is never slower with whole matrices than with slices of them, nor alone than with others to talk to.
+        A GPU is never slower with whole matrices than with slices of them, nor alone than with others to talk to; and
+        however many there are, each micro-batch goes through all layers, at the pace at which the host launches them.
         """
         name = size.gpu.name
         if name not in self._gpu_seconds:
             question = self.on(size.part(1))
-            explorer, job = Explorer(question), question.job
+            job, bounds = question.job, self._bounds_of(size)
             choice = Choice(strategy="single", layout=Layout(), cluster=question.cluster)
-            rungs = [
-                r for base in bases(job, question.model, choice) for r in explorer.bounds.ladder(size.part(1), base)
-            ]
-            each = min(rung.seconds / (rung.micros * rung.size) for rung in rungs)
-            self._gpu_seconds[name] = each * job.train.global_batch_size * (1 - 1e-9)
-        return self._gpu_seconds[name] / size.num_gpus
+            each = list(bases(job, question.model, choice))
+            rungs = [rung for base in each for rung in bounds.ladder(question.cluster, base)]
+            shared = min(rung.seconds / (rung.micros * rung.size) for rung in rungs)
+            launched = least_launched(work_on(question, question.cluster, each[0]))
+            self._gpu_seconds[name] = (shared * job.train.global_batch_size * (1 - 1e-9), launched * (1 - 1e-9))
+        shared, launched = self._gpu_seconds[name]
+        return max(shared / size.num_gpus, launched, self._beyond.get(size.name, 0.0))
 
-    def lay_out(self, size: Cluster) -> Candidate | None:
-        """The best layout of a size."""
-        if size.name not in self._laid_out:
-            self._laid_out[size.name] = best_alone(self.on(size))
-        return self._laid_out[size.name]
+    def _bounds_of(self, size: Cluster) -> Bounds:
+        """Those of a GPU's executions, however many there are of it."""
+        return self._bounds.setdefault(size.gpu.name, Bounds(self.on(size)))
+
+    def lay_out(self, size: Cluster, *, within: float = inf) -> Candidate | None:
+        """The best layout of a size; None where nothing fits, or where it surely takes more seconds than `within`."""
+        if size.name not in self._laid_out and self.at_least(size) <= within:
+            # The simplest of what is alike with the fastest is chosen, and may take a little longer than that.
+            enough = (within * (1 + TIE_SHARE),)
+            found = best_alone(self.on(size), enough=enough, bounds=self._bounds_of(size))
+            if within == inf or (found is not None and found.time.step_seconds <= within):
+                self._laid_out[size.name] = found
+            else:
+                self._beyond[size.name] = within
+        return self._laid_out.get(size.name)
 
     def best(self, goal: Goal, *, kinds: int) -> list[Found]:
         """The best sizes for a goal, one of each GPU, of so many GPUs; the best first.
@@ -131,11 +147,12 @@ class Market:
         for size in ordered:
             least, held = self._least(goal, size), found.get(size.gpu.name)
             reached = sorted(one[0] for one in found.values())
-            if (len(reached) >= kinds and least > reached[kinds - 1]) or (reached and least[0] == inf):
+            limit = reached[kinds - 1] if len(reached) >= kinds else None
+            if (limit is not None and least > limit) or (reached and least[0] == inf):
                 break
             if held is not None and least[0] * (1 + TIE_SHARE) >= held[0][0]:
                 continue
-            candidate = self.lay_out(size)
+            candidate = self.lay_out(size, within=inf if limit is None else seconds_within(goal, size, limit))
             if candidate is None:
                 continue
             takes = figure(goal, size, step_seconds=candidate.time.step_seconds)

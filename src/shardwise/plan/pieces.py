@@ -13,6 +13,7 @@ from shardwise.plan.kernels import COMPILED_OPERATORS_SHARE, COMPILED_PASSES_SHA
 from shardwise.plan.links import group_of
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
+from shardwise.spec.execution import Execution
 from shardwise.spec.model import SLICED_BY, Matrix, ModelShape
 from shardwise.spec.targets import adapter_rank
 
@@ -82,42 +83,67 @@ def device_of(work: Work) -> Device:
 
 def pieces_of(work: Work) -> Pieces:
     """The pieces of one micro-batch on one rank."""
-    block = _Block(work)
-    execution = work.execution
-    operators = _OPERATORS_PER_BLOCK + _OPERATORS_PER_ADAPTER * len(work.inventory.adapted)
-    again = {"none": 0.0, "selective": block.between, "full": block.forward}[execution.gradient_checkpointing]
-    recomputes = execution.gradient_checkpointing != "none"
-    talking = block.talking
-    return Pieces(
-        forward=_launched(work, block.forward, operators=operators, talking=talking),
-        backward=_launched(
-            work,
-            block.backward + again,
-            operators=operators * (2 if recomputes else 1),
-            talking=talking * (2 if execution.gradient_checkpointing == "full" else 1) + block.ring,
-        ),
-        weights=block.weights,
-        loss=_loss(work, block.device),
-    )
+    return PieceMaker(work).of(work.execution)
 
 
-class _Block:
-    """Seconds of the mean block: products, attention, and the operators between them."""
+class PieceMaker:
+    """Makes the pieces of executions that differ in nothing but their micro-batch; what they share is found once."""
 
     def __init__(self, work: Work) -> None:
-        layout, execution = work.execution.layout, work.execution
-        self.device = device = device_of(work)
-        self.tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
-        products, self.weights, inputs = _products(work, device, self.tokens)
-        attention = device.attention(_attention_flops(work) / layout.tp / layout.cp, kind=execution.attn_implementation)
-        if execution.attn_implementation == "eager":
-            attention += device.bytes_moved(_EAGER_SCORE_PASSES * _score_bytes(work) / layout.tp / layout.cp)
-        fused = COMPILED_PASSES_SHARE if execution.compile else 1.0
-        moved = device.bytes_moved(self.tokens * work.saved_whole) * fused
-        self.between = _FORWARD_PASSES * moved
-        self.forward = products + attention + self.between
-        self.backward = inputs + self.weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
-        self.talking, self.ring = _talking(work, self.tokens, attention)
+        self._work = work
+        self._device = device_of(work)
+        self._products = [(kind.num_layers * count, _Product(work, one)) for kind, count, one in _by_shape(work)]
+        self._fused = COMPILED_PASSES_SHARE if work.execution.compile else 1.0
+        self._operators = _OPERATORS_PER_BLOCK + _OPERATORS_PER_ADAPTER * len(work.inventory.adapted)
+
+    def of(self, execution: Execution) -> Pieces:
+        """The pieces of one micro-batch of an execution."""
+        work, recompute = self._work, execution.gradient_checkpointing
+        tokens = execution.micro_batch_size * work.job.data.max_length / execution.layout.cp
+        products, weights, inputs = self._seconds_of_products(tokens)
+        attention = self._attention(execution)
+        moved = self._device.bytes_moved(tokens * work.saved_whole) * self._fused
+        between = _FORWARD_PASSES * moved
+        forward = products + attention + between
+        backward = inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
+        again = {"none": 0.0, "selective": between, "full": forward}[recompute]
+        talking, ring = _talking(work, tokens, attention)
+        once_more = 2 if recompute == "full" else 1
+        operators = self._operators * (2 if recompute != "none" else 1)
+        return Pieces(
+            forward=_launched(work, forward, operators=self._operators, talking=talking),
+            backward=_launched(work, backward + again, operators=operators, talking=talking * once_more + ring),
+            weights=weights,
+            loss=_loss(work, execution, self._device),
+        )
+
+    def _seconds_of_products(self, tokens: float) -> tuple[float, float, float]:
+        """Of the mean block: forward, gradients of weights, gradients of inputs."""
+        forward = weights = inputs = 0.0
+        for count, product in self._products:
+            ahead, own, back = product.seconds(tokens)
+            forward += count * ahead
+            weights += count * own
+            inputs += count * back
+        layers = self._work.model.num_layers
+        return forward / layers, weights / layers, inputs / layers
+
+    def _attention(self, execution: Execution) -> float:
+        work, layout, size = self._work, execution.layout, execution.micro_batch_size
+        kind = execution.attn_implementation
+        seconds = self._device.attention(_attention_flops(work, size) / layout.tp / layout.cp, kind=kind)
+        if kind == "eager":
+            scores = _EAGER_SCORE_PASSES * _score_bytes(work, size)
+            seconds += self._device.bytes_moved(scores / layout.tp / layout.cp)
+        return seconds
+
+
+def launch_seconds(work: Work) -> float:
+    """Of the host, for one pass of a block; on a CPU, whose processes compute meanwhile, none."""
+    if work.cluster.gpu.kind == "cpu":
+        return 0.0
+    operators = _OPERATORS_PER_BLOCK + _OPERATORS_PER_ADAPTER * len(work.inventory.adapted)
+    return operators * HOST_SECONDS_PER_OPERATOR * (COMPILED_OPERATORS_SHARE if work.execution.compile else 1.0)
 
 
 def _launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> Piece:
@@ -130,74 +156,72 @@ def _launched(work: Work, seconds: float, *, operators: float, talking: float = 
     return Piece(max(seconds, host) + talking, seconds, talking)
 
 
-def _products(work: Work, device: Device, tokens: float) -> tuple[float, float, float]:
-    """Seconds of the mean block's products: forward, gradients of weights, gradients of inputs."""
-    forward = weights = inputs = 0.0
+def _by_shape(work: Work) -> Iterator[tuple[ModelShape, int, Matrix]]:
+    """Matrices that take equally long, with how many there are in a block of a kind: most have four kinds of seven."""
     for kind in work.model.kinds:
-        for count, one in _by_shape(kind, work):
-            product = _product_seconds(work, device, one, tokens)
-            forward += kind.num_layers * count * product[0]
-            weights += kind.num_layers * count * product[1]
-            inputs += kind.num_layers * count * product[2]
-    layers = work.model.num_layers
-    return forward / layers, weights / layers, inputs / layers
+        found: dict[object, list[Matrix]] = {}
+        for m in kind.matrices:
+            held = work.inventory
+            kind_of = (held.trained(m.name), m.name in held.adapted, m.name in held.bare)
+            found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY[m.reads], *kind_of), []).append(m)
+        yield from ((kind, len(alike), alike[0]) for alike in found.values())
 
 
-def _by_shape(kind: ModelShape, work: Work) -> Iterator[tuple[int, Matrix]]:
-    """Matrices that take equally long, with how many there are: most blocks have four kinds of seven."""
-    found: dict[object, list[Matrix]] = {}
-    for m in kind.matrices:
-        held = work.inventory
-        kind_of = (held.trained(m.name), m.name in held.adapted, m.name in held.bare)
-        found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY[m.reads], *kind_of), []).append(m)
-    return ((len(alike), alike[0]) for alike in found.values())
+class _Product:
+    """A matrix, or several in the place of one, times the tokens that reach it, and the gradients of that."""
+
+    def __init__(self, work: Work, matrix: Matrix) -> None:
+        tp, rows, columns = work.execution.layout.tp, matrix.rows, matrix.columns
+        by_rows = SLICED_BY[matrix.reads] == "rows"
+        self._rows, self._columns = (rows / tp, columns) if by_rows else (rows, columns / tp)
+        self._device = device = device_of(work)
+        self._run, self._count = matrix.run, matrix.count
+        self._trained = work.inventory.trained(matrix.name)
+        adapters = work.job.adapters if matrix.name in work.inventory.adapted else None
+        self._rank = None if adapters is None else adapters.r
+        self._around = _adapter_bytes(work, rows=self._rows, columns=self._columns)
+        bare = matrix.name in work.inventory.bare
+        self._remade, self._halves = (
+            _remade(work, matrix, rows=self._rows, columns=self._columns) if bare else (0.0, 0.0)
+        )
+        # The whole gradient of a weight that is made anew, and of it those of both halves.
+        self._whole_gradient = float(self._trained) + float(bare)
+        dequantised = work.job.method == "qlora" and matrix.adaptable
+        self._written_out = device.bytes_moved(_DEQUANTISED_BYTES * self._rows * self._columns) if dequantised else 0.0
+
+    def seconds(self, tokens: float) -> tuple[float, float, float]:
+        """All `count` matrices: forward, gradient of the weight, gradient of the input; frozen ones have no second."""
+        rows, columns, product = self._rows, self._columns, self._device.product
+        # Tokens spread evenly over experts.
+        tokens = max(1.0, tokens * self._run / self._count)
+        # A product takes as long whichever of its dims is which.
+        forward = inputs = product(tokens, rows, columns)
+        weights = forward * self._whole_gradient
+        if self._rank is not None:
+            halves = product(tokens, self._rank, columns) + product(tokens, rows, self._rank)
+            around = self._device.bytes_moved(tokens * self._around)
+            forward, weights, inputs = forward + halves + around, weights + halves, inputs + halves + around
+        forward, weights = forward + self._remade, weights + 2 * self._halves
+        count, written_out = self._count, self._written_out
+        return count * (forward + written_out), count * weights, count * (inputs + written_out)
 
 
-def _product_seconds(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple[float, float, float]:
-    """All `count` matrices: forward, gradient of the weight, gradient of the input; frozen ones have no second."""
-    tp, count = work.execution.layout.tp, matrix.count
-    rows, columns = matrix.rows, matrix.columns
-    rows, columns = (rows / tp, columns) if SLICED_BY[matrix.reads] == "rows" else (rows, columns / tp)
-    # Tokens spread evenly over experts.
-    tokens = max(1.0, tokens * matrix.run / count)
-    forward = device.product(tokens, rows, columns)
-    weights = device.product(rows, columns, tokens) if work.inventory.trained(matrix.name) else 0.0
-    inputs = device.product(tokens, columns, rows)
-    if matrix.name in work.inventory.adapted:
-        r = work.job.adapters.r if work.job.adapters else 0
-        halves = device.product(tokens, r, columns) + device.product(tokens, rows, r)
-        around = device.bytes_moved(_adapter_bytes(work, tokens, rows=rows, columns=columns))
-        forward += halves + around
-        weights += halves
-        inputs += halves + around
-    if matrix.name in work.inventory.bare:
-        remade, halves = _remade(work, device, matrix, rows=rows, columns=columns)
-        forward += remade
-        # The whole weight's gradient, and of it those of both halves.
-        weights += device.product(rows, columns, tokens) + 2 * halves
-    if work.job.method == "qlora" and matrix.adaptable:
-        written_out = device.bytes_moved(_DEQUANTISED_BYTES * rows * columns)
-        forward += written_out
-        inputs += written_out
-    return count * forward, count * weights, count * inputs
-
-
-def _remade(work: Work, device: Device, matrix: Matrix, *, rows: float, columns: float) -> tuple[float, float]:
+def _remade(work: Work, matrix: Matrix, *, rows: float, columns: float) -> tuple[float, float]:
     """Seconds of one expert's weight made of a bare parameter and its adapter, and of its halves' product alone."""
-    r = adapter_rank(matrix, work.job.adapters, work.model) if work.job.adapters else 0
-    halves = device.product(rows, columns, r)
+    device, adapters = device_of(work), work.job.adapters
+    halves = device.product(rows, columns, adapter_rank(matrix, adapters, work.model) if adapters else 0)
     return halves + device.bytes_moved(_REMADE_PASSES * rows * columns * work.types.compute), halves
 
 
-def _adapter_bytes(work: Work, tokens: float, *, rows: float, columns: float) -> float:
-    """What one adapter moves in forward beside its two products."""
+def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:
+    """What one adapter moves in forward for each token, beside its two products."""
     drops = work.job.adapters is not None and work.job.adapters.lora_dropout > 0
     read = _ADAPTER_INPUT_BYTES + (_ADAPTER_DROPOUT_BYTES if drops else 0)
     fused = COMPILED_PASSES_SHARE if work.execution.compile else 1.0
-    return tokens * fused * (read * columns + _ADAPTER_OUTPUT_BYTES * rows)
+    return fused * (read * columns + _ADAPTER_OUTPUT_BYTES * rows)
 
 
-def _attention_flops(work: Work) -> float:
+def _attention_flops(work: Work, size: int) -> float:
     """Forward FLOPs of one block's scores and values over causal sequences, of all ranks that share them."""
     model, length = work.model, work.job.data.max_length
     seen = min(length, model.sliding_window or length)
@@ -209,11 +233,11 @@ def _attention_flops(work: Work) -> float:
         whole = length - length * (length - 1) / (2 * length)
         average = whole + (average - whole) * model.windowed_layers / model.num_layers
     widths = model.head_dim + (model.value_head_dim or model.head_dim)
-    return 2.0 * work.execution.micro_batch_size * length * average * model.num_attention_heads * widths
+    return 2.0 * size * length * average * model.num_attention_heads * widths
 
 
-def _score_bytes(work: Work) -> float:
-    tokens = work.execution.micro_batch_size * work.job.data.max_length
+def _score_bytes(work: Work, size: int) -> float:
+    tokens = size * work.job.data.max_length
     return tokens * work.job.data.max_length * work.model.num_attention_heads * FLOAT32_BYTES
 
 
@@ -236,12 +260,12 @@ def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float]
     return tensor + forward, backward - forward
 
 
-def _loss(work: Work, device: Device) -> Piece:
+def _loss(work: Work, execution: Execution, device: Device) -> Piece:
     """Head and loss, forward and backward: three products and passes over the logits, in turn for each chunk."""
-    layout = work.execution.layout
-    tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp
+    layout = execution.layout
+    tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
     vocab, width = work.model.vocab_size, work.model.embedding_width
-    at_once = min(tokens, work.head_tokens)
+    at_once = min(tokens, work.head_tokens_of(execution))
     chunks = tokens / at_once
     sliced = vocab / layout.tp
     products = device.product(at_once, sliced, width) * (2 if chunks == 1 else 3)  # chunks are computed again

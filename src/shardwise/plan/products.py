@@ -124,6 +124,25 @@ def copies(job: Job, model: ModelShape, world: int, known: dict[tuple[str, int],
     return degrees(world, AXES_OF_A_COPY)
 
 
+def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
+    """Of the layouts that a job leaves open those that shard whatever they can, and keep one micro-batch of it.
+
+    Raises:
+        UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
+    """
+    if job.stated_layout is not None:
+        yield from (choice for choice in layouts(job, model, cluster) if choice.reason is None)
+        return
+    among = job.layout if isinstance(job.layout, list) and cluster.num_gpus > 1 else None
+    for copy in copies(job, model, cluster.num_gpus, {}):
+        schedule: Schedule = "sequential" if copy["pp"] > 1 else "1f1b"
+        degrees: dict[str, Any] = {**copy, "dp_shard": cluster.num_gpus // prod(copy.values())}
+        layout = Layout(**degrees, schedule=schedule)
+        choice = _choice(job, model, layout, cluster)
+        if choice.reason is None and (among is None or choice.strategy in among):
+            yield choice
+
+
 def layouts_of(
     strategy: str, job: Job, model: ModelShape, cluster: Cluster, *, copy: dict[str, int]
 ) -> Iterator[Choice]:

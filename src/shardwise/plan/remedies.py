@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from operator import itemgetter
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
 from shardwise.plan.host import bytes_beyond_host, host_is_too_small
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.products import Choice, layouts
+from shardwise.plan.products import Choice, lean_layouts
 from shardwise.plan.question import Question
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout import Layout
 from shardwise.spec.support import impossibilities
 
 _SHORTEST_LENGTH = 64
@@ -70,24 +70,29 @@ def _with_more_host_memory(question: Question) -> str | None:
 
 def _on_gpus(question: Question) -> Iterator[Choice]:
     """Layouts of which a lean execution fits the GPUs, whatever it takes of the host; once for each that does."""
-    job, model, cluster = question.job, question.model, question.cluster
-    peaks = question.peaks
+    capacity = question.cluster.gpu.memory_bytes
+    return (choice for choice, need in _lean_needs(question) if need <= capacity)
+
+
+def least_bytes(question: Question) -> float:
+    """What the leanest executions need on each GPU, whatever the host has, with the offload that the job states.
+
+    Raises:
+        UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
+    """
+    return min((need for _, need in _lean_needs(question)), default=inf)
+
+
+def _lean_needs(question: Question) -> Iterator[tuple[Choice, int]]:
+    job, model, peaks = question.job, question.model, question.peaks
     return (
-        choice
-        for choice in layouts(job, model, cluster)
-        if choice.reason is None and (job.stated_layout is not None or _is_lean(choice.layout))
+        (choice, peaks.high_bytes(sized(base, job, model, size)))
+        for choice in lean_layouts(job, model, question.cluster)
         for base in bases(job, model, choice)
         if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
         if not impossibilities(job, base, model=model)
         for size in _extremes(micro_batch_sizes(job, choice.layout))
-        if peaks.high_bytes(sized(base, job, model, size)) <= cluster.gpu.memory_bytes
     )
-
-
-def _is_lean(layout: Layout) -> bool:
-    """Whether it shards whatever it can, and keeps one micro-batch of it."""
-    whole = layout.dp_replicate > 1 or not layout.reshard_after_forward
-    return not whole and (layout.pp == 1 or layout.schedule == "sequential")
 
 
 def _extremes(sizes: tuple[int, ...]) -> tuple[int, ...]:

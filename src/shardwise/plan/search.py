@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import offloads
 from shardwise.plan.explain import why, why_faster, why_not, why_slower
 from shardwise.plan.explorer import Explorer, Forecast
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.frontier import Family, Frontier
 from shardwise.plan.groups import Group
+from shardwise.plan.host import host_has_room
 from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import chosen_first, limit, simplicity_of
@@ -26,7 +28,7 @@ from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, 
 from shardwise.spec.support import not_trained
 
 #: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: one of
-#: its executions that fits in little memory stands for it, and its reason says so.
+#: its executions that fits stands for it, and its reason says so.
 _OPEN_FOR_ALL = 2000
 
 
@@ -111,6 +113,8 @@ def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explore
         if prune and tried and question.job.goal == "fastest" and not something_fits(asked):
             continue
         explorer = Explorer(asked, prune=prune)
+        if tried and not (explorer.has_room(question.cluster) and (not prune or host_has_room(asked))):
+            continue
         strategies = _explore(explorer)
         # Of an offload that nothing fits with, only the first is told about.
         if tried and not explorer.fits(_groups(strategies)):
@@ -121,18 +125,25 @@ def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explore
     return tried[0]
 
 
-def best_alone(question: Question) -> Candidate | None:
+def best_alone(
+    question: Question, *, enough: tuple[float, ...] | None = None, bounds: Bounds | None = None
+) -> Candidate | None:
     """What the plan of a question chooses on all of its hardware, without the reasons and the others; None: nothing.
 
     As where very many executions are open, each strategy is looked at only as far as it could be chosen.
+
+    Args:
+        question: what is asked.
+        enough: figures of the goal beyond which nothing is of interest.
+        bounds: those of the same question about other numbers of the same GPU, if it was asked before.
     """
-    explorer, strategies = Explorer(question), dict[str, _Strategy]()
+    explorer, strategies = Explorer(question, bounds=bounds), dict[str, _Strategy]()
     goal, found = question.job.goal, list[Candidate]()
     for choice in layouts(question.job, question.model, question.cluster):
         _sort_in(explorer, choice, strategies)
     for name in sorted(strategies, key=simplicity_of):
-        enough = limit(found, goal=goal, gpu=_gpu(explorer))
-        best = explorer.best(strategies[name].groups, enough=enough)
+        within = [one for one in (limit(found, goal=goal, gpu=_gpu(explorer)), enough) if one is not None]
+        best = explorer.best(strategies[name].groups, enough=min(within, default=None))
         if best is not None:
             found.append(_candidate(question, best.work, best.memory, best.time))
     return chosen_first(found, goal=goal, gpu=_gpu(explorer))[0] if found else None
@@ -214,7 +225,7 @@ def _of_strategy(explorer: Explorer, name: str, strategy: _Strategy, *, enough: 
         if left_out is None:
             return _Found()
         return _Found(rejection=Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or ""))
-    work, memory = explorer.least(groups, or_fitting=enough is not None)
+    work, memory = explorer.least(groups) if enough is None else explorer.one_that_fits(groups)
     if memory.peak_high_bytes <= memory.capacity_bytes:
         forecast = Forecast(work=work, memory=memory, time=explorer.time(work))
         return _Found(forecast=forecast, best=_candidate(question, work, memory, forecast.time))

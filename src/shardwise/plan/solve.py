@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import offloads
-from shardwise.plan.fitting import can_be_planned, what_is_missing
+from shardwise.plan.fitting import Known, can_be_planned, what_is_missing
 from shardwise.plan.search import answer
 from shardwise.plan.unknowns import Unknown
 from shardwise.spec.execution import Offload
@@ -21,18 +21,24 @@ from shardwise.spec.solved import Solved
 
 @dataclass(kw_only=True)
 class _Trials:
-    """Values that were tried with one offload, each once, in their order."""
+    """Values that were tried with one offload, each once, in their order.
+
+    Attributes:
+        parts: numbers of GPUs, where those are asked for: a larger one is asked about its parts too.
+    """
 
     unknown: Unknown
     offload: Offload
     known: dict[int, bool] = field(default_factory=dict[int, bool])
+    parts: Known = field(default_factory=Known)
 
     def fits(self, index: int) -> bool:
         value = self.unknown.values[index]
         if value not in self.known:
             try:
                 question = self.unknown.at(value).with_offload(self.offload)
-                self.known[value] = can_be_planned(question, admits=self.unknown.admits(value))
+                parts = self.parts if self.unknown.key == "gpus" else None
+                self.known[value] = can_be_planned(question, admits=self.unknown.admits(value), known=parts)
             except UnsupportedError:  # a stated layout cannot be formed on so many GPUs
                 self.known[value] = False
         return self.known[value]

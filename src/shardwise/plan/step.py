@@ -28,7 +28,7 @@ from shardwise.plan.passes import (
     reduced_messages,
     sharded_messages,
 )
-from shardwise.plan.pieces import Piece, Pieces, device_of, pieces_of
+from shardwise.plan.pieces import Piece, Pieces, device_of, launch_seconds, pieces_of
 from shardwise.plan.pipeline import StageSeconds, rank_ends
 from shardwise.plan.types import REDUCTION_BYTES
 from shardwise.plan.work import Work
@@ -184,6 +184,16 @@ def send_seconds(work: Work, *, micro_batch_size: int | None = None) -> float:
     size = work.execution.micro_batch_size if micro_batch_size is None else micro_batch_size
     tokens = size * work.job.data.max_length / layout.cp
     return group_of(work.cluster, layout, "pp").message(tokens * work.model.hidden_size * work.types.compute)
+
+
+def least_launched(work: Work) -> float:
+    """Seconds of the host that no layout's step stays below: one micro-batch goes through all layers and the loss.
+
+    A backward cut in two may leave to others at most half of what a block's takes: gradients of inputs have no less to
+    compute than those of weights, unless these are made anew.
+    """
+    passes = 1.0 if work.inventory.bare else 1.5
+    return work.model.num_layers * passes * launch_seconds(work) + host_seconds(work)
 
 
 def host_seconds(work: Work) -> float:

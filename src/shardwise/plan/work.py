@@ -48,8 +48,10 @@ class Work:
     @property
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, at worst: every sequence as long as it may be."""
-        sequence = -(-self.job.data.max_length // self.execution.layout.cp)
-        return self.execution.micro_batch_size * sequence
+        return self._tokens_of(self.execution)
+
+    def _tokens_of(self, execution: Execution) -> int:
+        return execution.micro_batch_size * -(-self.job.data.max_length // execution.layout.cp)
 
     @cached_property
     def sharded(self) -> bool:
@@ -139,7 +141,12 @@ class Work:
     @property
     def head_tokens(self) -> int:
         """Positions whose logits are alive together."""
-        return min(self.tokens, CHUNK_TOKENS) if self.chunked else self.tokens
+        return self.head_tokens_of(self.execution)
+
+    def head_tokens_of(self, execution: Execution) -> int:
+        """The same of an execution that is like this one but for its micro-batch."""
+        chunked, tokens = execution.loss == "chunked" and self.model.plain_head, self._tokens_of(execution)
+        return min(tokens, CHUNK_TOKENS) if chunked else tokens
 
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:

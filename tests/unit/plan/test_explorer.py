@@ -16,7 +16,7 @@ from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Frontier
 from shardwise.plan.paces import Pace
 from shardwise.plan.products import Choice, layouts, products
-from shardwise.plan.question import ask, at_mean_length, work_on
+from shardwise.plan.question import ask, work_on
 from shardwise.plan.ranking import figures_of
 from shardwise.plan.search import answer
 from shardwise.plan.shares import parts
@@ -112,7 +112,7 @@ def test_no_forecast_lies_below_its_bounds(seed, draw):
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
     base = draw.choice(list(bases(asked.job, asked.model, choice)))
     ladder = bounds.ladder(asked.cluster, base)
-    pace = Pace(at_mean_length(asked, work_on(asked, asked.cluster, base)))
+    pace = Pace(bounds.at_mean_length(asked.cluster, base))
     for rung in ladder:
         work = work_on(asked, asked.cluster, sized(base, asked.job, asked.model, rung.size))
         high = explorer.memory(asked.cluster, work.execution)[1].peak_high_bytes
