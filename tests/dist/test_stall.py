@@ -17,6 +17,9 @@ from shardwise.spec.job import Job
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.unit.fakes import processes_of, wait_until
 
+#: Some 15 s on a machine that has nothing else to do; what is to be told from it are minutes.
+END_WITHIN_SECONDS = 45
+
 #: A worker whose rank 1 comes to grief in its third step.
 STUCK = """
 import os, signal, sys, time
@@ -108,12 +111,12 @@ def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
     how: str, rank: int, words: tuple[str, ...], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     run = RunDirectory(tmp_path / "run")
-    started = start(how, seconds=3)
-    wait_until(lambda: _stuck(run))
+    started = start(how, seconds=6)
+    wait_until(lambda: _stuck(run), seconds=120)
     began = time.monotonic()
     _, said = started.communicate(timeout=60)
-    assert time.monotonic() - began < 25
-    assert f"rank {rank} failed while training (step 3): StallError: nothing has moved for 3." in said, said
+    assert time.monotonic() - began < END_WITHIN_SECONDS
+    assert f"rank {rank} failed while training (step 3): StallError: nothing has moved for " in said, said
     assert all(word in said for word in words), said
     assert f"the same command goes on from {run.checkpoint(2)}" in said
     assert "exit 1" in said
@@ -128,12 +131,12 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(
     """No rank comes to a step's edge, and rank 0 is where Python runs no handler of a signal."""
     run = RunDirectory(tmp_path / "run")
     started = start(SLEEPS, torchrun=torchrun)
-    wait_until(lambda: _stuck(run))
+    wait_until(lambda: _stuck(run), seconds=120)
     time.sleep(1)
     started.send_signal(signal.SIGTERM)
     began = time.monotonic()
     _, said = started.communicate(timeout=60)
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < END_WITHIN_SECONDS
     assert "ended by SIGTERM without a last checkpoint, because nothing has moved for " in said, said
     assert "rank 1 is in from_ (batches.py:" in said, said
     assert f"the same command goes on from {run.checkpoint(2)}" in said
@@ -147,7 +150,7 @@ def test_a_second_signal_reaches_a_rank_that_hangs_in_a_collective(
 ) -> None:
     run = RunDirectory(tmp_path / "run")
     started = start(SLEEPS)
-    wait_until(lambda: _stuck(run))
+    wait_until(lambda: _stuck(run), seconds=120)
     time.sleep(1)
     waiting = int(run.rank_pid(0).read_text())
     for _ in range(2):

@@ -33,13 +33,18 @@ STOPPING_SECONDS, STOPPING_FACTOR = 10.0, 2.0
 class Progress:
     """Marks of the main thread, read by the one that watches it.
 
+    Args:
+        stated_seconds: the limit of a step, where it is not to be learnt.
+        alone: nobody waits for this rank, so that what no step tells of may take any time.
+
     Attributes:
         count: of marks; it grows as long as the rank gets on.
     """
 
-    def __init__(self, *, stated_seconds: float | None = None) -> None:
+    def __init__(self, *, stated_seconds: float | None = None, alone: bool = False) -> None:
         self.count = 0
         self._stated = stated_seconds
+        self._long = float("inf") if alone else LONG_SECONDS
         self._steps = 0
         self._gaps: tuple[float, ...] = ()
         self._edge = time.monotonic()
@@ -74,9 +79,9 @@ class Progress:
             stopping: someone has asked to stop.
         """
         if self._patient:
-            return LONG_SECONDS
+            return self._long
         if not self._gaps:
-            return STOPPING_SECONDS if stopping else LONG_SECONDS  # nothing that was trained would be lost
+            return STOPPING_SECONDS if stopping else self._long  # nothing that was trained would be lost
         longest = max(self._gaps)
         usual = self._stated or max(LEAST_SECONDS, FACTOR * longest)
         return min(usual, max(STOPPING_SECONDS, STOPPING_FACTOR * longest)) if stopping else usual

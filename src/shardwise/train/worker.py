@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     stop.listen()
     journal.started()  # from here on signals are passed on to this process
     try:
-        journal.progress = Progress(stated_seconds=stated_seconds())
+        alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        journal.progress = Progress(stated_seconds=stated_seconds(), alone=alone)
         watch.start()
         outcome = _run(run, journal=journal, stop=stop, watch=watch)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below

@@ -79,6 +79,14 @@ def test_what_may_take_long_is_not_cut_short_and_tells_nothing_about_steps(clock
     assert progress.limit(stopping=False) == LEAST_SECONDS
 
 
+def test_a_rank_that_nobody_waits_for_may_take_any_time_for_its_first_step(clock: Clock) -> None:
+    progress = Progress(alone=True)
+    assert progress.limit(stopping=False) == float("inf")
+    assert progress.limit(stopping=True) == STOPPING_SECONDS
+    progress.step()
+    assert progress.limit(stopping=False) == LEAST_SECONDS
+
+
 def test_the_environment_may_state_the_limit_of_a_step(clock: Clock) -> None:
     assert stated_seconds({}) is None
     stated = stated_seconds({"SHARDWISE_STALL_SECONDS": "7.5"})
