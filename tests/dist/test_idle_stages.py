@@ -43,6 +43,9 @@ CELLS: dict[str, Execution] = {
         offload="all",
         gradient_checkpointing="full",
     ),
+    "fsdp(2) x interleaved(2)": execution(
+        Layout(dp_shard=2, pp=2, schedule="interleaved"), micro_batch_size=1, gradient_accumulation_steps=4
+    ),
     "zero1(2) x 1f1b(2)": execution(
         Layout(dp_shard=2, pp=2, zero_stage=1, reshard_after_forward=False),
         micro_batch_size=2,
@@ -64,7 +67,7 @@ IDLE = [*(("head", name, 0) for name in CELLS), ("both ends", "1f1b(3)", 1)]
 
 def _job(make_job: Callable[..., Job], targets: str, **train: Any) -> Job:
     lora = {"r": 4, "lora_alpha": 8, **TARGETS[targets]}
-    return make_job("untied", method="lora", lora=lora, train={"learning_rate": 0.05, "optimizer": "sgd", **train})
+    return make_job("deep untied", method="lora", lora=lora, train={"learning_rate": 0.05, "optimizer": "sgd", **train})
 
 
 @pytest.fixture(scope="module")
