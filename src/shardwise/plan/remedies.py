@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
+from shardwise.plan.explorer import Explorer
 from shardwise.plan.host import bytes_beyond_host, host_is_too_small
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.products import Choice, lean_layouts
@@ -54,7 +55,8 @@ def fits(question: Question) -> bool:
 
 
 def _fits_so(question: Question) -> bool:
-    return any(host_is_too_small(question, choice) is None for choice in _on_gpus(question))
+    has_room = Explorer(question, timed=False).has_room(question.cluster)
+    return has_room and any(host_is_too_small(question, choice) is None for choice in _on_gpus(question))
 
 
 def _with_more_host_memory(question: Question) -> str | None:

@@ -55,6 +55,17 @@ def odd_case(seed: int) -> Case:
     return Case(config=_config_bytes(draw), job=_job(draw), shown=shown)
 
 
+def open_case(seed: int) -> Case:
+    """A case whose hardware is open, or one of whose values is asked for."""
+    draw = Draw(f"open {seed}")
+    config, job = _config_bytes(draw), _job(draw)
+    if draw.random() < 0.5:
+        job["hardware"] = draw.choice(["any", "any", ", ".join(draw.sample(HARDWARE[:12], draw.randint(2, 5)))])
+        return Case(config=config, job=job, shown=("--json",))
+    unknown = draw.choice(["max_length", "micro_batch_size", "lora.r", "gpus", "gpus", "colour"])
+    return Case(config=config, job=job, shown=("--json", "--solve", unknown))
+
+
 def _config_bytes(draw: Draw) -> bytes:
     text = json.dumps(_config(draw))
     match draw.randrange(60):
