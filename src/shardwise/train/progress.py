@@ -22,7 +22,7 @@ LEAST_SECONDS = 300.0
 #: So many times the longest of so many last steps.
 FACTOR, REMEMBERED = 10.0, 20
 
-#: For what no step tells of; sooner than the process groups, which wait for an hour and then name nobody.
+#: Of waiting for others in what no step tells of; the process groups wait for an hour, and then name nobody.
 LONG_SECONDS = 3000.0
 
 #: Clusters wait no longer than half a minute for what they asked to stop: a rank that then takes longer than this, and

@@ -85,7 +85,12 @@ class Verdict:
 def standing(world: World | None, *, rank: int, phase: str) -> Standing:
     """Where the main thread of this process is, seen from another one."""
     place, waits = _main_thread()
-    return Standing(rank=rank, phase=phase, place=place, waits=waits, groups=_begun(world))
+    return Standing(rank=rank, phase=phase, place=place, waits=waits, groups=begun(world))
+
+
+def is_waiting() -> bool:
+    """Whether the main thread of this process waits for others, as far as its stack tells."""
+    return _main_thread()[1]
 
 
 def _main_thread() -> tuple[str, bool]:
@@ -99,8 +104,8 @@ def _main_thread() -> tuple[str, bool]:
     return f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})", waits
 
 
-def _begun(world: World | None) -> tuple[Counted, ...]:
-    """Groups of more than one rank. torch keeps these counts to tell ranks that get out of step."""
+def begun(world: World | None) -> tuple[Counted, ...]:
+    """How far this rank is in each of its groups; torch counts, to find ranks that get out of step."""
     if world is None:
         return ()
     groups = [dist.group.WORLD, world.control, world.data_group, *world.mesh.get_all_groups()]

@@ -19,8 +19,9 @@ from typing import Any
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import RunDirectory, read_json, write_json
 from shardwise.train.journal import Journal
+from shardwise.train.progress import LONG_SECONDS
 from shardwise.train.signals import StopFlag
-from shardwise.train.stall import StallError, Standing, Verdict, judge, standing
+from shardwise.train.stall import Counted, StallError, Standing, Verdict, begun, is_waiting, judge, standing
 
 POLL_SECONDS = 1.0
 
@@ -42,6 +43,8 @@ class Watch:
         self._stop = stop
         self._world: World | None = None
         self._over = threading.Event()
+        self._still = self._waited = 0.0
+        self._seen: tuple[int, tuple[Counted, ...]] = (0, ())
 
     @property
     def _run(self) -> RunDirectory:
@@ -56,37 +59,49 @@ class Watch:
         self._world = world
 
     def over(self) -> None:
-        """Nothing is left that could hang others."""
+        """Nothing is left that could hang others, and groups are about to end."""
         self._over.set()
+        self._world = None
 
     def _keep(self) -> None:
-        progress = self._journal.progress
-        waited, seen, last = 0.0, progress.count, time.monotonic()
+        last = time.monotonic()
         while not self._over.is_set():
-            limit = progress.limit(stopping=bool(self._stop.heard))
+            limit = self._journal.progress.limit(stopping=bool(self._stop.heard))
             poll = min(POLL_SECONDS, limit / 10)
             self._stop.listen_for(poll)
             if len(self._stop.heard) > 1:
                 self.end(128 + self._stop.heard[-1])
             now = time.monotonic()
             # Of the time in which this whole process was stopped, no more counts than between two looks.
-            waited, last = waited + min(now - last, 2 * poll), now
-            if progress.count != seen:
-                waited, seen = 0.0, progress.count
-            if waited > limit or (waited > limit / 2 and self._is_called()):
-                self._conclude(waited)
+            self._count(min(now - last, 2 * poll), untold=limit >= LONG_SECONDS)
+            last = now
+            if self._waited > limit or (self._still > limit / 2 and self._is_called()):
+                self._conclude()
                 return
+
+    def _count(self, seconds: float, *, untold: bool) -> None:
+        """Adds up for how long nothing was done, and for how much of it that can be held against this rank.
+
+        Args:
+            untold: no step tells how long what is being done may take. Then work has no limit, waiting for the next
+                collective has none, and waiting for one and the same does.
+        """
+        before, self._seen = self._seen, (self._journal.progress.count, begun(self._world) if untold else ())
+        if self._seen != before:
+            self._still = self._waited = 0.0
+        self._still += seconds
+        self._waited = 0.0 if untold and not is_waiting() else self._waited + seconds
 
     def _is_called(self) -> bool:
         """Another rank has come to the end of its patience."""
         return self._world is not None and any(self._run.logs.glob("rank_*.standing.json"))
 
-    def _conclude(self, waited: float) -> None:
+    def _conclude(self) -> None:
         """Says where this rank stands, hears the others, and ends the process; nobody else has the last word then."""
         self._journal.last_word.acquire()
         try:
             print(
-                f"{StallError.__name__}: nothing has moved for {waited:.0f} s. Each thread:",
+                f"{StallError.__name__}: nothing has moved for {self._still:.0f} s. Each thread:",
                 file=sys.stderr,
                 flush=True,
             )
@@ -94,7 +109,7 @@ class Watch:
             mine = standing(self._world, rank=self._journal.rank, phase=self._journal.at)
             write_json(self._run.rank_standing(mine.rank), mine.to_json())
             standings = self._answers(mine)
-            self._write(judge(standings, ranks=self._ranks, seconds=waited), first=standings[0].rank)
+            self._write(judge(standings, ranks=self._ranks, seconds=self._still), first=standings[0].rank)
         except Exception:  # noqa: BLE001  # a disk that is full, or whatever else: no reason to go on waiting
             traceback.print_exc()
         finally:

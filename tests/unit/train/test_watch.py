@@ -1,0 +1,76 @@
+"""What counts as a rank that does not get on: work that no step tells of may take any time, waiting may not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from shardwise.spec.run import RunDirectory, read_json
+from shardwise.train import progress, watch
+from shardwise.train.journal import Journal
+from shardwise.train.signals import StopFlag
+from shardwise.train.watch import Watch
+
+LONG = 1.0
+
+
+class Ended:
+    """A watch whose end is noted instead of being the process's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.status: int | None = None
+        self.released: torch.futures.Future[None] = torch.futures.Future()
+        self.journal = Journal(run=RunDirectory(folder), rank=0)
+        self.watch = Watch(self.journal, StopFlag(), end=self._end)
+
+    def _end(self, status: int) -> None:
+        self.status = status
+        self.released.set_result(None)
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
+    for module in (progress, watch):
+        monkeypatch.setattr(module, "LONG_SECONDS", LONG)
+    made = Ended(tmp_path)
+    made.watch.start()
+    yield made
+    made.watch.over()
+
+
+def test_work_that_no_step_tells_of_may_take_any_time(ended: Ended) -> None:
+    time.sleep(3 * LONG)
+    assert ended.status is None
+
+
+def test_who_waits_for_others_does_so_for_so_long(ended: Ended) -> None:
+    began = time.monotonic()
+    ended.released.wait()  # as a collective does, in C++, until the watch has ended it
+    assert LONG < time.monotonic() - began < 10 * LONG
+    assert ended.status == 1
+    failure = read_json(ended.journal.run.rank_failure(0))
+    assert failure is not None
+    assert failure["message"].startswith("nothing has moved for 1.")
+
+
+def test_waiting_for_one_collective_after_the_other_is_getting_on(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = iter(range(1000))
+    monkeypatch.setattr(watch, "begun", lambda _: (((0, 1), next(count)),))
+    threading.Timer(3 * LONG, ended.released.set_result, [None]).start()
+    ended.released.wait()
+    assert ended.status is None
+
+
+def test_a_step_has_an_end_whatever_it_does(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LEAST_SECONDS", LONG / 2)
+    ended.journal.stepped(1)
+    ended.journal.stepped(2)
+    time.sleep(3 * LONG)
+    assert ended.status == 1
