@@ -16,6 +16,7 @@ from shardwise.plan.virtues import virtues_of
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Goal, LayoutSpec
+from shardwise.spec.layout import STRATEGIES
 from shardwise.spec.plan import Candidate, MemoryForecast, Plan, TimeForecast
 from shardwise.units import GIB, format_bytes, format_seconds
 
@@ -116,8 +117,14 @@ def _tie(chosen: Candidate, runners_up: Sequence[Candidate], *, goal: Goal, gpu:
     return (
         f"{best.execution.layout.strategy} would be {_percent(1 - ratio(best, chosen, goal=goal, gpu=gpu))} "
         f"{BETTER[goal][0]}; forecasts within {_percent(tie_of(gpu))} of each other are taken as equal, and "
-        f"{chosen.execution.layout.strategy} is simpler"
+        f"{chosen.execution.layout.strategy} is simpler{_how_to_take(best)}"
     )
+
+
+def _how_to_take(candidate: Candidate) -> str:
+    """What a job states for its search to take a strategy, unless that is a product of several."""
+    name = candidate.execution.layout.strategy
+    return f"; layout: [{name}] takes the better one" if name in STRATEGIES else ""
 
 
 def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
@@ -144,7 +151,8 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu,
     share, seconds = ratio(candidate, chosen, goal=goal, gpu=gpu), candidate.time.step_seconds
     much = f"{_percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
     close = share <= 1 + tie_of(gpu)
-    whose = "" if close or not one_of_many else f"none comes within {_percent(tie_of(gpu))}; one that fits is "
+    apart = f"{_percent(tie_of(gpu))} {BETTER[goal][0]}"
+    whose = f"none is more than {apart}; one that fits is " if one_of_many and not close else ""
     return (
         f"{whose}{much} ({format_seconds(seconds)} against {format_seconds(chosen.time.step_seconds)} a step"
         f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
@@ -288,6 +296,5 @@ def _rates(work: Work) -> str | None:
 
 def advice(plan: Plan) -> str:
     """What to say of a plan in which nothing is chosen: each strategy's reason, then what to do."""
-    lines = ["no layout fits the hardware" if plan.candidates else "no forecast can be made of any layout"]
-    lines += [f"{rejection.strategy}: {rejection.reason}" for rejection in plan.rejected]
-    return "\n".join([*lines, *plan.advice])
+    first = "no layout fits the hardware" if plan.candidates else "no forecast can be made of any layout"
+    return "\n".join([first, *(f"{one.strategy}: {one.reason}" for one in plan.rejected), *plan.advice])

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import offloads
+from shardwise.plan.contest import contest
 from shardwise.plan.explain import why, why_faster, why_not, why_slower
 from shardwise.plan.explorer import Explorer, Forecast
 from shardwise.plan.fitting import something_fits
@@ -17,7 +18,7 @@ from shardwise.plan.groups import Group
 from shardwise.plan.host import host_has_room
 from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question, ask
-from shardwise.plan.ranking import chosen_first, limit, simplicity_of
+from shardwise.plan.ranking import chosen_first, simplicity_of
 from shardwise.plan.remedies import remedies
 from shardwise.plan.shares import formed_parts, parts
 from shardwise.plan.work import Work
@@ -138,15 +139,11 @@ def best_alone(
         bounds: those of the same question about other numbers of the same GPU, if it was asked before.
     """
     explorer, strategies = Explorer(question, bounds=bounds), dict[str, _Strategy]()
-    goal, found = question.job.goal, list[Candidate]()
     for choice in layouts(question.job, question.model, question.cluster):
         _sort_in(explorer, choice, strategies)
-    for name in sorted(strategies, key=simplicity_of):
-        within = [one for one in (limit(found, goal=goal, gpu=_gpu(explorer)), enough) if one is not None]
-        best = explorer.best(strategies[name].groups, enough=min(within, default=None))
-        if best is not None:
-            found.append(_candidate(question, best.work, best.memory, best.time))
-    return chosen_first(found, goal=goal, gpu=_gpu(explorer))[0] if found else None
+    found = list(_of_those_that_could_be_chosen(explorer, strategies, enough=enough).values())
+    candidates = [_candidate(question, one.work, one.memory, one.time) for one in found]
+    return chosen_first(candidates, goal=question.job.goal, gpu=_gpu(explorer))[0] if candidates else None
 
 
 def _explore(explorer: Explorer) -> dict[str, _Strategy]:
@@ -196,15 +193,37 @@ def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy
 
 
 def _each(explorer: Explorer, strategies: dict[str, _Strategy]) -> list[_Found]:
-    """The simplest strategies first: a later one must be better than what they came to by more than the tie."""
+    """What came out for every strategy, the simplest first."""
     names = sorted(strategies, key=simplicity_of)
-    found: list[_Found] = []
-    for name in names:
-        enough = None
-        if _is_large(explorer):
-            enough = limit([one.best for one in found if one.best], goal=explorer.question.job.goal, gpu=_gpu(explorer))
-        found.append(_of_strategy(explorer, name, strategies[name], enough=enough))
-    return found
+    if _is_large(explorer):
+        found = _of_those_that_could_be_chosen(explorer, strategies)
+        return [
+            _of_strategy(explorer, name, strategies[name], found.get(name), passed_over=bool(found)) for name in names
+        ]
+    each = ((name, strategies[name], _best_of(explorer, strategies[name], name)) for name in names)
+    return [_of_strategy(explorer, name, strategy, best) for name, strategy, best in each]
+
+
+def _of_those_that_could_be_chosen(
+    explorer: Explorer, strategies: dict[str, _Strategy], *, enough: tuple[float, ...] | None = None
+) -> dict[str, Forecast]:
+    forecasts: dict[str, Forecast] = {}
+
+    def best(name: str, within: tuple[float, ...] | None) -> Candidate | None:
+        found = _best_of(explorer, strategies[name], name, enough=within)
+        if found is None:
+            return None
+        forecasts[name] = found
+        return _candidate(explorer.question, found.work, found.memory, found.time)
+
+    contest(strategies, best=best, goal=explorer.question.job.goal, gpu=_gpu(explorer), enough=enough)
+    return forecasts
+
+
+def _best_of(
+    explorer: Explorer, strategy: _Strategy, name: str, *, enough: tuple[float, ...] | None = None
+) -> Forecast | None:
+    return explorer.best(strategy.groups, enough=enough, families=strategy.families, strategy=name)
 
 
 def _is_large(explorer: Explorer) -> bool:
@@ -215,9 +234,11 @@ def _gpu(explorer: Explorer) -> Gpu:
     return explorer.question.cluster.gpu
 
 
-def _of_strategy(explorer: Explorer, name: str, strategy: _Strategy, *, enough: tuple[float, ...] | None) -> _Found:
+def _of_strategy(
+    explorer: Explorer, name: str, strategy: _Strategy, best: Forecast | None, *, passed_over: bool = False
+) -> _Found:
+    """What came out for a strategy whose best is known; `passed_over`, where none is, it was not looked for in full."""
     question, groups, left_out = explorer.question, strategy.groups, strategy.left_out
-    best = explorer.best(groups, enough=enough, families=strategy.families, strategy=name)
     if best is not None:
         return _Found(forecast=best, best=_candidate(question, best.work, best.memory, best.time))
     groups = groups or explorer.opener.opened_on_largest(strategy.families, name)
@@ -225,7 +246,7 @@ def _of_strategy(explorer: Explorer, name: str, strategy: _Strategy, *, enough: 
         if left_out is None:
             return _Found()
         return _Found(rejection=Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or ""))
-    work, memory = explorer.least(groups) if enough is None else explorer.one_that_fits(groups)
+    work, memory = explorer.one_that_fits(groups) if passed_over else explorer.least(groups)
     if memory.peak_high_bytes <= memory.capacity_bytes:
         forecast = Forecast(work=work, memory=memory, time=explorer.time(work))
         return _Found(forecast=forecast, best=_candidate(question, work, memory, forecast.time))
