@@ -126,6 +126,22 @@ def test_no_forecast_lies_below_its_bounds(seed, draw):
             assert pace.through_stages(rung.pieces, **size) <= seconds
 
 
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.floats(0.05, 1.5), st.sampled_from(["none", "optimizer", "parameters"]))
+def test_where_anything_fits_there_is_room(seed, gib, offload):
+    """What surely lies on all GPUs, and on one of them, is no more than they have."""
+    drawn = question(seed)
+    asked = replace(drawn, cluster=_with_memory(drawn.cluster, gib)).with_offload(offload)
+    explorer, exhaustive = Explorer(asked, timed=False), Explorer(asked, prune=False)
+    groups = [g for choice in layouts(asked.job, asked.model, asked.cluster) for g in _groups(exhaustive, choice)]
+    fits = any(exhaustive.fits([group], every_size=True) for group in groups)
+    assert explorer.has_room(asked.cluster) or not fits
+
+
+def _groups(explorer, choice):
+    return explorer.groups(choice) if explorer.why_left_out(choice) is None else ()
+
+
 @settings(max_examples=50)
 @given(st.integers(1, 96))
 def test_every_product_is_one_layout_and_none_comes_twice(world):
