@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
+from shardwise.spec.execution import Precision
 from shardwise.spec.job import HOW_IT_RUNS, Job
 from shardwise.spec.job_file import read_job
 from shardwise.spec.places import write_places
@@ -19,7 +20,7 @@ from shardwise.spec.request import Request, restricted_to
 from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
 
 #: What `auto` becomes once in a run: it changes the result, so that no later start may choose again.
-SETTLED = ("precision", "optimizer")
+SETTLED = ("precision", "optimizer", "save_dtype")
 
 #: What may lie in a folder before its first run got far enough to be one.
 BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
@@ -94,7 +95,18 @@ def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
     asked = job.to_json()
     if plan.best is None:
         return asked
-    return {**restricted_to(asked, plan.best.execution), "hardware": job.hardware or plan.hardware.get("name")}
+    chosen = restricted_to(asked, plan.best.execution)
+    train = {**chosen["train"], "save_dtype": _save_dtype(job, plan, precision=plan.best.execution.precision)}
+    return {**chosen, "train": train, "hardware": job.hardware or plan.hardware.get("name")}
+
+
+def _save_dtype(job: Job, plan: Plan, *, precision: Precision) -> Any:
+    """As stated; else a model's is its source's, and an adapter's the one it is trained in."""
+    if job.train.save_dtype != "auto":
+        return job.train.save_dtype
+    if job.adapters is None:
+        return plan.model["storage_dtype"]
+    return "bfloat16" if precision == "bf16" else "float32"
 
 
 def held_to(run: RunDirectory, request: Request) -> Request:
