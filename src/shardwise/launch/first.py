@@ -14,12 +14,13 @@ from collections.abc import Callable
 
 from shardwise.launch.causes import RankExit, launcher_log
 from shardwise.launch.command import WORKER
-from shardwise.launch.follow import Follower, Update
+from shardwise.launch.conclusion import Outcome, conclude
+from shardwise.launch.follow import Follower, Update, tell
 from shardwise.launch.joined import Place, joined_environment
 from shardwise.launch.processes import end_all, send
 from shardwise.launch.rank import rank_argv
 from shardwise.launch.signals import StopRequests
-from shardwise.launch.workers import Outcome, conclude, follow_process, read_pid, start, tell
+from shardwise.launch.workers import follow_process, read_pid, start
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import LAUNCH, RunDirectory
 
@@ -67,7 +68,7 @@ def run_first(
             code = worker.wait()
         tell(follower.updates(), on_update)
         ended = [] if watch.ended_it else [RankExit(rank=0, code=code, pid=worker.pid)]
-        return conclude(run, code=code, exits=ended, requests=requests, processes=place.size)
+        return conclude(run, code=code, exits=ended, requests=requests, processes=place.size, on_update=on_update)
 
 
 class _Watch:

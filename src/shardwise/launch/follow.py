@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -55,6 +56,13 @@ class Notice:
 Update = Phase | Step | Notice
 
 _FIGURES = ("epoch", "loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "eval_loss")
+
+
+def tell(updates: Sequence[Update], on_update: Callable[[Update], None] | None) -> None:
+    """Hands on what is new to whoever wants to know."""
+    for update in updates:
+        if on_update is not None:
+            on_update(update)
 
 
 class Follower:

@@ -24,6 +24,11 @@ def has_result(run: RunDirectory) -> bool:
     return True
 
 
+def is_whole(run: RunDirectory) -> bool:
+    """Whether the run there has come to its end, and what it left is whole."""
+    return is_finished(run) and result_fault(run.final) is None
+
+
 def _remedy(run: RunDirectory) -> str:
     """Nothing is removed without being asked: the other files may be all that is left of a training."""
     checkpoints = run.checkpoints()

@@ -12,33 +12,23 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
-from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
-from shardwise.launch.causes import RankExit, first_cause, launcher_log, seen_exits, stall, tail
+from shardwise.launch.causes import launcher_log, seen_exits, tail
 from shardwise.launch.command import WORKER, require_torch, torchrun_argv, worker_environment
-from shardwise.launch.follow import Follower, Phase, Update
+from shardwise.launch.conclusion import Outcome, conclude
+from shardwise.launch.follow import Follower, Phase, Update, tell
 from shardwise.launch.leash import leashed
 from shardwise.launch.processes import end_all, of_launch, send
 from shardwise.launch.signals import StopRequests
 from shardwise.spec.cluster import DeviceKind
-from shardwise.spec.run import RunDirectory, read_json
+from shardwise.spec.run import RunDirectory
 
 POLL_SECONDS = 0.2
 
 #: torchrun says this as soon as it has seen a rank fail and before it waits, half a minute, for the others.
 CLOSING = "closing signal"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How the workers ended when they did not fail."""
-
-    outcome: Literal["finished", "stopped"]
-    step: int | None = None
 
 
 def forget_last_launch(run: RunDirectory) -> None:
@@ -97,7 +87,7 @@ def run_workers(
             code = torchrun.wait()
         tell(follower.updates(), on_update)
         exits = seen_exits(run, ended_by_us=watch.ended_by_us)
-        return conclude(run, code=code, exits=exits, requests=requests, processes=processes)
+        return conclude(run, code=code, exits=exits, requests=requests, processes=processes, on_update=on_update)
 
 
 def start(
@@ -124,13 +114,6 @@ def start(
             start_new_session=True,
             pass_fds=() if lock is None else (lock,),
         )
-
-
-def tell(updates: list[Update], on_update: Callable[[Update], None] | None) -> None:
-    """Hands on what is new to whoever wants to know."""
-    for update in updates:
-        if on_update is not None:
-            on_update(update)
 
 
 def follow_process(
@@ -215,54 +198,3 @@ def read_pid(path: Path) -> int | None:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-
-
-def conclude(
-    run: RunDirectory, *, code: int, exits: Sequence[RankExit], requests: StopRequests, processes: int
-) -> Outcome:
-    """How the run ended, by what its workers left.
-
-    Args:
-        code: exit code of the program that was watched.
-        exits: how ranks ended, without those that were killed after a failure, which says nothing.
-
-    Raises:
-        StoppedError: a signal stopped the run.
-        InputError: a worker refused the user's input.
-        WorkerFailedError: a worker failed.
-    """
-    asked = requests.first
-    said = read_json(run.outcome) or {}
-    step = said.get("step") if isinstance(said.get("step"), int) else None
-    if asked is not None and requests.is_urgent:
-        raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
-    if code != 0:
-        cause, stalled = (
-            first_cause(run, processes=processes, exits=exits, exit_code=code),
-            stall(run, processes=processes),
-        )
-        if stalled is None:
-            raise cause
-        if asked is None:
-            raise WorkerFailedError(f"{cause}\n{resume_hint(run)}")
-        sentence = f"ended by {asked.name} without a last checkpoint, because {stalled}; {resume_hint(run)}"
-        raise StoppedError(sentence, exit_code=128 + asked)
-    if said.get("outcome") == "finished":
-        return Outcome(outcome="finished", step=step)
-    if said.get("outcome") == "stopped":
-        raise _stopped(run, asked=asked, step=step)
-    raise WorkerFailedError(f"the workers ended without saying how; look into {run.rank_log(0)}")
-
-
-def _stopped(run: RunDirectory, *, asked: signal.Signals | None, step: int | None) -> ShardwiseError:
-    at = "" if step is None else f" after step {step}"
-    name = "a signal" if asked is None else asked.name
-    return StoppedError(f"stopped{at} by {name}; {resume_hint(run)}", exit_code=128 + (asked or signal.SIGTERM))
-
-
-def resume_hint(run: RunDirectory) -> str:
-    """Where a next start goes on."""
-    checkpoints = run.checkpoints()
-    if not checkpoints:
-        return "there is no checkpoint, so the same command starts from the beginning"
-    return f"the same command goes on from {checkpoints[0][1]}"

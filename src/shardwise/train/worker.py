@@ -29,6 +29,7 @@ from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.durable import remove_leftovers
+from shardwise.train.ending import end_process
 from shardwise.train.guards import agree, check_batches, check_layout, gather
 from shardwise.train.journal import Journal
 from shardwise.train.live_types import Kinds, together
@@ -73,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         os._exit(status)
     watch.over()
-    # Only here: after a failure the others may never join a teardown, which would wait for them.
+    # Not above: after a failure the others may never join a teardown, which would wait for them.
     dist.destroy_process_group()
     return _exit_status(outcome)
 
@@ -229,4 +230,4 @@ def _environment(world: World, *, peak: tuple[float | None, str]) -> dict[str, A
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

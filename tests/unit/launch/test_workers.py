@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -11,10 +12,11 @@ import time
 import pytest
 
 from shardwise.errors import InputError, WorkerFailedError
-from shardwise.launch.follow import Phase, Step, Update
+from shardwise.launch.conclusion import Outcome
+from shardwise.launch.follow import Notice, Phase, Step, Update
 from shardwise.launch.processes import PROC
-from shardwise.launch.workers import Outcome, run_workers
-from shardwise.spec.run import RunDirectory
+from shardwise.launch.workers import run_workers
+from shardwise.spec.run import RunDirectory, write_json
 from tests.unit.fakes import Maker, needs_torch, processes_of, wait_until
 
 pytestmark = [pytest.mark.dist, needs_torch]
@@ -98,8 +100,48 @@ fail("connection closed by peer")
     with pytest.raises(WorkerFailedError) as caught:
         run_workers(run, processes=2, module=module)
     assert str(caught.value).startswith("rank 1 was ended by signal 9 (SIGKILL); the kernel does that when")
-    assert "  | last words" in str(caught.value)
+    assert str(caught.value).endswith("  | last words"), "there is no checkpoint to go on from"
     assert processes_of(run) == []
+
+
+def test_what_ended_a_rank_is_told_with_the_checkpoint_that_the_same_command_goes_on_from(
+    run: RunDirectory, worker: Maker
+) -> None:
+    write_json(run.checkpoint(2) / "manifest.json", {})
+    with pytest.raises(WorkerFailedError, match=r"rank 0 was ended by signal 9 \(SIGKILL\)") as caught:
+        run_workers(run, processes=1, module=worker("os.kill(os.getpid(), signal.SIGKILL)"))
+    assert str(caught.value).splitlines()[-1] == f"the same command goes on from {run.checkpoint(2)}"
+    with pytest.raises(InputError, match=r"^no such row$"):
+        run_workers(run, processes=1, module=worker('fail("no such row", input_error=True)'))
+
+
+#: Comes to its end and is aborted then, as by threads that outlive their group.
+ABORTED = """
+listen()
+if rank == 0:
+    write_text(run.final / "config.json", "{}")
+    write_json(run.final / "manifest.json", {"files": {"config.json": {"size": SIZE, "sha256": SHA256}}})
+outcome("finished")
+wait_for(run.logs / "outcome.json")
+os.abort()
+"""
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(
+    run: RunDirectory, worker: Maker, *, is_whole: bool
+) -> None:
+    size, digest = 2 if is_whole else 3, hashlib.sha256(b"{}").hexdigest()
+    module = worker(f"SIZE, SHA256 = {size}, {digest!r}\n{ABORTED}")
+    updates: list[Update] = []
+    if not is_whole:
+        with pytest.raises(WorkerFailedError, match="was ended by signal 6"):
+            run_workers(run, processes=2, module=module)
+        return
+    assert run_workers(run, processes=2, module=module, on_update=updates.append) == Outcome(outcome="finished", step=3)
+    (notice,) = [update for update in updates if isinstance(update, Notice)]
+    assert notice.text.startswith("the run had finished, and its result is whole, before this happened: rank ")
+    assert notice.text.endswith("was ended by signal 6 (SIGABRT)")
 
 
 def test_the_users_mistake_found_by_a_worker_is_an_input_error(run: RunDirectory, worker: Maker) -> None:
