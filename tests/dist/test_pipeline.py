@@ -37,6 +37,13 @@ CELLS: dict[str, Execution] = {
         Layout(pp=2, schedule="zero_bubble"), micro_batch_size=2, gradient_accumulation_steps=4
     ),
     "ddp(2) x 1f1b(2)": execution(Layout(dp_replicate=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    # Three addends round by their order: both ends of a tied weight must add them alike.
+    "ddp(3) x 1f1b(2)": execution(Layout(dp_replicate=3, pp=2), micro_batch_size=1, gradient_accumulation_steps=3),
+    "zero1(3) x mp(2)": execution(
+        Layout(dp_shard=3, pp=2, zero_stage=1, reshard_after_forward=False, schedule="sequential"),
+        micro_batch_size=1,
+        gradient_accumulation_steps=3,
+    ),
     "fsdp(2) x 1f1b(2)": execution(Layout(dp_shard=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
     "zero1(2) x 1f1b(2)": execution(
         Layout(dp_shard=2, pp=2, zero_stage=1, reshard_after_forward=False),

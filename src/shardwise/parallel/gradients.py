@@ -1,7 +1,9 @@
 """What is left to do to gradients when the last backward is done, where neither DDP nor FSDP has done it.
 
-In this order: partial sums over tensor-parallel ranks become whole, the two copies of a tied weight at the pipeline's
-ends are added, and replicas are added. Every one is a sum: the loss was divided by the tokens of the global batch.
+In this order: partial sums over tensor-parallel ranks become whole, replicas are added, and the two copies of a tied
+weight at the pipeline's ends are. Every one is a sum: the loss was divided by the tokens of the global batch. The ends
+come last because two addends give the same sum in either order: three replicas or more, added in the buckets of one
+end and in those of the other, would round differently, and the copies drift apart.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ class Finish:
     def __call__(self) -> None:
         """Makes every gradient that of the whole global batch."""
         settle_gradients(self.trained)
-        if self.ends is not None and self.tied:
-            _add_over(self.ends, self.tied)
         if self.replicas is not None:
             _add_over(self.replicas, self.trained)
+        if self.ends is not None and self.tied:
+            _add_over(self.ends, self.tied)
 
 
 def _add_over(group: dist.ProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
