@@ -166,7 +166,9 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "cell", [pytest.param(name, marks=[pytest.mark.slow] if index % 2 else []) for index, name in enumerate(CELLS)]
+)
 def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
     cell: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

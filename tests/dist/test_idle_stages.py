@@ -85,7 +85,10 @@ def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(("targets", "cell", "idle"), IDLE)
+@pytest.mark.parametrize(
+    ("targets", "cell", "idle"),
+    [pytest.param(*one, marks=[pytest.mark.slow] if index % 2 else []) for index, one in enumerate(IDLE)],
+)
 def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
     targets: str,
     cell: str,

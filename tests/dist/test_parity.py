@@ -93,7 +93,13 @@ def test_sgd_ends_in_the_same_weights(
     must_equal(single(method, model, optimizer), ranks)
 
 
-@pytest.mark.parametrize("cell", ["ddp(2)", "fsdp(2)", "fsdp(2), recompute, chunked", "zero2(2)"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "fsdp(2)",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("ddp(2)", "fsdp(2), recompute, chunked", "zero2(2)")),
+    ],
+)
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_model_whose_blocks_return_views_trains_as_one_process_does(
     method: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path

@@ -15,7 +15,7 @@ from shardwise.parallel.gradients import Finish
 def test_the_copies_of_a_tied_weight_are_added_last_so_that_both_ends_round_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A ring adds the elements of a message in an order that depends on their place in it, and the ends' messages differ:
+    """A ring adds elements of a message in an order that depends on their place in it, and the ends' messages differ:
     with three replicas or more, two sums of the same three numbers may differ in the last bit."""
     added: list[str] = []
 

@@ -59,7 +59,7 @@ def ours(config, named):
 @pytest.mark.filterwarnings("ignore")  # PEFT warns of patterns that it has made itself
 @pytest.mark.parametrize("kind", SPARSE)
 @pytest.mark.parametrize("named", TARGETS, ids="-".join)
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_adapters_beside_experts_are_those_that_peft_hangs_there(kind, named, step):
     """Where a name means nothing PEFT passes over it, if another one means something; here that is refused."""
     config = config_of(kind, decoder_sparse_step=step)
@@ -129,7 +129,7 @@ WIDE = {"hidden_size": 256, "head_dim": 64, "num_experts": 8, "num_local_experts
 @pytest.mark.filterwarnings("ignore")  # the profiler warns of blocks older than itself
 @pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", ["none", pytest.param("selective", marks=pytest.mark.slow), "full"])
 def test_weights_made_anew_are_in_the_peak_of_a_step(kind, precision, recompute):
     config = config_of(kind, **WIDE, intermediate_size=512, decoder_sparse_step=1)
     measured = Trainer(config, precision=precision, method="lora", recompute=recompute, length=32).peak()

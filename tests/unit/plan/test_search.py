@@ -102,7 +102,7 @@ def test_405b_needs_many_gpus_that_shard_and_compute_again():
 
 
 @pytest.mark.parametrize("goal", ["fastest", "cheapest", "fewest-gpus"])
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", ["full", pytest.param("lora", marks=pytest.mark.slow)])
 def test_405b_on_a_thousand_gpus_is_planned_in_two_seconds(method, goal):
     """0.7 to 1.9 s on a core shared with others."""
     text = f"method: {method}\ngoal: {goal}\n{LARGE}"
