@@ -128,6 +128,8 @@ TOYS: dict[str, dict[str, Any]] = {
     # Its blocks return views, and its positions begin at 2.
     "opt": {"family": "opt", "ffn_dim": 80, "word_embed_proj_dim": 32, "dropout": 0.0, "tied": True},
     "gpt2": {"family": "gpt2", "tied": True},
+    # Its head has another name in files than in the model.
+    "gpt_neox": {"family": "gpt_neox"},
     "dropping": {"attention_dropout": 0.3, "num_hidden_layers": 4},
     "bfloat16": {"dtype": torch.bfloat16},
     "phi3": {"family": "phi3", "num_hidden_layers": 4, "sliding_window": 8, "pad_token_id": 0},

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.save import live_logits, save_final
 from shardwise.train.signals import StopFlag
-from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell
+from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, must_equal, outcome, prepare_cell
 from tests.dist.worlds import run_world
 
 #: An odd number of tokens, which ranks that share a sequence cannot share out as it is.
@@ -88,6 +89,40 @@ def test_a_full_model_loads_with_from_pretrained(
     tokenizer = AutoTokenizer.from_pretrained(final)
     assert tokenizer.pad_token == "<pad>"
     assert tokenizer.chat_template, "the default template the rows were rendered with belongs to the model now"
+
+
+def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers_saves_them(
+    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    job = make_job("gpt_neox", train=OPTIMIZERS["sgd"])
+    _, expected, _ = _finish(job, tmp_path / "single", execution(optimizer="sgd"))
+    final, trained, logits = _finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
+    must_equal(expected, [trained])
+    loaded: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
+    loaded.save_pretrained(tmp_path / "theirs")
+    theirs, ours = (load_file(folder / "model.safetensors") for folder in (tmp_path / "theirs", final))
+    assert "embed_out.weight" in ours, "GPT-NeoX's head is lm_head in the model"
+    assert ours.keys() == theirs.keys()
+    again, info = AutoModelForCausalLM.from_pretrained(final, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert all(torch.equal(again.get_parameter(name), weight) for name, weight in trained.weights.items())
+    assert torch.allclose(again.eval()(PROBE).logits, logits, atol=1e-5)
+
+
+def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(
+    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    lora = {"r": 4, "lora_alpha": 8, "modules_to_save": ["lm_head"]}
+    job = make_job("gpt_neox", method="lora", lora=lora, train={"max_steps": 3})
+    final, _, logits = _finish(job, tmp_path, FSDP)
+    base: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
+    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
+    assert torch.allclose(adapted(PROBE).logits, logits, atol=1e-5)
 
 
 @pytest.mark.parametrize(

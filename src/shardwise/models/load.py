@@ -6,6 +6,7 @@ then filled, each from the part of the safetensors file that this rank keeps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def materialise(
 
     Args:
         model: parameters on the meta device, plain or sharded (DTensor).
-        weights: the folder to read from.
+        weights: the folder to read from, its tensors called as the model calls them (`models/keys.py`).
         device: where the values go; each rank's own part, and nothing else.
         buffer_device: where buffers go, if not there too.
         initialise: (parameter name, global shape) -> the whole initial value of a parameter that the folder does not
@@ -164,7 +165,8 @@ def materialise(
     aliases = {name for p in places for name in map(_base_name, p.names)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     others = {_base_name(name) for name in elsewhere}
-    check_names(weights, expected=shapes, ignored=aliases | others | {name.removeprefix(prefix) for name in others})
+    others |= {name.removeprefix(prefix) for name in others}
+    check_names(weights, expected=shapes, ignored=aliases | others | _passed_over(weights.names, model))
     for place in places:
         whole = fresh[id(place)]
         _fill(
@@ -175,6 +177,12 @@ def materialise(
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(buffer_device or device)
+
+
+def _passed_over(names: Iterable[str], model: nn.Module) -> set[str]:
+    """Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved."""
+    patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    return {name for name in names if any(re.search(pattern, name) for pattern in patterns)}
 
 
 Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]
@@ -209,7 +217,7 @@ def kin_of(model: nn.Module) -> Kin:
 
 
 def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) -> str:
-    """The name a parameter has in the folder: one of its aliases, with or without the backbone's prefix."""
+    """The name of the folder's tensor for a parameter: one of its aliases, with or without the backbone's prefix."""
     candidates = [alias for name in place.names for alias in kin[_base_name(name)]]
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     candidates += [name.removeprefix(prefix) for name in candidates]

@@ -7,7 +7,7 @@ pointer, a truncated file or a pickle is refused by content with a sentence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,9 @@ _CHECKED_ELEMENTS = 1024 * 1024
 #: Elements that a weight may have: others would be cast to numbers that nobody trained.
 _TYPES = ("F64", "F32", "F16", "BF16")
 
+#: Ends of names that older versions of transformers gave rotary frequencies and causal masks in files.
+_OLD_BUFFERS = (".inv_freq", ".masked_bias", ".attn.bias", ".attn.attention.bias")
+
 
 class Weights:
     """Named tensors spread over the safetensors files of one folder; nothing is read until a slice is asked for."""
@@ -44,6 +47,7 @@ class Weights:
             handle = _open(folder / name)
             self._files[name] = handle
             self._file_of.update(dict.fromkeys(handle.keys(), name))
+        self._keys = {key: key for key in self._file_of}
 
     @property
     def files(self) -> list[str]:
@@ -52,8 +56,31 @@ class Weights:
 
     @property
     def names(self) -> set[str]:
-        """Names of all tensors."""
-        return set(self._file_of)
+        """Names of all tensors: the keys of the files, until `rename` says what the model calls them."""
+        return set(self._keys)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Calls tensors as the model does.
+
+        Args:
+            names: key in the files -> name, of all tensors.
+
+        Raises:
+            ModelError: two keys are one weight of the model.
+        """
+        problems: list[Problem] = []
+        self._keys = {}
+        for key in sorted(names):
+            first = self._keys.setdefault(names[key], key)
+            if first != key:
+                message = f"{first} and {key} are both {names[key]} of this architecture; expected one of them"
+                problems.append(Problem(where=str(self.folder / self._file_of[key]), message=message))
+        if problems:
+            raise ModelError(problems)
+
+    def key(self, name: str) -> str:
+        """What a tensor is called in its file."""
+        return self._keys[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Global shape of a tensor."""
@@ -70,13 +97,14 @@ class Weights:
             ModelError: the part holds NaN or infinity.
         """
         if not lengths:
-            part: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
+            part: torch.Tensor = self._files[self._file(name)].get_tensor(self.key(name))
         else:
             window = tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
             part = self._slice(name)[window]
-        self._unmap(self._file_of[name], more=part.nbytes)
+        self._unmap(self._file(name), more=part.nbytes)
         if not _is_finite(part):
-            raise ModelError(Problem(where=self.where(name), message=f"the weight {name} holds NaN or infinity"))
+            message = f"the weight {self.key(name)} holds NaN or infinity"
+            raise ModelError(Problem(where=self.where(name), message=message))
         return part
 
     def _unmap(self, file: str, *, more: int) -> None:
@@ -87,10 +115,13 @@ class Weights:
 
     def where(self, name: str) -> str:
         """The file a tensor stands in."""
-        return str(self.folder / self._file_of[name])
+        return str(self.folder / self._file(name))
+
+    def _file(self, name: str) -> str:
+        return self._file_of[self.key(name)]
 
     def _slice(self, name: str) -> Any:
-        return self._files[self._file_of[name]].get_slice(name)
+        return self._files[self._file(name)].get_slice(self.key(name))
 
 
 def _is_finite(part: torch.Tensor) -> bool:
@@ -162,7 +193,7 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
 
     Args:
         weights: the folder.
-        expected: name in the folder -> global shape.
+        expected: name of a weight -> global shape.
         ignored: names that may stand in the folder without being needed.
 
     Raises:
@@ -174,13 +205,16 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
         if name not in names:
             problems.append(Problem(where=str(weights.folder), message=f"the weight {name} is missing"))
         elif weights.shape(name) != shape:
-            message = f"{name} has the shape {weights.shape(name)}; config.json asks for {shape}"
+            message = f"{weights.key(name)} has the shape {weights.shape(name)}; config.json asks for {shape}"
             problems.append(Problem(where=weights.where(name), message=message))
         elif (kind := weights.type_of(name)) not in _TYPES:
-            message = f"{name} is of type {kind}; expected {', '.join(_TYPES)}. Save the model again as floats"
+            message = (
+                f"{weights.key(name)} is of type {kind}; expected {', '.join(_TYPES)}. Save the model again as floats"
+            )
             problems.append(Problem(where=weights.where(name), message=message))
     extra = names - set(expected) - set(ignored)
-    for name in sorted(n for n in extra if not n.endswith((".inv_freq", ".masked_bias", ".attn.bias"))):
-        problems.append(Problem(where=weights.where(name), message=f"{name} has no place in this architecture"))
+    for name in sorted(n for n in extra if not n.endswith(_OLD_BUFFERS)):
+        message = f"{weights.key(name)} has no place in this architecture"
+        problems.append(Problem(where=weights.where(name), message=message))
     if problems:
         raise ModelError(problems)

@@ -16,6 +16,7 @@ from torch import nn
 
 from shardwise.catalog.files import tokenizer_files
 from shardwise.methods.lora import saved_name
+from shardwise.models.keys import Keys
 from shardwise.spec.run import write_json
 from shardwise.train.precision import type_name
 
@@ -31,6 +32,7 @@ class Result:
         model: the Hugging Face model whose parameters are live.
         adapters: the PEFT model around it, or None for full fine-tuning.
         source: folder of the model that training began with.
+        keys: what its weights are called in files.
         saved_dtype: type in which it is saved.
         parameters: (Hugging Face name, parameter).
         chat_template: what rows were rendered with, where it is not the tokenizer's own; saved beside the weights,
@@ -40,6 +42,7 @@ class Result:
     model: nn.Module
     adapters: Any
     source: Path
+    keys: Keys
     saved_dtype: torch.dtype
     parameters: list[tuple[str, nn.Parameter]]
     chat_template: str | None = None
@@ -71,7 +74,7 @@ class ModelFiles:
         tensor = whole.to(self._result.saved_dtype).clone()
         if self._held and sum(t.nbytes for t in self._held.values()) + tensor.nbytes > SHARD_BYTES:
             self._flush()
-        self._held[name] = tensor
+        self._held[self._result.keys.saved(name)] = tensor
 
     def finish(self) -> None:
         """Writes the last file, gives all of them Transformers' names, and writes config.json."""

@@ -16,6 +16,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.content import folder_content
+from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.plans import tensor_plan
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
@@ -103,6 +104,8 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         _part(job, execution, config=config, source=source, types=types, place=place)
         for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
     ]
+    keys = Keys(parts[0].model, weights.names)
+    weights.rename(keys.names)
 
     def materialise_parts() -> None:
         for part in parts:
@@ -128,6 +131,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         model=parts[0].model,
         adapters=parts[0].adapters,
         source=source,
+        keys=keys,
         saved_dtype=saved_dtype,
         parameters=[named for part in parts for named in part.model.named_parameters()],
         chat_template=chat_template,
