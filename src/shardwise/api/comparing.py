@@ -8,9 +8,16 @@ from pathlib import Path
 from shardwise.api.planning import timeline
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trials, Trying, read_trials
-from shardwise.errors import DoesNotFitError, InputError, RunDirectoryError, UnsupportedError
+from shardwise.errors import (
+    DamagedResultError,
+    DoesNotFitError,
+    InputError,
+    RunDirectoryError,
+    UnsupportedError,
+    WorkerFailedError,
+)
 from shardwise.launch.trials import Trial, Unable, check_same_place, room_hint
-from shardwise.report.versus import Contender, Versus, contender, versus
+from shardwise.report.versus import Contender, Failed, Versus, contender, versus
 from shardwise.report.versus_page import versus_html
 from shardwise.spec.job import Job
 from shardwise.spec.plan_file import read_plan
@@ -31,7 +38,7 @@ def compare(
     """Runs a job under each layout and puts what was measured side by side, the forecasts beside it.
 
     Each run lies in OUTPUT_DIR/compare/LAYOUT; asked again, it goes on where it stopped. The answer is also written
-    there, to compare.json and compare.html.
+    there, to compare.json and compare.html. A layout whose run fails is listed as such, and the others are run.
 
     Args:
         layouts: names as `fsdp` or `fsdp-4`.
@@ -39,7 +46,6 @@ def compare(
 
     Raises:
         InputError: the job cannot be used as asked, or none of the layouts can run here.
-        WorkerFailedError: a run failed.
         StoppedError: a signal stopped it.
     """
     if not layouts or (steps is not None and steps < 1):
@@ -49,14 +55,19 @@ def compare(
     if not trials.trials:
         raise InputError(_nothing_to_compare(trials.unable))
     folder = Path(trials.asked.output_dir) / "compare"
+    runs = {trial: _run_of(trials, trial, folder=folder) for trial in trials.trials}
+    with trials.request.blaming("output_dir"):
+        for trial, run in runs.items():
+            check_same_place(run, trial, trials.cluster)
     again = "the same command goes on where it stopped"
-    found = trials.each(lambda trial: _run(trials, trial, folder=folder), stopped=again)
+    found = trials.each(lambda trial: _tried(trials, trial, run=runs[trial]), stopped=again)
     unable = [*trials.unable, *(one for one in found if isinstance(one, Unable))]
     ran = [one for one in found if isinstance(one, Contender)]
-    if not ran:
+    lost = [one for one in found if isinstance(one, Failed)]
+    if not ran and not lost:
         raise InputError(_nothing_to_compare(unable))
     listed = [(one.layout, one.reason) for one in unable]
-    made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=listed)
+    made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=listed, failed=lost)
     with trials.request.blaming("output_dir"):
         _write(made, folder)
     return made
@@ -67,16 +78,20 @@ def _nothing_to_compare(unable: Sequence[Unable]) -> str:
     return "\n".join([*reasons, f"there is nothing to compare; {room_hint(unable)}"])
 
 
-def _run(trials: Trials, trial: Trial, *, folder: Path) -> Contender | Unable:
-    """One layout in a folder of its name, or of its label where it is asked for on several numbers of processes."""
+def _run_of(trials: Trials, trial: Trial, *, folder: Path) -> RunDirectory:
+    """A folder of the layout's name, or of its label where it is asked for on several numbers of processes."""
     several = sum(other.name == trial.name for other in trials.trials) > 1
-    run = RunDirectory(folder / (trial.label if several else trial.name))
-    with trials.request.blaming("output_dir"):
-        check_same_place(run, trial, trials.cluster)
+    return RunDirectory(folder / (trial.label if several else trial.name))
+
+
+def _tried(trials: Trials, trial: Trial, *, run: RunDirectory) -> Contender | Unable | Failed:
+    """One layout, and what became of it."""
     try:
         result = trials.train(trial, run=run)
     except (DoesNotFitError, UnsupportedError) as error:
         return Unable(layout=trial.label, reason=str(error))
+    except (WorkerFailedError, DamagedResultError) as error:
+        return Failed(layout=trial.label, run=str(run.root), reason=str(error))
     best = read_plan(run.plan).best
     return contender(
         trial.label,

@@ -20,7 +20,7 @@ from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import as_trained, method_refusal
+from shardwise.spec.support import as_trained, method_refusal, refused_everywhere
 
 T = TypeVar("T")
 
@@ -101,19 +101,23 @@ def read_trials(
     """Reads the job and finds which of the layouts this machine can hold; None is one of each kind.
 
     Raises:
-        InputError: the job is wrong, its hardware is not here, or something else started this process as a rank.
+        InputError: the job is wrong, no layout trains it, its hardware is not here, or something else started this
+            process as a rank.
     """
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = request_for(job, overrides)
     if (reason := method_refusal(request.job.method)) is not None:
         raise UnsupportedError(Problem(where=request.where("method"), message=reason))
+    model = read_model(request.job.model)
+    if reasons := refused_everywhere(request.job, model):
+        raise UnsupportedError([Problem(where=request.where("model"), message=reason) for reason in reasons])
     cluster = training_cluster(request, place=None)
     trials, unable = find_trials(
         layouts,
         cluster=cluster,
         method=request.job.method,
-        model=as_trained(request.job, read_model(request.job.model)),
+        model=as_trained(request.job, model),
         own=_stated(request.job.stated_layout),
     )
     return Trials(

@@ -26,7 +26,8 @@ def compare(
 ) -> None:
     """Run a job under several layouts and put utilisation, time, memory and loss side by side, the fastest first.
 
-    Exits 0: compared, 1: a run failed, 2: bad input, 130 or 143: stopped by a signal; run again, it goes on.
+    Exits 0: compared, 1: a run failed, the others stand, 2: bad input, 130 or 143: stopped by a signal; run again,
+    it goes on.
     """
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
@@ -45,6 +46,8 @@ def compare(
         print_json(found.to_json())
     else:
         print_versus(found, console)
+    if found.failed:
+        raise typer.Exit(1)
 
 
 def print_versus(found: Versus, console: Console) -> None:
@@ -55,14 +58,16 @@ def print_versus(found: Versus, console: Console) -> None:
     console.print(versus_table(found))
     for one in found.contenders:
         console.print(f"{one.layout}: {one.by_rank}", style="dim")
+    for one in found.failed:
+        console.print(f"failed: {one.layout}: {one.reason}")
     for layout, reason in found.unable:
         console.print(f"cannot run here: {layout}: {reason}")
     console.print()
     console.print(found.sentence, style="bold")
     for note in found.notes:
         console.print(note)
-    if found.contenders:
-        console.print(f"page: {Path(found.contenders[0].run).parent / 'compare.html'}", soft_wrap=True)
+    first = (*found.contenders, *found.failed)[0]
+    console.print(f"page: {Path(first.run).parent / 'compare.html'}", soft_wrap=True)
 
 
 COLUMNS = {
@@ -75,7 +80,7 @@ COLUMNS = {
 
 
 def versus_table(found: Versus) -> Table:
-    """Two lines per layout: measured, and forecast below it."""
+    """Two lines per layout: measured, and forecast below it; one where it failed."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1), pad_edge=False)
@@ -85,4 +90,6 @@ def versus_table(found: Versus) -> Table:
     for one in found.contenders:
         table.add_row(one.name, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)
         table.add_row("  forecast", *(one.written(what, "forecast") for what in COLUMNS.values()), style="dim")
+    for one in found.failed:
+        table.add_row(one.layout, "failed")
     return table

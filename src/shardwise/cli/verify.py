@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from shardwise.api import Agreement, Parity
 
+#: The figure in which a layout differs that did not come to its end.
+RUN = "run"
+
 
 def verify(
     job: Job,
@@ -76,6 +79,9 @@ def print_parity(parity: Parity, console: Console) -> None:
         console.print(f"cannot run here: {layout}: {reason}")
     console.print()
     console.print(parity.sentence, style="bold")
+    for row in parity.layouts:
+        if row.first is not None and row.first != parity.first:
+            console.print(row.first.sentence)
     console.print(f"run directories: {parity.reference} and beside it", soft_wrap=True)
 
 
@@ -106,4 +112,6 @@ def _relative(value: float | None) -> str:
 
 
 def _where(figure: str, step: int | None) -> str:
+    if figure == RUN:
+        return "failed"
     return figure if step is None else f"{figure} at step {step}"

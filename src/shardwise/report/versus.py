@@ -124,20 +124,41 @@ class Contender:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failed:
+    """A layout that should have come to its end and did not.
+
+    Attributes:
+        run: its run directory.
+        reason: the first cause.
+    """
+
+    layout: str
+    run: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Versus:
     """The table, the fastest layout first.
 
     Attributes:
         unable: (layout, reason) of those that cannot run here.
+        failed: those that ran and did not come to their end.
     """
 
     job: str
     contenders: tuple[Contender, ...]
     unable: tuple[tuple[str, str], ...]
+    failed: tuple[Failed, ...] = ()
 
     @property
     def sentence(self) -> str:
-        """Which is the fastest, and by what ratio."""
+        """Which is the fastest, and by what ratio; and what failed."""
+        failed = ", ".join(one.layout for one in self.failed)
+        return f"{self._fastest}; {failed} failed" if failed else self._fastest
+
+    @property
+    def _fastest(self) -> str:
         timed = [(one.layout, one.step_seconds) for one in self.contenders if one.step_seconds]
         if not timed:
             return "no layout has measured the time of a step"
@@ -209,13 +230,20 @@ def contender(
     )
 
 
-def versus(contenders: Sequence[Contender], *, job: str, unable: Sequence[tuple[str, str]] = ()) -> Versus:
+def versus(
+    contenders: Sequence[Contender],
+    *,
+    job: str,
+    unable: Sequence[tuple[str, str]] = (),
+    failed: Sequence[Failed] = (),
+) -> Versus:
     """Side by side; a run without a measured step stands last."""
 
     def seconds(one: Contender) -> float:
         return float("inf") if one.step_seconds is None else one.step_seconds
 
-    return Versus(job=job, contenders=tuple(sorted(contenders, key=seconds)), unable=tuple(unable))
+    fastest_first = tuple(sorted(contenders, key=seconds))
+    return Versus(job=job, contenders=fastest_first, unable=tuple(unable), failed=tuple(failed))
 
 
 def utilization_by_rank(records: Sequence[dict[str, Any]]) -> dict[int, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from shardwise.report.bars import SIDES, Bar, bar_chart
 from shardwise.report.markup import Markup, element
@@ -39,7 +39,8 @@ def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) 
         *_steps(timelines or {}),
         _table(found),
         _ranks(found),
-        _unable(found),
+        _listed("Failed", [(one.layout, one.reason) for one in found.failed]),
+        _listed("Cannot run here", found.unable),
         title=f"{found.job} – Shardwise compare",
         foot=FOOT,
     )
@@ -98,8 +99,9 @@ def _ranks(found: Versus) -> Markup:
     return element("section", element("h2", "By rank"), element("ul", *lines), class_="panel") if lines else Markup("")
 
 
-def _unable(found: Versus) -> Markup:
-    if not found.unable:
+def _listed(heading: str, reasons: Sequence[tuple[str, str]]) -> Markup:
+    """Layouts that have no row, each with its reason."""
+    if not reasons:
         return Markup("")
-    lines = [element("li", f"{layout}: {reason}") for layout, reason in found.unable]
-    return element("section", element("h2", "Cannot run here"), element("ul", *lines), class_="notice")
+    lines = [element("li", f"{layout}: {reason}") for layout, reason in reasons]
+    return element("section", element("h2", heading), element("ul", *lines), class_="notice")

@@ -246,6 +246,12 @@ def not_trained_under(execution: Execution) -> list[str]:
 MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
 
 
+def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
+    """Why a job is trained under no layout at all, by what its model is; empty where some layout may train it."""
+    experts = f"{model.family} is a mixture of experts, which is not trained by this version"
+    return [*([experts] if model.has_experts else []), *_follows_the_batch(job, model)]
+
+
 def _follows_the_batch(job: Job, model: ModelShape) -> list[str]:
     """What a row would give another result for, depending on the rows beside it."""
     reasons: list[str] = []
@@ -268,10 +274,8 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
     known = None if model is None else as_trained(job, model)
     reasons = [refusal(method=job.method, layout=execution.layout, model=known), *not_trained_under(execution)]
-    if model is not None and model.has_experts:
-        reasons.append(f"{model.family} is a mixture of experts, which is not trained by this version")
     if model is not None:
-        reasons += _follows_the_batch(job, model)
+        reasons += refused_everywhere(job, model)
     if execution.precision not in PRECISIONS:
         reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
     if execution.optimizer not in OPTIMIZERS:

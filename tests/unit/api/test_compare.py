@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwise import api
-from shardwise.errors import InputError, RunDirectoryError, WorkerFailedError
+from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.versus import Turns
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
@@ -49,8 +49,31 @@ def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tm
     assert api.compare(job(), layouts=["ddp"], steps=3, programs=FAKE).contenders[0].step_seconds == 0.5
     with pytest.raises(RunDirectoryError, match="holds a run on cpu:2, and this is ddp-4"):
         api.compare(job(), layouts=["ddp-4"], steps=3, programs=FAKE)
-    with pytest.raises(WorkerFailedError, match="must not run"):
-        api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
+    with pytest.raises(RunDirectoryError, match="and this is ddp-4"):  # before any other is run
+        api.compare(job(), layouts=["fsdp", "ddp-4"], steps=3, programs=FAKE)
+    assert not (folder / "fsdp").exists()
+
+
+@needs_torch
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", 'fail("the shard is empty")'])
+def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_stand(
+    end: str, make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    failing = f'if run.root.name == "fsdp":\n    if rank == 1:\n        {end}\n    time.sleep(600)  # in a collective\n'
+    make(failing + TIMED, name="timed_worker")
+    found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3, programs=FAKE)
+    assert [one.layout for one in found.contenders] == ["ddp-2"]
+    (lost,) = found.failed
+    assert (lost.layout, lost.run) == ("fsdp-2", str(tmp_path / "run" / "compare" / "fsdp"))
+    cause = "was ended by signal 9 (SIGKILL)" if "SIGKILL" in end else "failed while training (step 17)"
+    assert lost.reason.startswith(f"rank 1 {cause}")
+    assert found.sentence == "ddp-2 is the fastest: 0.50 s per step; fsdp-2 failed"
+    written = json.loads((tmp_path / "run" / "compare" / "compare.json").read_text())
+    assert [one["layout"] for one in written["failed"]] == ["fsdp-2"]
+    assert cause in (tmp_path / "run" / "compare" / "compare.html").read_text()
+
+    alone = api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
+    assert (alone.contenders, [one.layout for one in alone.failed]) == ((), ["fsdp-2"])
 
 
 @needs_torch

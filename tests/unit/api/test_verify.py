@@ -26,6 +26,8 @@ listen()
 layout = run.root.name
 if layout == "zero2-2" and rank == 1:
     fail("the shard is empty")
+if layout == "zero1-2" and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
 if rank == 0:
     for step in (1, 2, 3):
         norm = 1.5 if (layout, step) == ("fsdp-2", 2) else 1.0
@@ -73,8 +75,11 @@ def test_what_there_is_to_say_of_the_data_is_said_once(
 @needs_torch
 def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Maker, job: JobMaker) -> None:
     make(WRONG, name="wrong_worker")
-    parity = api.verify(job(), layouts=["zero2", "ddp"], programs=FAKE)
-    assert [(row.layout, row.first is None) for row in parity.layouts] == [("zero2-2", False), ("ddp-2", True)]
+    parity = api.verify(job(), layouts=["zero2", "zero1", "ddp"], programs=FAKE)
+    rows = [(row.layout, None if row.first is None else row.first.figure) for row in parity.layouts]
+    assert rows == [("zero2-2", "run"), ("zero1-2", "run"), ("ddp-2", None)]
+    killed = parity.layouts[1].first
+    assert killed is not None and killed.detail.startswith("rank 1 was ended by signal 9 (SIGKILL)")
     assert parity.sentence.startswith("zero2-2 did not train: rank 1 failed while training (step 17): ValueError")
     make("fail('no weights')", name="wrong_worker")
     with pytest.raises(WorkerFailedError, match="no weights"):
@@ -110,6 +115,17 @@ def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest
         monkeypatch.setenv(name, "0" if "RANK" in name else "1")
     with pytest.raises(InputError, match="without torchrun"):
         api.verify(job())
+
+
+@pytest.mark.parametrize("verb", [api.verify, api.compare])
+def test_a_model_that_no_layout_trains_is_refused_before_any_is_begun(verb: Any, tmp_path: Path) -> None:
+    updates: list[object] = []
+    text = f"model: mistralai/Mixtral-8x7B-v0.1\nmethod: lora\nhardware: cpu:2\noutput_dir: {tmp_path / 'run'}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(UnsupportedError, match=r"job.yaml:1: mixtral is a mixture of experts, which is not trained"):
+        verb(tmp_path / "job.yaml", layouts=["ddp"], on_update=updates.append)
+    assert updates == []
+    assert not (tmp_path / "run").exists()
 
 
 PLAIN: dict[str, Any] = {"model_type": "llama"}

@@ -10,7 +10,7 @@ import pytest
 
 from shardwise import api
 from shardwise.report.parity import Parity, agreement, failed
-from shardwise.report.versus import versus
+from shardwise.report.versus import Failed, versus
 from tests.unit.cli.conftest import Shardwise
 from tests.unit.report.test_versus import ran
 
@@ -60,6 +60,9 @@ def test_verify_prints_the_table_and_exits_by_the_verdict(
     assert "ddp-2             2      1  1.0e-06      exact    exact  none" in said.out
     assert "cannot run here: tp-2: tp is not trained" in said.out
     assert ("fsdp-2 did not train: rank 1 failed" in said.out) is not agrees
+    assert any(line.startswith("fsdp-2 ") and line.rstrip().endswith("failed") for line in said.out.splitlines()) is (
+        not agrees
+    )
     plain = shardwise("verify", "job.yaml", "--json")
     assert plain.code == said.code
     assert json.loads(plain.out)["agrees"] is agrees
@@ -127,3 +130,21 @@ def test_compare_prints_measured_above_forecast_and_the_fastest(
     assert "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2" in said.out
     assert json.loads(shardwise("compare", "job.yaml", "--layouts", "ddp", "--json").out)["version"] == 1
     assert shardwise("compare", "job.yaml").code == 2
+
+
+@pytest.mark.parametrize("names", [("ddp-2",), ()])
+def test_compare_prints_what_stands_beside_a_layout_that_failed_and_exits_1(
+    names: tuple[str, ...], shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lost = Failed(layout="fsdp-2", run=str(tmp_path / "fsdp-2"), reason="rank 1 was ended by signal 9\nits log: x")
+    found = versus([ran(tmp_path, name, seconds=2.0) for name in names], job="tiny", failed=[lost])
+    monkeypatch.setattr(api, "compare", lambda job, **options: found)
+    said = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp")
+    assert said.code == 1
+    assert [line.split() for line in said.out.splitlines() if line.startswith("fsdp-2 ")] == [["fsdp-2", "failed"]]
+    assert "failed: fsdp-2: rank 1 was ended by signal 9\nits log: x" in said.out
+    assert ("ddp-2 is the fastest: 2.00 s per step; fsdp-2 failed" in said.out) is bool(names)
+    assert "compare.html" in said.out
+    plain = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp", "--json")
+    assert plain.code == 1
+    assert json.loads(plain.out)["failed"][0]["layout"] == "fsdp-2"
