@@ -28,7 +28,7 @@ DEV_READY := $(VENV)/.dev-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check bench accuracy clean
+.PHONY: help demo test test-slow test-timed test-failed test-all check bench accuracy clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -43,7 +43,13 @@ test: $(DEV_READY) ## the suite, without what is marked slow
 
 test-slow: $(DEV_READY) ## the rest: every cell of the large tables, in real processes; then what is timed, alone
 	$(BIN)/python -m pytest -m "slow and not timed" $(PARALLEL)
+	$(MAKE) test-timed
+
+test-timed: $(DEV_READY) ## of that, what is timed
 	$(BIN)/python -m pytest -m "slow and timed" --durations 12
+
+test-failed: $(DEV_READY) ## what failed of the slow tests, again, one at a time
+	$(BIN)/python -m pytest -m slow --last-failed --last-failed-no-failures none || test $$? -eq 5
 
 test-all: test test-slow ## both: everything this machine can run
 
