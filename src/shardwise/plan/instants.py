@@ -155,8 +155,7 @@ def _in_buckets(scene: Scene) -> Gradients:
 def _forward_of_last_block(scene: Scene) -> Alive:
     blocks = len(scene.part.span)
     kept = saved_by_blocks(scene, blocks - 1, skips=False) + scene.tokens * scene.work.saved_whole
-    keeps_remade = scene.work.execution.gradient_checkpointing == "none"
-    kept += scene.work.remade if keeps_remade else scene.work.remade_once
+    kept += scene.work.remade if scene.work.keeps_remade else scene.work.remade_once
     return {
         "activations": kept + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks) + scene.work.computed_weights,

@@ -94,7 +94,7 @@ class PieceMaker:
         self._device = device_of(work)
         self._products = [(kind.num_layers * count, _Product(work, one)) for kind, count, one in _by_shape(work)]
         self._fused = COMPILED_PASSES_SHARE if work.execution.compile else 1.0
-        self._operators = _OPERATORS_PER_BLOCK + _OPERATORS_PER_ADAPTER * len(work.inventory.adapted)
+        self._operators = _operators(work)
 
     def of(self, execution: Execution) -> Pieces:
         """The pieces of one micro-batch of an execution."""
@@ -138,12 +138,16 @@ class PieceMaker:
         return seconds
 
 
+def _operators(work: Work) -> int:
+    """Launched in one forward of a block."""
+    return _OPERATORS_PER_BLOCK + _OPERATORS_PER_ADAPTER * len(work.inventory.adapted)
+
+
 def launch_seconds(work: Work) -> float:
     """Of the host, for one pass of a block; on a CPU, whose processes compute meanwhile, none."""
     if work.cluster.gpu.kind == "cpu":
         return 0.0
-    operators = _OPERATORS_PER_BLOCK + _OPERATORS_PER_ADAPTER * len(work.inventory.adapted)
-    return operators * HOST_SECONDS_PER_OPERATOR * (COMPILED_OPERATORS_SHARE if work.execution.compile else 1.0)
+    return _operators(work) * HOST_SECONDS_PER_OPERATOR * (COMPILED_OPERATORS_SHARE if work.execution.compile else 1.0)
 
 
 def _launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> Piece:

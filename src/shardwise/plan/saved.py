@@ -47,8 +47,7 @@ def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     saved = blocks * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
-    keeps_remade = work.execution.gradient_checkpointing == "none"
-    return scene.tokens * saved + (blocks * work.remade_by_mean if keeps_remade else 0.0)
+    return scene.tokens * saved + (blocks * work.remade_by_mean if work.keeps_remade else 0.0)
 
 
 def saved_by_all(scene: Scene) -> float:

@@ -111,6 +111,11 @@ class Work:
         """Bytes of the weights with their adapters' products that a block makes of bare parameters."""
         return max(remade_bytes(kind, self.setting) for kind in self.block.kinds)
 
+    @property
+    def keeps_remade(self) -> bool:
+        """Whether they stay until the block's backward; where a block is computed again, they are made again too."""
+        return self.execution.gradient_checkpointing == "none"
+
     @cached_property
     def remade_once(self) -> float:
         """Bytes of the largest of them, in a forward that keeps none."""
