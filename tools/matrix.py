@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from shardwise.catalog.families import FAMILIES
 from shardwise.spec.layout import Layout
 from shardwise.spec.support import OFFLOADS, OPTIMIZERS, PRECISIONS, STAGED_FAMILIES, TENSOR_FAMILIES, refusal
 
@@ -56,6 +57,7 @@ def _cell(layout: Layout) -> str:
 
 def page() -> str:
     """The page as it should be."""
+    dense = sorted(name for name, family in FAMILIES.items() if family.experts is None)
     lines = [
         "# What is trained, and what proves it",
         "",
@@ -78,8 +80,8 @@ def page() -> str:
         "",
         f"- Stages (`mp`, `pp`): {', '.join(STAGED_FAMILIES)}. Other families are refused there.",
         f"- Slices (`tp`): {', '.join(TENSOR_FAMILIES)}; the degree must divide heads, key-value heads and MLP width.",
-        "- Whole models: every causal language model of transformers whose embedding, blocks and head are found,",
-        "  without experts; one that leaves out blocks at random (`layerdrop`, as OPT may) on one process.",
+        f"- Whole models: the {len(dense)} families without experts whose config.json is known: {', '.join(dense)}.",
+        "  Others are refused; one that leaves out blocks at random (`layerdrop`, as OPT may) trains on one process.",
         "- LoRA is PEFT's in every cell: rsLoRA, DoRA, `modules_to_save` (`test_lora_variants.py`), dropout",
         "  (`test_draws.py`), stages with nothing to train, where adapters lie elsewhere (`test_idle_stages.py`).",
         f"- Precisions: {', '.join(PRECISIONS)}. Optimizers: {', '.join(OPTIMIZERS)}. Offload: {', '.join(OFFLOADS)}.",

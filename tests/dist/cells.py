@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 
+from shardwise.catalog.models import read_model
 from shardwise.data.prepare import prepare
 from shardwise.parallel.mesh import join_world
+from shardwise.plan.inventory import take_inventory
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.build import Build, build
+from shardwise.train.guards import check_trained
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
@@ -72,6 +75,8 @@ def composed(run: RunDirectory, chosen: Execution) -> Build:
 def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
     """Trains to the end on this rank."""
     built = composed(run, chosen)
+    model, inventory = built.model, take_inventory(built.job, read_model(built.job.model))
+    check_trained(built.world, model.parameters, ownership=model.ownership, planned=inventory.trained_elements)
     seen = [
         sample
         for batch in built.batches.from_(0)

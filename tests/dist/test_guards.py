@@ -14,19 +14,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
+from shardwise.catalog.models import read_model
 from shardwise.data.seen import checksum
 from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
 from shardwise.models.load import local_window
+from shardwise.plan.inventory import take_inventory
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train import model
-from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, gather
+from shardwise.train import model, worker
+from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, check_trained, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.replicas import check_replicas
 from shardwise.train.signals import StopFlag
+from shardwise.train.watch import Watch
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_llama
 
@@ -159,6 +162,47 @@ def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
             built.world, built.model.parameters, ownership=built.model.ownership, num_elements=built.model.num_elements
         ),
     )
+
+
+def _trains_more(run: RunDirectory, chosen: Execution) -> str:
+    """What the plan counts passes; one element more in one rank's adapter does not."""
+    built = composed(run, chosen)
+    model = built.model
+    planned = take_inventory(built.job, read_model(built.job.model)).trained_elements
+    asked = {"ownership": model.ownership, "planned": planned}
+    check_trained(built.world, model.parameters, **asked)
+    more = [("one", torch.nn.Parameter(torch.zeros(1)))] if built.world.rank == 0 else []
+    return _sentence(GuardError, lambda: check_trained(built.world, [*model.parameters, *more], **asked))
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy)
+def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(
+    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    run = prepare_cell(make_job("tied", method="lora"), tmp_path)
+    for said in run_world(2, _trains_more, run, execution(layout)):
+        found = re.match(r"all ranks together train (\d+) elements, and the plan counts (\d+)", said)
+        assert found is not None
+        assert int(found[1]) == int(found[2]) + 1
+
+
+def _planned_otherwise(run: RunDirectory, job: Job) -> tuple[str, bool]:
+    """The whole worker, by a plan of five elements; whether it came to a step."""
+    worker.read_request = lambda _: (job, DDP, 5)
+    journal = Journal(run=run, rank=int(os.environ["RANK"]))
+    said = _sentence(
+        GuardError, lambda: worker._run(run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
+    )
+    return said, run.metrics.exists()
+
+
+def test_a_worker_holds_its_model_against_the_plan_before_the_first_step(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job(method="lora")
+    for said, stepped in run_world(2, _planned_otherwise, prepare_cell(job, tmp_path), job):
+        assert "elements, and the plan counts 5, so that" in said
+        assert not stepped
 
 
 def _other_rows(run: RunDirectory, chosen: Execution) -> str:

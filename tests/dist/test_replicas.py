@@ -134,7 +134,7 @@ def _restored_differently(run: RunDirectory, job: Job) -> str:
         return step
 
     Checkpoints.restore = wrong
-    worker.read_request = lambda _: (job, DDP)
+    worker.read_request = lambda _: (job, DDP, None)
     journal = Journal(run=run, rank=0)
     with pytest.raises(GuardError) as caught:
         worker._run(run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))

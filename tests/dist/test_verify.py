@@ -40,6 +40,26 @@ def verified(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFact
     return Verified(parity=parity, folder=root / "verify", updates=updates)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt2", "opt"])
+def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd(
+    model: str, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Softmax takes no notice of a shift that all keys share, so that their biases have no gradient."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    job = make_job(model, hardware="cpu:2", output_dir=str(tmp_path))
+    parity = api.verify(job, layouts=["ddp", "fsdp"])
+    assert parity.agrees, parity.sentence
+    assert "within adamw's own rounding" in parity.sentence
+    for row in parity.layouts:
+        assert row.weights is not None
+        assert row.weights["relative"] > 1e-5, "with AdamW they differ"
+        assert row.plain is not None and row.plain.weights is not None
+        assert row.plain.num_steps == 20
+        assert row.plain.weights["relative"] < 1e-5
+        assert read_job(RunDirectory(Path(row.plain.run)).resolved).train.optimizer == "sgd"
+
+
 def test_every_layout_is_the_same_training(verified: Verified) -> None:
     parity = verified.parity
     assert parity.agrees, parity.sentence

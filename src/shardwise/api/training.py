@@ -214,7 +214,7 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     require_torch()
     cluster = training_cluster(request, place=place)
     check_trainable(request, processes=cluster.num_gpus)
-    check_present(request)
+    check_present(request, cluster)
     chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
     if chosen.best is None:
         raise DoesNotFitError(_does_not_fit(chosen))

@@ -27,11 +27,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Trying:
-    """The next layout begins; sent before the updates of its training."""
+    """The next layout begins; sent before the updates of its training.
+
+    Attributes:
+        again: the same layout once more, with plain SGD.
+    """
 
     layout: str
     number: int
     total: int
+    again: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +81,22 @@ class Trials:
                 done.append(do(trial))
         return done
 
-    def train(self, trial: Trial, *, run: RunDirectory) -> TrainResult:
-        """Trains the job as one of the trials; `run` is where."""
+    def train(self, trial: Trial, *, run: RunDirectory, also: Sequence[Override] = ()) -> TrainResult:
+        """Trains the job as one of the trials; `run` is where.
+
+        Args:
+            also: what else is set, of a trial that is trained once more.
+        """
         number = self.trials.index(trial) + 1
         if self.on_update is not None:
-            self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials)))
+            self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials), again=bool(also)))
         place = self.request.where("output_dir")
         return train(
             self.job,
-            overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root), place=place)),
+            overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root), place=place), *also),
             on_update=self.on_update,
-            programs=replace(self.programs or Programs(), quiet=number > 1),  # all of them train on the same data
+            # All of them train on the same data.
+            programs=replace(self.programs or Programs(), quiet=number > 1 or bool(also)),
         )
 
 

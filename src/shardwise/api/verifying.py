@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.api.planning import request_for
+from shardwise.api.proof import NOTHING_PROVEN, Proof
 from shardwise.api.training import Programs, Update
-from shardwise.api.trials import Trials, Trying, read_trials
+from shardwise.api.trials import Trying, read_trials
 from shardwise.catalog.models import read_model
-from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
-from shardwise.launch.trials import REFERENCE, Trial, Unable, clear, room_hint
-from shardwise.launch.weights import weights_apart
-from shardwise.report.parity import Agreement, Parity, agreement, failed
+from shardwise.errors import InputError
+from shardwise.launch.trials import REFERENCE, Trial, Unable, room_hint
+from shardwise.report.parity import Agreement, Parity
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 from shardwise.spec.request import Override
-from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.spec.run import read_metrics
 
 #: What the parity contract is stated for.
 STEPS = 20
 TOLERANCE = 1e-5
-
-NOTHING_PROVEN = "nothing is proven, and the same command starts anew"
 
 #: What is set whatever the job says, and why.
 FOR_PARITY: dict[str, tuple[Any, str]] = {
@@ -72,20 +70,20 @@ def verify(
     if not others:
         raise InputError(_nothing_to_compare(asked.unable))
     trials = replace(asked, trials=(REFERENCE, *others))
-    reference = _run_of(trials, REFERENCE)
+    proof = Proof(trials, tolerance=tolerance)
 
     def tried(trial: Trial) -> Agreement | Unable | None:
         if trial == REFERENCE:
-            _trained_anew(trials, trial)
+            proof.train(trial)
             return None
-        return _verified(trials, trial, reference=reference, tolerance=tolerance)
+        return proof.of(trial)
 
     found = [one for one in trials.each(tried, stopped=NOTHING_PROVEN) if one is not None]
     if all(isinstance(one, Unable) for one in found):
         raise InputError(_nothing_to_compare([*asked.unable, *(one for one in found if isinstance(one, Unable))]))
     return Parity(
-        reference=str(reference.root),
-        num_steps=len(read_metrics(reference)),
+        reference=str(proof.reference.root),
+        num_steps=len(read_metrics(proof.reference)),
         tolerance=tolerance,
         changes=changes,
         layouts=tuple(one for one in found if isinstance(one, Agreement)),
@@ -127,38 +125,3 @@ def _yaml(value: Any) -> str:
 def _nothing_to_compare(unable: Sequence[Unable]) -> str:
     reasons = [f"{one.layout}: {one.reason}" for one in unable]
     return "\n".join([*reasons, f"there is nothing to compare one process with; {room_hint(unable)}"])
-
-
-def _trained_anew(trials: Trials, trial: Trial) -> None:
-    run = _run_of(trials, trial)
-    with trials.request.blaming("output_dir"):
-        clear(run)
-    try:
-        trials.train(trial, run=run)
-    except StoppedError as error:
-        message = f"stopped while training {trial.label}; {NOTHING_PROVEN}"
-        raise StoppedError(message, exit_code=error.exit_code) from None
-
-
-def _run_of(trials: Trials, trial: Trial) -> RunDirectory:
-    return RunDirectory(Path(trials.asked.output_dir) / "verify" / trial.label)
-
-
-def _verified(trials: Trials, trial: Trial, *, reference: RunDirectory, tolerance: float) -> Agreement | Unable:
-    size, run = trial.layout.world_size, _run_of(trials, trial)
-    try:
-        _trained_anew(trials, trial)
-        weights = weights_apart(reference.final, run.final, tolerance=tolerance)
-    except (DoesNotFitError, InputError) as error:  # one process has trained the job, so it is this layout's alone
-        return Unable(layout=trial.label, reason=str(error))
-    except WorkerFailedError as error:
-        return failed(trial.label, processes=size, run=str(run.root), reason=str(error))
-    return agreement(
-        trial.label,
-        processes=size,
-        run=str(run.root),
-        reference=read_metrics(reference),
-        found=read_metrics(run),
-        weights=weights,
-        tolerance=tolerance,
-    )

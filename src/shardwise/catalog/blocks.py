@@ -66,6 +66,11 @@ def flag(name: str) -> Bias:
     return lambda d: d.flags[name]
 
 
+def mlp_bias(d: Dimensions) -> bool:
+    """That of a gated MLP: the key of this name says it, where the family reads it."""
+    return d.flags.get("mlp_bias", False)
+
+
 def no_matrices(_: Dimensions) -> tuple[Matrix, ...]:
     """None."""
     return ()
@@ -89,9 +94,8 @@ def gated(
 
 def gated_mlp(d: Dimensions) -> tuple[Matrix, ...]:
     """Gate, up and down; under a parallel residual they read what attention reads."""
-    bias = d.flags.get("mlp_bias", False)
     reads = "attention_input" if d.flags.get("use_parallel_residual", False) else "mlp_input"
-    return gated("mlp", width=lambda d: d.intermediate, bias=lambda _: bias, reads=reads)(d)
+    return gated("mlp", width=lambda d: d.intermediate, bias=mlp_bias, reads=reads)(d)
 
 
 def phi3_mlp(d: Dimensions) -> tuple[Matrix, ...]:
@@ -134,12 +138,12 @@ def bare_norms(*names: str) -> Norms:
     return lambda d: tuple(Norm(name=name, size=0, width=d.hidden) for name in names)
 
 
-def with_head_norms(norms: Norms) -> Norms:
+def with_head_norms(norms: Norms, *, query: str = "q_norm", key: str = "k_norm") -> Norms:
     """And one over each head of queries and keys, which share its weight."""
     return lambda d: (
         *norms(d),
-        Norm(name="self_attn.q_norm", size=d.head_dim, width=d.query),
-        Norm(name="self_attn.k_norm", size=d.head_dim, width=d.key_value),
+        Norm(name=f"self_attn.{query}", size=d.head_dim, width=d.query),
+        Norm(name=f"self_attn.{key}", size=d.head_dim, width=d.key_value),
     )
 
 

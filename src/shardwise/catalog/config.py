@@ -220,6 +220,11 @@ def _dimensions(config: _Config) -> Dimensions:
         optional={key: config.number_or_none(key) for key in config.family.optional},
         layer_lists={key: config.layers(key) for key in config.family.layer_lists},
     )
+    if head_dim * heads != hidden and config.family.even_heads(plain):
+        raise config.error(
+            f"head_dim is {head_dim}, and transformers' code of this model runs with none but hidden_size / "
+            f"num_attention_heads, {hidden / heads:g}"
+        )
     return config.family.refine(plain)
 
 

@@ -6,11 +6,12 @@ from shardwise.catalog.families_experts import EXPERTS
 from shardwise.catalog.families_gpt import GPT
 from shardwise.catalog.families_layer_norm import LAYER_NORM
 from shardwise.catalog.families_llama import LLAMA_KIN
+from shardwise.catalog.families_llama_later import LATER_LLAMA_KIN
 from shardwise.catalog.families_shared import SHARED
 from shardwise.catalog.family import Family
 
 #: model_type -> its rules.
-FAMILIES: dict[str, Family] = {**LLAMA_KIN, **GPT, **LAYER_NORM, **EXPERTS, **SHARED}
+FAMILIES: dict[str, Family] = {**LLAMA_KIN, **LATER_LLAMA_KIN, **GPT, **LAYER_NORM, **EXPERTS, **SHARED}
 
 #: model_type of a model of text and images -> that of the language model in its `text_config`, where that names none.
 TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}

@@ -23,11 +23,14 @@ from shardwise.catalog.blocks import (
     with_whole_norms,
 )
 from shardwise.catalog.experts import changed, every_few, experts, interleaved, shared_gate, together
-from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, EQUAL_HEADS, LLAMA, Family
+from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, LLAMA, Family
 from shardwise.spec.model import Norm
 
 _ROUTED = ("num_experts", "num_experts_per_tok")
 _LOCAL = ("num_local_experts", "num_experts_per_tok")
+#: Of these families transformers reads the number of experts by two names; the second counts where both are stated.
+_CALLED_LOCAL: dict[str, Any] = {"keys": {"num_experts": "num_local_experts"}, "fallbacks": ("num_experts",)}
+_CALLED_PLAIN: dict[str, Any] = {"keys": {"num_local_experts": "num_experts"}, "fallbacks": ("num_local_experts",)}
 _MIXTRAL: dict[str, Any] = {
     **COMMON,
     "vocab_size": 32000,
@@ -59,6 +62,7 @@ def _with_sinks(norms: Norms) -> Norms:
 EXPERTS: dict[str, Family] = {
     "mixtral": Family(
         defaults=_MIXTRAL,
+        **_CALLED_PLAIN,
         numbers=_LOCAL,
         attention=UNBIASED_ATTENTION,
         mlp=no_matrices,
@@ -86,11 +90,10 @@ EXPERTS: dict[str, Family] = {
     ),
     "olmoe": Family(
         defaults={
-            **EQUAL_HEADS,
+            **COMMON,
             "vocab_size": 50304,
             "hidden_size": 2048,
             "intermediate_size": 2048,
-            "num_key_value_heads": None,
             "attention_bias": False,
             "num_hidden_layers": 16,
             "num_attention_heads": 16,
@@ -98,12 +101,14 @@ EXPERTS: dict[str, Family] = {
             "num_experts": 64,
             "num_experts_per_tok": 8,
         },
+        **_CALLED_LOCAL,
         numbers=_ROUTED,
         attention=LLAMA_ATTENTION,
         mlp=no_matrices,
         experts=experts("mlp"),
         bare_experts="qwen2_moe",
         norms=with_whole_norms(LLAMA_NORMS),
+        even_heads=always,
     ),
     "granitemoe": Family(
         defaults={**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "logits_scaling": 1.0},
@@ -150,6 +155,7 @@ EXPERTS: dict[str, Family] = {
             "num_experts_per_tok": 8,
             "moe_intermediate_size": 768,
         },
+        **_CALLED_LOCAL,
         numbers=(*_ROUTED, "moe_intermediate_size", "decoder_sparse_step"),
         layer_lists=("mlp_only_layers",),
         attention=LLAMA_ATTENTION,
@@ -215,9 +221,11 @@ EXPERTS: dict[str, Family] = {
             "sliding_window": 128,
             "num_local_experts": 128,
             "num_experts_per_tok": 4,
+            "attention_bias": True,
         },
+        **_CALLED_PLAIN,
         numbers=_LOCAL,
-        attention=separate(bias=always),
+        attention=LLAMA_ATTENTION,
         mlp=no_matrices,
         experts=changed(
             changed(experts("mlp", router="router", count="num_local_experts"), router=True, stacks=True, bias=True),

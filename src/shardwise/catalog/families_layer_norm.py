@@ -41,12 +41,11 @@ def _falcon_shares_norm(d: Dimensions) -> bool:
 LAYER_NORM: dict[str, Family] = {
     "phi": Family(
         defaults={
-            **EQUAL_HEADS,
+            **COMMON,
             "vocab_size": 51200,
             "hidden_size": 2048,
             "intermediate_size": 8192,
             "num_hidden_layers": 24,
-            "num_key_value_heads": None,
             "max_position_embeddings": 2048,
             "hidden_act": "gelu_new",
             "qk_layernorm": False,
@@ -54,6 +53,7 @@ LAYER_NORM: dict[str, Family] = {
         attention=separate(bias=always, output="dense"),
         mlp=beside_attention(plain_mlp("mlp.fc1", "mlp.fc2", bias=always)),
         norms=phi_norms,
+        even_heads=flag("qk_layernorm"),
         mlp_kind="plain",
         norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,

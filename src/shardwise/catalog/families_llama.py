@@ -31,7 +31,7 @@ from shardwise.catalog.blocks import (
     with_head_norms,
     with_whole_norms,
 )
-from shardwise.catalog.family import COMMON, EQUAL_HEADS, LLAMA, LLAMA_BIASES, Family
+from shardwise.catalog.family import COMMON, LLAMA, LLAMA_BIASES, Family
 
 _QWEN: dict[str, Any] = {
     **COMMON,
@@ -72,19 +72,32 @@ _GLM: dict[str, Any] = {
 }
 _OLMO: dict[str, Any] = {**LLAMA, "vocab_size": 50304}
 _COHERE: dict[str, Any] = {
-    **EQUAL_HEADS,
+    **COMMON,
     "vocab_size": 256000,
     "hidden_size": 8192,
     "intermediate_size": 22528,
     "num_hidden_layers": 40,
     "num_attention_heads": 64,
-    "num_key_value_heads": None,
     "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
     "attention_bias": False,
     "logit_scale": 0.0625,
 }
 _COHERE_NORMS = hidden_norms("input_layernorm")
+
+MISTRAL = Family(
+    defaults={
+        **COMMON,
+        "vocab_size": 32000,
+        "intermediate_size": 14336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+    attention=UNBIASED_ATTENTION,
+    mlp=gated_mlp,
+    norms=LLAMA_NORMS,
+)
 
 #: model_type -> its rules.
 LLAMA_KIN: dict[str, Family] = {
@@ -107,19 +120,7 @@ LLAMA_KIN: dict[str, Family] = {
         mlp=gated_mlp,
         norms=LLAMA_NORMS,
     ),
-    "mistral": Family(
-        defaults={
-            **COMMON,
-            "vocab_size": 32000,
-            "intermediate_size": 14336,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "sliding_window": 4096,
-        },
-        attention=UNBIASED_ATTENTION,
-        mlp=gated_mlp,
-        norms=LLAMA_NORMS,
-    ),
+    "mistral": MISTRAL,
     "qwen2": Family(defaults=_QWEN, attention=QWEN2_ATTENTION, mlp=gated_mlp, norms=LLAMA_NORMS, optional_window=True),
     "qwen3": Family(
         defaults={**_QWEN, "head_dim": 128, "attention_bias": False},

@@ -16,6 +16,7 @@ from shardwise.catalog.blocks import (
     flag,
     gated,
     gated_mlp,
+    mlp_bias,
     never,
     where,
     with_head_norms,
@@ -60,13 +61,15 @@ def _shared_width(d: Dimensions) -> int:
 
 _DEEPSEEK_EXPERTS = together(
     experts("mlp", count="n_routed_experts", width="moe_intermediate_size"),
-    gated("mlp.shared_experts", width=_shared_width),
+    gated("mlp.shared_experts", width=_shared_width, bias=mlp_bias),
 )
 
 #: model_type -> its rules.
 SHARED: dict[str, Family] = {
     "deepseek_v2": Family(
-        defaults=_DEEPSEEK,
+        defaults={**_DEEPSEEK, "mlp_bias": False},
+        keys={"n_routed_experts": "num_experts"},
+        fallbacks=("n_routed_experts",),
         numbers=_DEEPSEEK_NUMBERS,
         optional=("q_lora_rank", "first_k_dense_replace"),
         refine=_latent_heads,
@@ -94,6 +97,8 @@ SHARED: dict[str, Family] = {
             "moe_intermediate_size": 2048,
             "first_k_dense_replace": 3,
         },
+        keys={"n_routed_experts": "num_local_experts"},
+        fallbacks=("n_routed_experts",),
         numbers=_DEEPSEEK_NUMBERS,
         optional=("q_lora_rank", "first_k_dense_replace"),
         refine=_latent_heads,
@@ -121,6 +126,8 @@ SHARED: dict[str, Family] = {
             "moe_intermediate_size": 1408,
             "first_k_dense_replace": 1,
         },
+        keys={"n_routed_experts": "num_local_experts"},
+        fallbacks=("n_routed_experts",),
         numbers=("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
         optional=("first_k_dense_replace",),
         attention=separate(bias=flag("attention_bias"), output_bias=never),

@@ -64,6 +64,8 @@ class Family:
         pattern_key: the key that says so.
         floors_head_dim: heads that do not divide `hidden_size` are as wide as the quotient rounded down; elsewhere
             transformers refuses them.
+        even_heads: transformers takes heads to be as wide as hidden_size / heads in a norm or the output projection,
+            whatever `head_dim` says, and runs no model where that is another.
         partial_rotary: see ModelShape.
         eager_attention: see ModelShape.
     """
@@ -96,6 +98,7 @@ class Family:
     whole_every: int = 0
     pattern_key: str | None = None
     floors_head_dim: bool = False
+    even_heads: Bias = never
     partial_rotary: bool = False
     eager_attention: bool = False
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -63,8 +60,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     given = [
         api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in flags.items() if value is not None
     ]
-    with _nothing_collected():
-        made = api.plan(job, overrides=[*given, *(sets or [])], solve=solve)
+    made = api.plan(job, overrides=[*given, *(sets or [])], solve=solve)
     if output is not None:
         api.write_plan(made, output)
     if html is not None:
@@ -83,15 +79,3 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
             print_timeline(drawn, console)
     if made.best is None:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """A search makes millions of small values and no cycles among them, which collections would go through in vain."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

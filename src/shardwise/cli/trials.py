@@ -45,7 +45,8 @@ class TrialProgress:
 
         if isinstance(update, Trying):
             self._end_one()
-            self._console.print(f"{update.layout} ({update.number} of {update.total})")
+            again = ", once more with sgd" if update.again else ""
+            self._console.print(f"{update.layout} ({update.number} of {update.total}){again}")
             self._progress = self._make().__enter__()
             return
         is_shown = isinstance(update, Notice) or (self._console.is_terminal and not isinstance(update, Planned))

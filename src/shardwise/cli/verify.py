@@ -36,7 +36,8 @@ def verify(
 ) -> None:
     """Train a job as one process and under each kind of layout that this machine can hold, and compare step by step.
 
-    Exits 0: the same training, 1: a layout differs, and the first difference is named, 2: bad input.
+    Exits 0: the same training, 1: a layout differs, and the first difference is named, 2: bad input, such as a layout
+    in LIST that cannot run here.
     """
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
@@ -60,6 +61,8 @@ def verify(
             console.print("one layout of each kind was tried; --all tries every way, schedule and product", style="dim")
     if not parity.agrees:
         raise typer.Exit(1)
+    if layouts is not None and "all" not in names(layouts) and parity.unable:
+        raise typer.Exit(2)
 
 
 def _asked(layouts: str | None, *, every: bool) -> list[str] | None:
@@ -103,7 +106,8 @@ def parity_table(parity: Parity) -> Table:
 def _cells(row: Agreement) -> list[str]:
     weights = None if row.weights is None else float(row.weights["relative"])
     figures = [_relative(value) for value in (row.loss, row.grad_norm, weights)]
-    first = "none" if row.first is None else _where(row.first.figure, row.first.step)
+    none = "none" if row.plain is None else "none: adamw's rounding"
+    first = none if row.first is None else _where(row.first.figure, row.first.step)
     return [row.layout, str(row.processes), str(row.num_steps), *figures, first]
 
 

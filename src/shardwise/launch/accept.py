@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -94,21 +94,24 @@ def check_trainable(request: Request, *, processes: int) -> None:
 _FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".xlsx")
 
 #: What a value of a key needs installed: key, value, module, and how to get it.
-_PACKAGES = (
+_TRACKERS = (
     ("report_to", "wandb", "wandb", "pip install wandb"),
     ("report_to", "mlflow", "mlflow", "pip install mlflow-skinny"),
+)
+_KERNELS = (
     ("attn_implementation", "flash_attention_2", "flash_attn", "pip install flash-attn, or use sdpa"),
     ("attn_implementation", "flash_attention_3", "flash_attn_interface", "use sdpa"),
 )
 
 
-def check_present(request: Request) -> None:
+def check_present(request: Request, cluster: Cluster) -> None:
     """Finds what the job names and this machine lacks, before anything is prepared; each at its place in the job.
 
     Raises:
-        InputError: files that are not there, packages that are not installed.
+        InputError: files that are not there, packages that are not installed, kernels that the hardware has not.
     """
-    problems = [*_missing_files(request), *_missing_packages(request)]
+    lacking = _missing_kernels(request) if cluster.gpu.kind == "cpu" else _missing_packages(request, _KERNELS)
+    problems = [*_missing_files(request), *_missing_packages(request, _TRACKERS), *lacking]
     if problems:
         raise InputError(problems)
 
@@ -128,9 +131,17 @@ def _missing_files(request: Request) -> Iterator[Problem]:
         yield Problem(where=request.where("data", "chat_template"), message=message)
 
 
-def _missing_packages(request: Request) -> Iterator[Problem]:
+def _missing_kernels(request: Request) -> Iterator[Problem]:
+    """Of attention on processors: flash attention has none, and PyTorch's flex attention no backward."""
+    stated = request.job.train.attn_implementation
+    if stated not in ("auto", "sdpa", "eager"):
+        message = f"train.attn_implementation is {stated}, which is not trained on processors; use sdpa or eager"
+        yield Problem(where=request.where("train", "attn_implementation"), message=message)
+
+
+def _missing_packages(request: Request, packages: Sequence[tuple[str, str, str, str]]) -> Iterator[Problem]:
     train = request.job.train
-    for key, value, module, remedy in _PACKAGES:
+    for key, value, module, remedy in packages:
         stated = getattr(train, key)
         if value in (stated if isinstance(stated, list) else [stated]) and find_spec(module) is None:
             message = f"train.{key} names {value}, which is not installed; {remedy}"

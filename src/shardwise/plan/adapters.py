@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.tensors import Tensor
-from shardwise.spec.flops import HEAD_NAMES
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Cut, Matrix, ModelShape
-from shardwise.spec.targets import adapter_rank, half_named, hidden_names, hold_of, is_copied
+from shardwise.spec.target_names import EMBEDDING_NAMES, HEAD_NAMES, target_refusal
+from shardwise.spec.targets import adapter_rank, half_named, hold_of, is_copied
 
-_EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
 _FINAL_NORM_NAMES = frozenset({"norm", "ln_f", "final_layernorm", "final_layer_norm"})
 #: Behind the name of a tensor that is trained as a copy.
 COPY = ".saved"
@@ -36,22 +35,27 @@ def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: C
 
 
 def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
-    """Adapters on the head, and whole copies that PEFT trains beside the frozen original."""
+    """Adapters on the head."""
     named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
     vocab, width = model.vocab_size, model.embedding_width
-    if HEAD_NAMES & set(named):
+    if HEAD_NAMES & set(named) - set(lora.modules_to_save):
         yield Tensor(name="head.lora_A", rows=lora.r, columns=width, place="back")
         yield Tensor(name="head.lora_B", rows=vocab, columns=lora.r, cut="rows", place="back")
         if lora.use_dora:
             yield Tensor(name="head.magnitude", rows=vocab, cut="rows", place="back")
+
+
+def copies_outside(root: Iterable[Tensor], model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
+    """Whole copies that PEFT trains of the final norm, the embedding and the head, beside the frozen originals."""
+    yield from copies((tensor for tensor in root if tensor.name.startswith("final_norm")), lora)
     for name in lora.modules_to_save:
         is_head = name in HEAD_NAMES
-        if not is_head and name not in _EMBEDDING_NAMES:
+        if not is_head and name not in EMBEDDING_NAMES:
             continue
         yield Tensor(
             name=f"saved.{'head' if is_head else 'embedding'}",
-            rows=vocab,
-            columns=width,
+            rows=model.vocab_size,
+            columns=model.embedding_width,
             cut="rows",
             place="back" if is_head else "front",
         )
@@ -68,7 +72,7 @@ def copies(tensors: Iterable[Tensor], lora: LoraSpec) -> Iterator[Tensor]:
 
 def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
     """Raises UnsupportedError for settings whose tensors are not known here."""
-    known = _EMBEDDING_NAMES | HEAD_NAMES | _FINAL_NORM_NAMES
+    known = EMBEDDING_NAMES | HEAD_NAMES | _FINAL_NORM_NAMES
     inside = [part.name for kind in model.kinds for part in (*kind.matrices, *kind.norms)]
     named = [name for name in lora.modules_to_save if name not in known]
     foreign = [name for name in named if model.has_experts or not any(is_copied(part, [name]) for part in inside)]
@@ -77,27 +81,16 @@ def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
         raise UnsupportedError(
             f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))}{whole}"
         )
-    targets = [] if isinstance(lora.target_modules, str) else lora.target_modules
-    embedding = [name for name in targets if name in _EMBEDDING_NAMES]
-    if embedding:
-        raise UnsupportedError(
-            f"lora.target_modules names {', '.join(embedding)}, and an adapter on the embedding is not forecast by "
-            "this version; leave it out, or name it in lora.modules_to_save, which trains a copy of it"
-        )
+    if (reason := target_refusal(model, lora)) is not None:
+        raise UnsupportedError(reason)
     _refuse_experts(model, lora)
 
 
 def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
-    """What PEFT does not do with stacked experts, and names of nothing."""
+    """What PEFT does not do with stacked experts."""
     if not model.has_experts:
         return
     named = [] if isinstance(lora.target_modules, str) else lora.target_modules
-    unknown = [name for name in named if not _is_known(name, model)]
-    if unknown:
-        raise UnsupportedError(
-            f"lora.target_modules names {', '.join(unknown)}, and no module of {model.family} is called so; in its "
-            f"attention there are {', '.join(_attention(model))}"
-        )
     for given, missing in half_named(lora, model):
         raise UnsupportedError(
             f"lora.target_modules names {', '.join(given)} without {', '.join(missing)}, and in the experts of "
@@ -120,20 +113,13 @@ def _attention(model: ModelShape) -> dict[str, None]:
     return dict.fromkeys(m.name.rpartition(".")[2] for m in matrices)
 
 
-def _is_known(name: str, model: ModelShape) -> bool:
-    """Whether a target is the end of a module's name, or what PEFT calls a bare parameter."""
-    matrices = (*(m for kind in model.kinds for m in kind.matrices), *model.outer_matrices)
-    modules = [m.name for m in matrices if m.adaptable] + [*HEAD_NAMES, *_EMBEDDING_NAMES]
-    bare = hidden_names(model)
-    return name.rpartition(".")[2] in bare or any(one == name or one.endswith(f".{name}") for one in modules)
-
-
 def check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:
-    """Raises UnsupportedError where the targets name nothing of the model."""
+    """Raises UnsupportedError where no adapter is left, which PEFT refuses too."""
     if found:
         return
     names = dict.fromkeys(m.name.rpartition(".")[2] for k in model.kinds for m in k.matrices if m.adaptable)
-    raise UnsupportedError(
-        f"lora.target_modules is {quoted(lora.target_modules)}, which names no matrix of this model; it has "
-        f"{', '.join(names)}"
-    )
+    if lora.target_modules and lora.modules_to_save:
+        why = "and all that it names is trained as a copy by lora.modules_to_save, so that no adapter is left"
+    else:
+        why = "which names no matrix of this model"
+    raise UnsupportedError(f"lora.target_modules is {quoted(lora.target_modules)}, {why}; it has {', '.join(names)}")

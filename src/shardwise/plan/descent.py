@@ -1,62 +1,69 @@
 """Best first: sizes of very many groups of executions in the order of what they take at least, until nothing better
-than the best one found can follow."""
+than the best one found can follow. What was left because it was of no interest is still there when more is."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from shardwise.plan.frontier import Family
 from shardwise.plan.groups import Group
 
 _Figures = tuple[float, ...]
+#: What waits in the heap: a size that brings the next of its group along, one that was put off, or a family.
+_NEXT, _PUT_OFF, _FAMILY = range(3)
 
 
 class Descent:
     """The order in which one search looks at sizes, and how far.
 
     Args:
-        least: figures that a size of a group, and those behind it on its ladder, do not stay below.
+        least: figures that a size of a group, and those behind it in the order of its climb, do not stay below.
         opened: the groups of a family.
-        enough: figures beyond which nothing is of interest.
         prune: stop where nothing better can follow.
     """
 
     def __init__(
         self,
         groups: Iterable[Group],
-        families: Sequence[Family],
         *,
         least: Callable[[Group, int], _Figures],
-        opened: Callable[[Family], Iterator[Group]],
-        enough: _Figures | None,
+        opened: Callable[[Family], Iterable[Group]],
         prune: bool,
     ) -> None:
         self._groups: list[Group] = []
-        self._families = families
+        self._families: list[Family] = []
         self._least = least
         self._opened = opened
         self._prune = prune
-        self._heap: list[tuple[_Figures, bool, int, int]] = []
+        self._heap: list[tuple[_Figures, int, int, int]] = []
+        self._found: _Figures | None = None
         #: Figures beyond which nothing is of interest any more.
-        self.limit = enough
+        self.limit: _Figures | None = None
         self._add(groups)
-        for number, family in enumerate(families):
-            heapq.heappush(self._heap, (family.least, True, number, 0))
+
+    def resume(self, families: Iterable[Family], *, enough: _Figures | None) -> None:
+        """Takes in families that are of interest now, and goes on as far as certain figures."""
+        for family in families:
+            heapq.heappush(self._heap, (family.least, _FAMILY, len(self._families), 0))
+            self._families.append(family)
+        self.limit = min((one for one in (enough, self._found) if one is not None), default=None)
 
     def __iter__(self) -> Iterator[tuple[Group, int, int]]:
-        """Groups, each with an index on its ladder and its own number."""
-        while self._heap:
-            least, is_family, number, index = heapq.heappop(self._heap)
-            if self.is_beyond(least):
-                return
-            if is_family:
+        """Groups, each with a place in the order of its climb and its own number."""
+        while self._heap and not self.is_beyond(self._heap[0][0]):
+            _, kind, number, place = heapq.heappop(self._heap)
+            if kind == _FAMILY:
                 self._add(self._opened(self._families[number]))
                 continue
             group = self._groups[number]
-            if index + 1 < len(group.ladder):
-                self._push(number, index + 1)
-            yield group, index, number
+            if kind == _NEXT and place + 1 < len(group.ladder):
+                self._push(number, place + 1)
+            yield group, place, number
+
+    def put_off(self, figures: _Figures, *, number: int, place: int) -> None:
+        """A size surely has such figures, which are of no interest yet."""
+        heapq.heappush(self._heap, (figures, _PUT_OFF, number, place))
 
     def is_beyond(self, figures: _Figures) -> bool:
         """Whether something with such figures is of no interest."""
@@ -64,7 +71,8 @@ class Descent:
 
     def reached(self, figures: _Figures) -> None:
         """Something with such figures was found."""
-        self.limit = figures if self.limit is None else min(self.limit, figures)
+        self._found = figures if self._found is None else min(self._found, figures)
+        self.limit = self._found if self.limit is None else min(self.limit, self._found)
 
     def _add(self, groups: Iterable[Group]) -> None:
         first = len(self._groups)
@@ -72,5 +80,5 @@ class Descent:
         for number in range(first, len(self._groups)):
             self._push(number, 0)
 
-    def _push(self, number: int, index: int) -> None:
-        heapq.heappush(self._heap, (self._least(self._groups[number], index), False, number, index))
+    def _push(self, number: int, place: int) -> None:
+        heapq.heappush(self._heap, (self._least(self._groups[number], place), _NEXT, number, place))

@@ -1,5 +1,5 @@
-"""The best of very many executions: those that a bound rules out are never forecast, and none that could be the best is
-ruled out."""
+"""The executions of one question: what a bound says of them, whether they fit, how long they take, and all that is
+known of one. Those that a bound rules out are never forecast, and none that could be the best is ruled out."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from shardwise.plan.bounds import Bounds, Rung
+from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import RECOMPUTE_ORDER, bases, sized, why_left_out
-from shardwise.plan.descent import Descent
-from shardwise.plan.frontier import Family
+from shardwise.plan.climbs import Climb, Rung
 from shardwise.plan.groups import Group, by_size
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.memory import forecast_memory
-from shardwise.plan.opening import Opener
+from shardwise.plan.opening import Opener, Reached
 from shardwise.plan.paces import Pace
 from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, at_mean_length, work_on
-from shardwise.plan.ranking import figures_of, simplicity
+from shardwise.plan.ranking import figures_of
 from shardwise.plan.timeline import forecast_time
 from shardwise.plan.too_large import TooLarge
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution
+from shardwise.spec.execution import Execution, Recompute
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast, TimeForecast
 
@@ -73,92 +72,91 @@ class Explorer:
         self.question = question
         self.effort = Effort()
         self.bounds = bounds or Bounds(question, timed=timed)
-        self._prune = prune
+        self.prunes = prune
         self._peaks = question.peaks
         self._known = TooLarge()
+        self._reached: Reached = {}
 
     @property
     def opener(self) -> Opener:
         """Of families; made when asked for, so that nothing points in a circle and all goes at once when it is left."""
-        return Opener(self.question, bounds=self.bounds, known=self._known, groups=self._considered, prune=self._prune)
+        return Opener(
+            self.question,
+            bounds=self.bounds,
+            known=self._known,
+            groups=self._considered,
+            reached=self._reached,
+            prune=self.prunes,
+        )
 
     def why_left_out(self, choice: Choice, *, host: bool = True) -> str | None:
         """Why a layout is not considered; None where it is. Without `host` that one's memory is not asked for."""
         reason = why_left_out(self.question.job, self.question.model, choice)
         return reason or (host_is_too_small(self.question, choice) if host else None)
 
-    def groups(self, choice: Choice) -> Iterator[Group]:
-        """The executions of a layout."""
+    def groups(self, choice: Choice, recompute: Recompute | None = None) -> Iterator[Group]:
+        """The executions of a layout; with a certain recompute, where one is said."""
         for base in bases(self.question.job, self.question.model, choice):
-            ladder = self.bounds.ladder(choice.cluster, base)
-            self.effort.open += len(ladder)
-            yield Group(cluster=choice.cluster, base=base, ladder=ladder)
-
-    def _considered(self, choice: Choice) -> Iterator[Group]:
-        return self.groups(choice) if self.why_left_out(choice) is None else iter(())
-
-    def best(
-        self,
-        groups: Iterable[Group],
-        *,
-        enough: tuple[float, ...] | None = None,
-        families: Sequence[Family] = (),
-        strategy: str = "",
-    ) -> Forecast | None:
-        """The execution that fits and is the best for the goal; None where there is none within `enough`.
-
-        Sizes come in the order of what they take at least, out of all groups; when even that is more than the best
-        one found takes, nothing better can follow.
-
-        Args:
-            groups: where to look.
-            enough: figures beyond which nothing is of interest.
-            families: where to look too, for layouts of one strategy.
-            strategy: its name.
-        """
-        descent = Descent(
-            filter(self.may_fit, groups),
-            list(self.opener.of_interest(families, strategy=strategy, enough=enough)),
-            least=self._order,
-            opened=lambda family: filter(self.may_fit, self.opener.opened(family, strategy)),
-            enough=enough,
-            prune=self._prune,
-        )
-        best: tuple[Group, Rung] | None = None
-        best_key: tuple[object, ...] = ()
-        for group, index, number in descent:
-            rung = group.ladder[index]
-            if descent.is_beyond(self._least(group, rung)) or not self._may_be_within(descent, group, rung):
+            if recompute not in (None, base.gradient_checkpointing):
                 continue
-            figures = self._figures(group, self._seconds(group, rung))
-            key = (figures, simplicity(group.base), index, number)
-            if (best is None or key < best_key) and not descent.is_beyond(figures) and self._fits(group, rung):
-                best, best_key = (group, rung), key
-                descent.reached(figures)
-        return None if best is None else self.forecast(best[0].cluster, self._sized(best[0], best[1].size))
+            alike = self.bounds.alike(choice.cluster, base)
+            ladder = self.bounds.ladder_of(alike, choice.cluster, base.layout.data_world_size)
+            self.effort.open += len(ladder)
+            yield Group(cluster=choice.cluster, base=base, ladder=ladder, alike=alike)
+
+    def _considered(self, choice: Choice, recompute: Recompute) -> Iterator[Group]:
+        return self.groups(choice, recompute) if self.why_left_out(choice) is None else iter(())
 
     def forecast(self, cluster: Cluster, execution: Execution) -> Forecast:
         """All that is known of any execution."""
         work, memory = self.memory(cluster, execution)
         return Forecast(work=work, memory=memory, time=self.time(work))
 
-    def _may_be_within(self, descent: Descent, group: Group, rung: Rung) -> bool:
-        """What is quick to say, before the actions of a pipeline are laid out, which is not."""
-        if not self._prune or rung.pieces is None:
-            return True
-        if group.is_too_large(rung) or self._is_beyond_bound(group, rung):
-            return False
-        if group.base.layout.pp == 1:
-            return True
-        seconds = self._pace(group).through_stages(rung.pieces, size=rung.size, micros=rung.micros)
-        return not descent.is_beyond(self._figures(group, seconds)) and self._fits(group, rung)
+    def forecast_of(self, group: Group, rung: Rung) -> Forecast:
+        """All that is known of a size of a group."""
+        return self.forecast(group.cluster, self._sized(group, rung.size))
+
+    def rules_out(self, group: Group, rung: Rung) -> bool:
+        """Whether it is quick to say that a size does not fit."""
+        return self.prunes and (group.is_too_large(rung) or self._is_beyond_bound(group, rung))
 
     def _is_beyond_bound(self, group: Group, rung: Rung) -> bool:
         return self.bounds.bytes(group.cluster, group.base, rung) > group.cluster.gpu.memory_bytes
 
+    def climb(self, group: Group) -> Climb:
+        """The sizes of a group in the order of what they take at least."""
+        if group.climb is None:
+            layout = group.base.layout
+            group.climb = self.bounds.climb_of(
+                group.alike, group.cluster, ranks=layout.data_world_size, pp=layout.pp, schedule=layout.schedule
+            )
+        return group.climb
+
+    def least_of(self, group: Group, place: int) -> tuple[float, ...]:
+        """Figures that a size, and those behind it in that order, do not stay below."""
+        return self._figures(group, self.climb(group).seconds[place])
+
+    def least_through_stages(self, group: Group, rung: Rung) -> tuple[float, ...] | None:
+        """Figures that a size of a pipeline does not stay below, with all that stages send; None: it is quicker to
+        find what they are."""
+        if not self.prunes or rung.pieces is None or group.base.layout.pp == 1:
+            return None
+        seconds = self._pace(group).through_stages(rung.pieces, size=rung.size, micros=rung.micros)
+        return self._figures(group, seconds)
+
+    def figures(self, forecast: Forecast) -> tuple[float, ...]:
+        """The figures of a forecast for the goal."""
+        cluster, layout = forecast.work.cluster, forecast.work.execution.layout
+        seconds, goal = forecast.time.step_seconds, self.question.job.goal
+        return figures_of(goal, seconds=seconds, num_gpus=layout.world_size, gpu=cluster.gpu)
+
+    def figures_of(self, group: Group, rung: Rung) -> tuple[float, ...]:
+        """The figures of a size for the goal."""
+        return self._figures(group, self._seconds(group, rung))
+
     def _seconds(self, group: Group, rung: Rung) -> float:
         self.effort.time += 1
-        if not self._prune or rung.pieces is None:
+        if not self.prunes or rung.pieces is None:
             return self.time(work_on(self.question, group.cluster, self._sized(group, rung.size))).step_seconds
         return self._pace(group).seconds(rung.pieces, size=rung.size, micros=rung.micros)
 
@@ -171,27 +169,27 @@ class Explorer:
         """Whether any execution fits: one of the leanest sizes of a group, or of all its sizes."""
         likely = (group for group in groups if self.may_fit(group))
         sizes = ((group, rung) for group in likely for rung in (group.ladder if every_size else group.leanest()))
-        return any(self._fits(group, rung, halving=every_size) for group, rung in sizes)
+        return any(self.holds(group, rung, halving=every_size) for group, rung in sizes)
 
     def has_room(self, cluster: Cluster) -> bool:
         """Whether all GPUs of a cluster together may have room for the job: no bound says that they have not."""
         alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
         each = bases(self.question.job, self.question.model, alone)
-        return not self._prune or any(self.bounds.has_room(cluster, base) for base in each)
+        return not self.prunes or any(self.bounds.has_room(cluster, base) for base in each)
 
     def may_fit(self, group: Group) -> bool:
         """Whether no bound says that none of its sizes fits."""
         least = self.bounds.least_bytes(group.cluster, group.base, group.ladder)
-        return not self._prune or least <= group.cluster.gpu.memory_bytes
+        return not self.prunes or least <= group.cluster.gpu.memory_bytes
 
     def one_that_fits(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
         """Of some groups that may be fast, an execution that fits; where none does, the one that needs least memory."""
-        likely = sorted(filter(self.may_fit, groups), key=lambda group: self._order(group, 0))
+        likely = sorted(filter(self.may_fit, groups), key=self._order)
         for recompute in RECOMPUTE_ORDER:
             alike = (group for group in likely if group.base.gradient_checkpointing == recompute)
             for group in islice(alike, _GROUPS_TRIED):
                 for rung in group.ladder:
-                    if self._fits(group, rung):
+                    if self.holds(group, rung):
                         return self.memory(group.cluster, self._sized(group, rung.size))
         return self.least(groups)
 
@@ -221,8 +219,9 @@ class Explorer:
     def _sized(self, group: Group, size: int) -> Execution:
         return sized(group.base, self.question.job, self.question.model, size)
 
-    def _fits(self, group: Group, rung: Rung, *, halving: bool = True) -> bool:
-        if not self._prune:
+    def holds(self, group: Group, rung: Rung, *, halving: bool = True) -> bool:
+        """Whether a size fits."""
+        if not self.prunes:
             _, memory = self.memory(group.cluster, self._sized(group, rung.size))
             return memory.peak_high_bytes <= memory.capacity_bytes
         if group.is_too_large(rung):
@@ -255,7 +254,7 @@ class Explorer:
             return False
         for one in self._leanest_first(execution, flying):
             self.effort.memory += 1
-            if self._peaks.high_bytes(one) > capacity:
+            if not self._peaks.fits(one, capacity):
                 self._known.note(one, flying)
                 return False
         return True
@@ -273,14 +272,11 @@ class Explorer:
                 yield leanest
         yield execution
 
-    def _order(self, group: Group, index: int) -> tuple[float, ...]:
-        """Figures that grow along a ladder, and that none of its sizes stays below."""
+    def _order(self, group: Group) -> tuple[float, ...]:
+        """Figures that none of its sizes stays below, by their work alone."""
         layout = group.base.layout
         stages = 1 if layout.schedule == "sequential" else layout.pp
-        return self._figures(group, group.ladder[index].seconds / stages * (1 - 1e-9))
-
-    def _least(self, group: Group, rung: Rung) -> tuple[float, ...]:
-        return self._figures(group, self.bounds.seconds(group.base, rung))
+        return self._figures(group, group.ladder[0].seconds / stages * (1 - 1e-9))
 
     def _figures(self, group: Group, seconds: float) -> tuple[float, ...]:
         return figures_of(

@@ -8,21 +8,18 @@ They differ in how copies share the data out, and in the order of a pipeline.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import inf, prod
+from math import prod
 from typing import Any, NamedTuple
 
 from shardwise.plan.bounds import Bounds
-from shardwise.plan.choices import bases, sizes_on
-from shardwise.plan.pieces import Pieces
+from shardwise.plan.choices import bases
 from shardwise.plan.products import Choice, copies
 from shardwise.plan.question import Question
 from shardwise.plan.ranking import figures_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Recompute
-from shardwise.spec.layout import Layout, Schedule, stages_per_rank
+from shardwise.spec.layout import Layout, Schedule
 
-#: Sums are taken in another order than the forecast takes them.
-_ROUNDING = 1 - 1e-9
 _FEWEST_OF_A_HYBRID = 4
 _SHARING, _PIPELINES = {"ddp", "zero1", "zero2", "fsdp", "hsdp"}, {"pp", "mp"}
 
@@ -35,6 +32,9 @@ class Family(NamedTuple):
         copy: degrees of the axes whose ranks see the same samples.
         least_in_turn: the same where one rank of a pipeline works at a time.
         alike: by what number `Bounds` knows the pieces of those that shard.
+        form: which axes its layouts have: data, pp, tp, cp.
+        ranks: those that see different samples.
+        spread: the degrees alone.
     """
 
     least: tuple[float, ...]
@@ -43,27 +43,18 @@ class Family(NamedTuple):
     recompute: Recompute
     alike: int
     least_in_turn: tuple[float, ...]
+    form: tuple[bool, ...]
+    ranks: int
+    spread: tuple[int, ...]
 
-    @property
-    def form(self) -> tuple[bool, ...]:
-        """Which axes its layouts have: data, pp, tp, cp."""
-        shared = self.cluster.num_gpus > prod(self.copy.values())
-        return shared, *(self.copy[axis] > 1 for axis in ("pp", "tp", "cp"))
+    def leanest(self, strategy: str, schedule: Schedule) -> Layout | None:
+        """The layout of a strategy, in one order of a pipeline, that needs least: what is sharded most is smallest.
 
-    @property
-    def ranks(self) -> int:
-        """Ranks that see different samples."""
-        return self.cluster.num_gpus // prod(self.copy.values())
-
-    def leanest(self, strategy: str) -> list[Layout]:
-        """The layouts of a strategy of which one needs least: what is sharded most is smallest.
-
-        Of the orders of a pipeline, gpipe and zero_bubble keep no fewer micro-batches in flight than 1f1b. Hybrid
-        sharding is taken to shard over half of the ranks, as if there were an even number of them.
+        Hybrid sharding is taken to shard over half of the ranks, as if there were an even number of them.
         """
-        ranks, names = self.ranks, strategy.split(" x ")
+        ranks, first = self.ranks, strategy.split(" x ", maxsplit=1)[0]
         data: dict[str, Any] = {"dp_shard": ranks}
-        match names[0]:
+        match first:
             case "ddp":
                 data = {"dp_replicate": ranks}
             case "hsdp":
@@ -72,11 +63,21 @@ class Family(NamedTuple):
                 data |= {"zero_stage": int(zero[-1]), "reshard_after_forward": False}
             case _:
                 pass
-        if names[0] == "hsdp" and ranks < _FEWEST_OF_A_HYBRID:
-            return []
-        orders: tuple[Schedule, ...] = ("1f1b", "interleaved") if "pp" in names else ("1f1b",)
-        orders = ("sequential",) if "mp" in names else orders
-        return [Layout(**self.copy, **data, schedule=one) for one in orders]
+        if first == "hsdp" and ranks < _FEWEST_OF_A_HYBRID:
+            return None
+        return Layout(**self.copy, **data, schedule=schedule)
+
+
+def orders_of(strategy: str) -> tuple[tuple[Schedule, Schedule], ...]:
+    """Orders of a pipeline that a strategy may have: one that needs least, and the one that may be fastest of all that
+    need no less.
+
+    gpipe and zero_bubble keep no fewer micro-batches in flight than 1f1b, and zero_bubble waits least.
+    """
+    names = strategy.split(" x ")
+    if "pp" in names:
+        return ("1f1b", "zero_bubble"), ("interleaved", "interleaved")
+    return (("sequential", "sequential"),) if "mp" in names else (("1f1b", "1f1b"),)
 
 
 def form_of(strategy: str) -> tuple[bool, ...]:
@@ -108,7 +109,15 @@ class Frontier:
         self._bounds = bounds
         self._known: dict[tuple[str, int], bool] = {}
         self._alike: dict[object, tuple[tuple[Recompute, int], ...]] = {}
-        self.families = [family for part in parts for family in self._families(part)]
+        self._of: dict[tuple[tuple[bool, ...], bool], list[Family]] = {}
+        self._by_form: dict[tuple[bool, ...], list[Family]] = {}
+        for family in (family for part in parts for family in self._families(part)):
+            self._by_form.setdefault(family.form, []).append(family)
+
+    @property
+    def families(self) -> list[Family]:
+        """All of them."""
+        return [family for alike in self._by_form.values() for family in alike]
 
     @property
     def num_parts(self) -> int:
@@ -118,26 +127,27 @@ class Frontier:
     @property
     def strategies(self) -> set[str]:
         """Names of all that they may hold."""
-        return {name for form in {family.form for family in self.families} for name in _names(form)}
+        return {name for form in self._by_form for name in _names(form)}
 
     def of(self, strategy: str) -> list[Family]:
-        """Those that have layouts of a strategy, or could have."""
-        wanted = form_of(strategy)
-        alike = (family for family in self.families if family.form == wanted)
-        if "mp" not in strategy.split(" x "):
-            return list(alike)
-        return [family._replace(least=family.least_in_turn) for family in alike]
+        """Those that have layouts of a strategy, or could have; the same list for all that have the same."""
+        form, in_turn = form_of(strategy), "mp" in strategy.split(" x ")
+        if (form, in_turn) not in self._of:
+            alike = self._by_form.get(form, [])
+            self._of[form, in_turn] = [one._replace(least=one.least_in_turn) for one in alike] if in_turn else alike
+        return self._of[form, in_turn]
 
     def _families(self, part: Cluster) -> Iterator[Family]:
-        job, model = self._question.job, self._question.model
-        for copy in copies(job, model, part.num_gpus, self._known):
-            ranks = part.num_gpus // prod(copy.values())
+        job, world, gpu = self._question.job, part.num_gpus, part.gpu
+        for copy in copies(job, self._question.model, world, self._known):
+            pp, spread = copy["pp"], tuple(copy.values())
+            ranks = world // prod(spread)
+            form = (ranks > 1, pp > 1, copy["tp"] > 1, copy["cp"] > 1)
             for recompute, alike in self._alike_of(part, copy, ranks):
-                least, in_turn = (
-                    figures_of(job.goal, seconds=seconds, num_gpus=part.num_gpus, gpu=part.gpu)
-                    for seconds in self._least_seconds(alike, pp=copy["pp"], ranks=ranks)
-                )
-                yield Family(least, part, copy, recompute, alike, in_turn)
+                seconds, in_turn = self._bounds.least_seconds(alike, part, ranks=ranks, pp=pp)
+                alone = figures_of(job.goal, seconds=in_turn, num_gpus=world, gpu=gpu)
+                least = figures_of(job.goal, seconds=seconds, num_gpus=world, gpu=gpu) if pp > 1 else alone
+                yield Family(least, part, copy, recompute, alike, alone, form, ranks, spread)
 
     def _alike_of(self, part: Cluster, copy: dict[str, Any], ranks: int) -> tuple[tuple[Recompute, int], ...]:
         """Each recompute, and the number of executions whose pieces are the family's or shorter: the sharded ones'.
@@ -152,30 +162,3 @@ class Frontier:
             each = bases(self._question.job, self._question.model, choice)
             self._alike[key] = tuple((base.gradient_checkpointing, self._bounds.alike(part, base)) for base in each)
         return self._alike[key]
-
-    def _least_seconds(self, alike: int, *, pp: int, ranks: int) -> tuple[float, float]:
-        """Of a step of any layout of a family, in any order of its pipeline; and with one rank at work at a time."""
-        batch, layers = self._question.job.train.global_batch_size, self._question.model.num_layers
-        least = in_turn = inf
-        for size in sizes_on(self._question.job, ranks):
-            pieces, micros = self._bounds.pieces(alike, size), -(-batch // (size * ranks))
-            once = layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds
-            seconds, in_turn = micros * once / pp, min(in_turn, micros * once)
-            if pp > 1 and seconds < least:
-                seconds = max(seconds, self._through_last(pp, pieces, micros))
-            least = min(least, seconds)
-        return least * _ROUNDING, in_turn * _ROUNDING
-
-    def _through_last(self, pp: int, pieces: Pieces, micros: int) -> float:
-        """As `Bounds.seconds` has it, of the order for which it is least."""
-        layers, least = self._question.model.num_layers, inf
-        ahead, back = pieces.forward.seconds, pieces.backward.seconds
-        orders: dict[Schedule, float] = {"1f1b": back, "zero_bubble": back - pieces.weights, "interleaved": back}
-        for schedule, behind in orders.items():
-            stages = pp * stages_per_rank(schedule)
-            if stages > layers:
-                continue
-            blocks = self._bounds.blocks(stages)
-            others, own = sum(blocks[: pp - 1]), sum(blocks[pp - 1 :: pp])
-            least = min(least, others * (ahead + behind) + micros * (own * (ahead + back) + pieces.loss.seconds))
-        return least

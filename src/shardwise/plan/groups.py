@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shardwise.plan.bounds import Rung
+from shardwise.plan.climbs import Climb, Rung
 from shardwise.plan.paces import Pace
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
+
+
+def flying(layout: Layout, micros: int) -> int:
+    """A number that no two sizes of a layout share unless they differ in nothing but their size.
+
+    Without a pipeline all that matters is whether gradients of an earlier micro-batch are there; in one, how many
+    are under way, of which no schedule but gpipe has more than twice as many as there are ranks.
+    """
+    most = {"gpipe": micros, "sequential": 2, "1f1b": max(2, layout.pp)}
+    return min(micros, most.get(layout.schedule, 2 * layout.pp))
 
 
 def by_size(rung: Rung) -> int:
@@ -21,30 +32,23 @@ class Group:
 
     Attributes:
         ladder: their sizes, the one that may be fastest first.
+        alike: by what number `Bounds` knows their pieces.
         too_large: sizes known not to fit, each with how many of them a stage may keep in flight.
+        climb: the sizes in the order of what a step takes at least, once that is asked.
         pace: how long their steps take, once that is asked.
     """
 
     cluster: Cluster
     base: Execution
     ladder: tuple[Rung, ...]
+    alike: int
     too_large: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    climb: Climb | None = None
     pace: Pace | None = None
-    _most_in_flight: int | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        layout = self.base.layout
-        most = {"gpipe": None, "sequential": 2, "1f1b": max(2, layout.pp)}
-        self._most_in_flight = most.get(layout.schedule, 2 * layout.pp)
 
     def in_flight(self, rung: Rung) -> int:
-        """A number that no two sizes share unless they differ in nothing but their size.
-
-        Without a pipeline all that matters is whether gradients of an earlier micro-batch are there; in one, how many
-        are under way, of which no schedule but gpipe has more than twice as many as there are ranks.
-        """
-        most = self._most_in_flight
-        return rung.micros if most is None else min(rung.micros, most)
+        """How many micro-batches of a size may be under way, as far as that matters: see `flying`."""
+        return flying(self.base.layout, rung.micros)
 
     def leanest(self) -> list[Rung]:
         """Of the sizes with as many in flight the smallest each; where none of these fits, none of all does."""

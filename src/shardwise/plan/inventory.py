@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwise.plan.adapters import COPY, adapter_tensors, adapters_outside, check_targets, copies, refuse_unforecast
+from shardwise.plan.adapters import (
+    COPY,
+    adapter_tensors,
+    adapters_outside,
+    check_targets,
+    copies,
+    copies_outside,
+    refuse_unforecast,
+)
 from shardwise.plan.tensors import NF4_BYTES, Place, Tensor
 from shardwise.plan.types import Types
 from shardwise.spec.job import Job, Method
@@ -155,9 +163,9 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
             if hold_of(matrix, lora, model):
                 place = _outer_place(matrix.name)
                 root += [replace(t, place=place) for t in adapter_tensors(matrix, lora, model=model, cut=None)]
-        root += [*copies((tensor for tensor in root if tensor.name.startswith("final_norm")), lora)]
         root += adapters_outside(model, lora)
         check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
+        root += [*copies_outside(root, model, lora)]
     tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
     return Inventory(
         blocks=blocks,

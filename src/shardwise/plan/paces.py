@@ -7,6 +7,7 @@ Copies, messages, and what follows the last backward are the same for all sizes.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 from shardwise.plan.passes import Frame
 from shardwise.plan.pieces import Pieces
@@ -38,9 +39,15 @@ class Pace:
         self._work = work
         self._layout = work.execution.layout
         self._frames = frames_of(work)
-        self._final = frames_of(work, last_micro_batch=True) if work.replicated else self._frames
-        self._endings = [ending.seconds for ending in endings_of(work)]
         self._host = host_seconds(work)
+
+    @cached_property
+    def _final(self) -> tuple[Frame, ...]:
+        return frames_of(self._work, last_micro_batch=True) if self._work.replicated else self._frames
+
+    @cached_property
+    def _endings(self) -> list[float]:
+        return [ending.seconds for ending in endings_of(self._work)]
 
     def seconds(self, pieces: Pieces, *, size: int, micros: int) -> float:
         """Of a step with so many forwards of micro-batches of so many sequences."""

@@ -9,8 +9,9 @@ fullest are not looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 from shardwise.plan.instants import (
@@ -60,6 +61,23 @@ class _Rank(NamedTuple):
     step: _Instants
 
 
+class _Kept:
+    """Ranks that are made when they are asked for, each once: most of what does not fit is too large for the first."""
+
+    def __init__(self, ranks: Iterator[_Rank]) -> None:
+        self._left = ranks
+        self._made: list[_Rank] = []
+
+    def __iter__(self) -> Iterator[_Rank]:
+        for number in count():
+            if number == len(self._made):
+                rank = next(self._left, None)
+                if rank is None:
+                    return
+                self._made.append(rank)
+            yield self._made[number]
+
+
 class _MicroBatch(NamedTuple):
     """What passes while a micro-batch is at work: at each instant, at all of them, and for each other one in flight."""
 
@@ -78,7 +96,7 @@ class Peaks:
         self._cluster = cluster
         self._inventory = inventory
         self._parts: dict[object, tuple[Part, ...]] = {}
-        self._ranks: dict[object, tuple[_Rank, ...]] = {}
+        self._ranks: dict[object, _Kept] = {}
         self._works: dict[object, Work] = {}
         self._within: dict[object, _MicroBatch] = {}
         self._beside: dict[object, _Instants] = {}
@@ -86,6 +104,14 @@ class Peaks:
 
     def high_bytes(self, execution: Execution) -> int:
         """What `MemoryForecast.peak_high_bytes` is for the execution."""
+        return round(max(self._highs(execution)))
+
+    def fits(self, execution: Execution, capacity: int) -> bool:
+        """Whether that is no more than so many bytes; the first instant that is more says no."""
+        return all(round(high) <= capacity for high in self._highs(execution))
+
+    def _highs(self, execution: Execution) -> Iterator[float]:
+        """The upper ends of the ranks that may be the fullest, at some instants in turn; likely ones first."""
         layout, micros = execution.layout, execution.gradient_accumulation_steps
         tokens = execution.micro_batch_size * -(-self._job.data.max_length // layout.cp)
         positions = tokens
@@ -93,17 +119,16 @@ class Peaks:
             positions = min(tokens, CHUNK_TOKENS)
         like = _alike(execution)
         work = self._work(execution, like)
-        ceiling, most = self._ceiling(work, layout), 0.0
+        ceiling = self._ceiling(work, layout)
         for rank in self._fullest(execution, work, like):
             nothing: Values = (0.0, 0.0, rank.holding.padding, 0.0)
-            between: Values = (0.0, 0.0, rank.holding.padding, tokens * INPUT_BYTES)
-            for instants in (rank.step, self._beside_steps(work, rank, like)):
-                most = max(most, _highest(instants, rank, ceiling, between, tokens, positions))
             for flight in flights(layout, pp=rank.holding.part.pp, num_micro_batches=micros):
                 micro = self._micro_batch(work, rank, flight, like, chunks=tokens > positions)
                 others = _others(micro, flight, nothing, tokens, positions)
-                most = max(most, _highest(micro.instants, rank, ceiling, others, tokens, positions))
-        return round(most)
+                yield _highest(micro.instants, rank, ceiling, others, tokens, positions)
+            between: Values = (0.0, 0.0, rank.holding.padding, tokens * INPUT_BYTES)
+            for instants in (rank.step, self._beside_steps(work, rank, like)):
+                yield _highest(instants, rank, ceiling, between, tokens, positions)
 
     def _work(self, execution: Execution, like: object) -> Work:
         if like not in self._works:
@@ -118,7 +143,7 @@ class Peaks:
             self._ceilings[key] = Ceiling(context=key[0], sharded=key[1])
         return self._ceilings[key]
 
-    def _fullest(self, execution: Execution, work: Work, like: object) -> tuple[_Rank, ...]:
+    def _fullest(self, execution: Execution, work: Work, like: object) -> Iterable[_Rank]:
         """Those ranks of every distinct part that may be the fullest.
 
         Ranks behind the first hold fewer rows, of slices and of shards. An element missing from a slice is nothing; one
@@ -131,7 +156,7 @@ class Peaks:
             types, momentum = TYPES[execution.precision], self._job.train.momentum > 0
             moments = self._job.method == "full" and execution.optimizer in _TWO_MOMENTS and execution.offload == "none"
             apart = self._cluster.gpu.kind == "cuda"
-            self._ranks[key] = tuple(
+            self._ranks[key] = _Kept(
                 _rank(scene_of(work, holding, Flight()), place=(layout.pp, stages, number))
                 for number, part in enumerate(self._distinct(layout))
                 if part.tp.start == 0 or execution.optimizer == "adamw_8bit"

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shardwise.spec.layout import Schedule, stages_per_rank
-from shardwise.spec.schedule import ActionKind, actions
+from shardwise.spec.schedule import ActionKind, order_of
 
 #: Rounds of as many micro-batches as there are ranks after which a pipeline is taken to repeat itself.
 _ROUNDS: dict[Schedule, int] = {"gpipe": 1, "1f1b": 4, "zero_bubble": 4, "interleaved": 8}
@@ -83,16 +83,16 @@ def walk(
     """
     ranks = len(stages) // stages_per_rank(schedule)
     orders = [
-        actions(schedule, num_ranks=ranks, rank=rank, num_micro_batches=num_micro_batches) for rank in range(ranks)
+        order_of(schedule, num_ranks=ranks, rank=rank, num_micro_batches=num_micro_batches) for rank in range(ranks)
     ]
     needed, made = _results(len(stages), num_micro_batches)
     seconds = {kind: [stage.of(kind) for stage in stages] for kind in made}
-    clock, position, left = [0.0] * ranks, [0] * ranks, sum(map(len, orders))
-    while left:
+    clock, following = [0.0] * ranks, [next(order, None) for order in orders]
+    while any(following):
         for rank, order in enumerate(orders):
-            now, index = clock[rank], position[rank]
-            while index < len(order):
-                kind, stage, micro = order[index]
+            now, action = clock[rank], following[rank]
+            while action is not None:
+                kind, stage, micro = action
                 start, results = now, needed[kind][stage]
                 if results is not None:
                     done = results[micro]
@@ -100,11 +100,10 @@ def walk(
                         break
                     start = max(now, done + send)
                 now = made[kind][stage][micro] = start + seconds[kind][stage]
-                index += 1
                 if seen is not None:
                     seen(rank, kind, stage, micro, start, now)
-            left -= index - position[rank]
-            clock[rank], position[rank] = now, index
+                action = next(order, None)
+            clock[rank], following[rank] = now, action
     return tuple(clock)
 
 

@@ -4,29 +4,30 @@ strategy left out. Deterministic: the same job gives the same plan."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from shardwise.plan.bounds import Bounds
+from shardwise.plan.candidates import candidate_of, hardware_json, model_json
 from shardwise.plan.choices import offloads
+from shardwise.plan.collector import circles_unsought
 from shardwise.plan.contest import contest
 from shardwise.plan.explain import why, why_faster, why_not, why_slower
 from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.fewest import smallest_that_fits
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.frontier import Family, Frontier
 from shardwise.plan.groups import Group
 from shardwise.plan.host import host_has_room
+from shardwise.plan.look import Look
 from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import chosen_first, simplicity_of
 from shardwise.plan.remedies import remedies
-from shardwise.plan.shares import formed_parts, parts
-from shardwise.plan.work import Work
+from shardwise.plan.shares import formed_parts, numbers_passed_over, parts
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Candidate, Cost, Lengths, MemoryForecast, Plan, Rejection, TimeForecast
-from shardwise.spec.support import not_trained
+from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
 
 #: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: one of
 #: its executions that fits stands for it, and its reason says so.
@@ -41,11 +42,13 @@ class _Strategy:
         groups: executions on the whole cluster, or on the one part of it that is looked at.
         families: what else there is, on smaller parts.
         left_out: the first layout that is not considered, with its reason.
+        look: how far they have been looked at.
     """
 
     groups: list[Group] = field(default_factory=list[Group])
     families: Sequence[Family] = ()
     left_out: Choice | None = None
+    look: Look | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ def make_plan(
     return answer(ask(job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths))
 
 
+@circles_unsought()
 def answer(question: Question, *, prune: bool = True) -> Plan:
     """The plan of a question; without pruning the same, more slowly."""
     explorer, found = _with_as_little_offload(question, prune=prune)
@@ -94,11 +98,13 @@ def answer(question: Question, *, prune: bool = True) -> Plan:
     if fitting:
         forecast = next(one.forecast for one in found if one.best is fitting[0])
         reasons = why(explorer, forecast, fitting[0], runners_up=fitting[1:]) if forecast else ()
+        passed_over = numbers_passed_over(question.job, question.cluster)
+        reasons = (*reasons, passed_over) if passed_over else reasons
         fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, explorer)]
     return Plan(
         job=question.job.to_json(),
         hardware=hardware_json(question.cluster),
-        model=_model_json(question),
+        model=model_json(question),
         candidates=(*fitting, *(one.least for one in found if one.least is not None)),
         chosen=0 if fitting else None,
         rejected=(*_not_taken(fitting), *(one.rejection for one in found if one.rejection is not None)),
@@ -142,7 +148,7 @@ def best_alone(
     for choice in layouts(question.job, question.model, question.cluster):
         _sort_in(explorer, choice, strategies)
     found = list(_of_those_that_could_be_chosen(explorer, strategies, enough=enough).values())
-    candidates = [_candidate(question, one.work, one.memory, one.time) for one in found]
+    candidates = [candidate_of(question, one.work, one.memory, one.time) for one in found]
     return chosen_first(candidates, goal=question.job.goal, gpu=_gpu(explorer))[0] if candidates else None
 
 
@@ -150,15 +156,9 @@ def _explore(explorer: Explorer) -> dict[str, _Strategy]:
     """What every strategy leaves open; for `fewest-gpus` on the smallest part of the cluster that anything fits on."""
     question, strategies = explorer.question, dict[str, _Strategy]()
     among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
-    for part in formed_parts(question.job, question.cluster):
-        if question.job.goal == "fewest-gpus":
-            strategies = {}
-        if part != question.cluster and (waits or not explorer.has_room(part)):
-            continue
+    for part in [question.cluster] if waits else _looked_at(explorer):
         for choice in layouts(question.job, question.model, part):
             _sort_in(explorer, choice, strategies)
-        if question.job.goal == "fewest-gpus" and explorer.fits(_groups(strategies)):
-            break
     frontier = _smaller(explorer) if waits else None
     # As many are taken to be open on each part as on the whole.
     num_parts = 1 if frontier is None else 1 + frontier.num_parts
@@ -170,13 +170,24 @@ def _explore(explorer: Explorer) -> dict[str, _Strategy]:
     return strategies
 
 
+def _looked_at(explorer: Explorer) -> list[Cluster]:
+    """Parts of a question's cluster, and the whole of it."""
+    question = explorer.question
+    if question.job.goal == "fewest-gpus":
+        return [smallest_that_fits(explorer)]
+    return [part for part in formed_parts(question.job, question.cluster) if _is_worth_a_look(explorer, part)]
+
+
+def _is_worth_a_look(explorer: Explorer, part: Cluster) -> bool:
+    """Within a node there is something to say of parts without room too, and of the whole in any case."""
+    return part.num_nodes == 1 or part == explorer.question.cluster or explorer.has_room(part)
+
+
 def _smaller(explorer: Explorer) -> Frontier:
     """What smaller parts of the cluster have to offer, unopened."""
     question = explorer.question
     smaller = (part for part in parts(question.job, question.cluster) if part != question.cluster)
-    # Within a node there is something to say of those without room too.
-    worth = (part for part in smaller if part.num_nodes == 1 or explorer.has_room(part))
-    return Frontier(question, explorer.bounds, worth)
+    return Frontier(question, explorer.bounds, (part for part in smaller if _is_worth_a_look(explorer, part)))
 
 
 def _groups(strategies: dict[str, _Strategy]) -> Iterable[Group]:
@@ -214,7 +225,7 @@ def _of_those_that_could_be_chosen(
         if found is None:
             return None
         forecasts[name] = found
-        return _candidate(explorer.question, found.work, found.memory, found.time)
+        return candidate_of(explorer.question, found.work, found.memory, found.time)
 
     contest(strategies, best=best, goal=explorer.question.job.goal, gpu=_gpu(explorer), enough=enough)
     return forecasts
@@ -223,7 +234,9 @@ def _of_those_that_could_be_chosen(
 def _best_of(
     explorer: Explorer, strategy: _Strategy, name: str, *, enough: tuple[float, ...] | None = None
 ) -> Forecast | None:
-    return explorer.best(strategy.groups, enough=enough, families=strategy.families, strategy=name)
+    if strategy.look is None:
+        strategy.look = Look(explorer, strategy.groups, families=strategy.families, strategy=name)
+    return strategy.look.best(enough=enough)
 
 
 def _is_large(explorer: Explorer) -> bool:
@@ -240,7 +253,7 @@ def _of_strategy(
     """What came out for a strategy whose best is known; `passed_over`, where none is, it was not looked for in full."""
     question, groups, left_out = explorer.question, strategy.groups, strategy.left_out
     if best is not None:
-        return _Found(forecast=best, best=_candidate(question, best.work, best.memory, best.time))
+        return _Found(forecast=best, best=candidate_of(question, best.work, best.memory, best.time))
     groups = groups or explorer.opener.opened_on_largest(strategy.families, name)
     if not groups:
         if left_out is None:
@@ -249,9 +262,9 @@ def _of_strategy(
     work, memory = explorer.one_that_fits(groups) if passed_over else explorer.least(groups)
     if memory.peak_high_bytes <= memory.capacity_bytes:
         forecast = Forecast(work=work, memory=memory, time=explorer.time(work))
-        return _Found(forecast=forecast, best=_candidate(question, work, memory, forecast.time))
+        return _Found(forecast=forecast, best=candidate_of(question, work, memory, forecast.time))
     reason = why_not(work, memory)
-    least = replace(_candidate(question, work, memory, explorer.time(work)), fits=False, reasons=(reason,))
+    least = replace(candidate_of(question, work, memory, explorer.time(work)), fits=False, reasons=(reason,))
     return _Found(least=least, rejection=Rejection(strategy=name, layout=work.execution.layout, reason=reason))
 
 
@@ -268,31 +281,3 @@ def _not_taken(fitting: list[Candidate]) -> Iterable[Rejection]:
     for candidate in fitting[1:]:
         layout = candidate.execution.layout
         yield Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(candidate.reasons))
-
-
-def _candidate(question: Question, work: Work, memory: MemoryForecast, time: TimeForecast) -> Candidate:
-    hourly = _usd_per_hour(work)
-    usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
-    return Candidate(
-        execution=work.execution,
-        fits=True,
-        memory=memory,
-        time=time,
-        cost=Cost(usd=usd, usd_per_hour=hourly),
-        not_trained=tuple(not_trained(question.job, work.execution, model=question.model)),
-    )
-
-
-def _usd_per_hour(work: Work) -> float | None:
-    """All GPUs at the middle of the catalogue's range."""
-    price = work.cluster.gpu.usd_per_hour
-    return None if price is None else sum(price) / 2 * work.execution.layout.world_size
-
-
-def hardware_json(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plan.json has it."""
-    return {"name": cluster.name, "num_gpus": cluster.num_gpus, **asdict(cluster)}
-
-
-def _model_json(question: Question) -> dict[str, Any]:
-    return {**question.model.to_json(), "num_trainable_parameters": question.inventory.trained_elements}

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from shardwise.plan.products import can_be_formed
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Goal, Job, LayoutSpec
+from shardwise.spec.job import Job, LayoutSpec
 
-#: Up to so many GPUs of a node, or nodes, every number is looked at where a goal asks for fewer. Beyond, `fewest-gpus`
-#: goes by 128ths, and `cheapest`, which compares all of them in time, by doubling.
-_EVERY_NUMBER: dict[Goal, int] = {"fewest-gpus": 1024, "cheapest": 16}
-#: 72 is the largest node there is.
-_LARGEST_NODE = 72
+#: Up to so many nodes, or GPUs of a node, every number is looked at where a goal asks for fewer. Beyond, they go in
+#: steps of a 128th, and the plan says so.
+EVERY_NUMBER, _STEP = 1024, 128
+#: The largest node there is. Where one is said to be larger, `cheapest`, which compares all parts in time, goes in
+#: steps of a 16th.
+_LARGEST_NODE, _STEP_BEYOND = 72, 16
 
 
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
@@ -22,10 +23,9 @@ def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
     whole = isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu"
     if job.goal != "fastest" and not whole:
         inside, nodes = cluster.node.num_gpus, cluster.num_nodes
-        for count in _numbers(job.goal, inside if nodes == 1 else inside + 1, every=_LARGEST_NODE):
+        for count in _numbers(inside if nodes == 1 else inside + 1, *_steps(job, "GPUs")):
             yield replace(cluster, node=replace(cluster.node, num_gpus=count), num_nodes=1, network=None)
-        counts = _numbers(job.goal, nodes, every=_EVERY_NUMBER[job.goal])[1:]
-        yield from (replace(cluster, num_nodes=count) for count in counts)
+        yield from (replace(cluster, num_nodes=count) for count in _numbers(nodes, *_steps(job, "nodes"))[1:])
     yield cluster
 
 
@@ -37,12 +37,30 @@ def formed_parts(job: Job, cluster: Cluster) -> list[Cluster]:
     return [part for part in parts(job, cluster) if can_be_formed(job, part)] or [cluster]
 
 
-def _numbers(goal: Goal, most: int, *, every: int) -> list[int]:
+def numbers_passed_over(job: Job, cluster: Cluster) -> str | None:
+    """A sentence where a goal asks for fewer GPUs and not every number is looked at; None where every one is."""
+    if job.goal == "fastest" or isinstance(job.layout, LayoutSpec):
+        return None
+    for most, unit in ((cluster.num_nodes, "nodes"), (cluster.node.num_gpus, "GPUs")):
+        every, step = _steps(job, unit)
+        if most > every:
+            return (
+                f"not every number of {unit} was looked at: beyond {every:,} they go in steps of 1/{step}, and one in "
+                f"between may suit {job.goal} better"
+            )
+    return None
+
+
+def _steps(job: Job, unit: str) -> tuple[int, int]:
+    """Up to how many every number is looked at, and in which parts of a number they go beyond."""
+    return (_LARGEST_NODE, _STEP_BEYOND) if unit == "GPUs" and job.goal == "cheapest" else (EVERY_NUMBER, _STEP)
+
+
+def _numbers(most: int, every: int, step: int) -> list[int]:
     """1, 2, 3, ... below `most`."""
     found: list[int] = []
     number = 1
     while number < most:
         found.append(number)
-        beyond = number if goal == "cheapest" else number // 128
-        number += 1 if number < every else max(1, beyond)
+        number += 1 if number < every else number // step
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import offloads
+from shardwise.plan.collector import circles_unsought
 from shardwise.plan.fitting import Known, can_be_planned, what_is_missing
 from shardwise.plan.search import answer
 from shardwise.plan.unknowns import Unknown
@@ -44,6 +45,7 @@ class _Trials:
         return self.known[value]
 
 
+@circles_unsought()
 def solve(unknown: Unknown) -> Plan:
     """The plan at the extreme value that fits, with `solved`; at the easiest value where none does.
 

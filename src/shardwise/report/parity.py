@@ -7,7 +7,7 @@ reference: ranks add in another order than one process does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from shardwise.report.fields import as_number, number, text
@@ -28,12 +28,6 @@ FIGURES: dict[str, Literal["exact", "close"]] = {
 #: Not every step has these; where one run has recorded one, the other must have too.
 OCCASIONAL = frozenset({"eval_loss"})
 
-#: What to do where nothing but the weights differs.
-ADAM = (
-    "every loss and gradient norm agrees, and adamw makes whole steps of the rounding in gradients near zero; "
-    "--set train.optimizer=sgd tells that from a fault"
-)
-
 WEIGHTS = "weights"
 STEP = "step"
 
@@ -47,6 +41,7 @@ class Difference:
         figure: a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it did not end well).
         reference, found: None is "not recorded".
         detail: what there is to say instead of two values.
+        note: what a second look at it says.
     """
 
     layout: str
@@ -55,6 +50,7 @@ class Difference:
     reference: float | None = None
     found: float | None = None
     detail: str = ""
+    note: str = ""
 
     @property
     def sentence(self) -> str:
@@ -63,9 +59,13 @@ class Difference:
             return f"{self.layout} did not train: {self.detail}"
         at = "after the last step" if self.step is None else f"at step {self.step}"
         if self.detail:
-            return f"{self.layout} differs {at}: {self.figure}: {self.detail}"
+            return f"{self.layout} differs {at}: {self.figure}: {self.detail}{self._beside}"
         found, reference = _value(self.found), _value(self.reference)
-        return f"{self.layout} differs {at}: {self.figure} is {found}, on one process {reference}"
+        return f"{self.layout} differs {at}: {self.figure} is {found}, on one process {reference}{self._beside}"
+
+    @property
+    def _beside(self) -> str:
+        return f"; {self.note}" if self.note else ""
 
 
 def _value(value: float | None) -> str:
@@ -83,6 +83,7 @@ class Agreement:
         loss, grad_norm: the largest relative difference of a step; None where no step was compared.
         weights: what `shardwise.train.difference` says; None where the runs had no final weights to compare.
         first: where it first differs; None where it agrees.
+        plain: the same beside each other with plain SGD, which was tried where AdamW's differ; None where it was not.
     """
 
     layout: str
@@ -93,6 +94,7 @@ class Agreement:
     grad_norm: float | None
     weights: dict[str, Any] | None
     first: Difference | None
+    plain: Agreement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,18 @@ class Parity:
         names = ", ".join(layout.layout for layout in self.layouts)
         return (
             f"the same training on one process and under {names}: {self.num_steps} steps, losses and gradient norms "
-            f"within {self.tolerance:g}, counts and learning rates exact, the same final weights"
+            f"within {self.tolerance:g}, counts and learning rates exact, the same final weights{self._rounded}"
+        )
+
+    @property
+    def _rounded(self) -> str:
+        """What is the same but for AdamW's own rounding."""
+        names = [layout.layout for layout in self.layouts if layout.plain is not None]
+        if not names:
+            return ""
+        return (
+            f", of {', '.join(names)} within adamw's own rounding: it makes whole steps of that where a gradient is "
+            "next to nothing, and with sgd instead all of it is the same"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -175,6 +188,32 @@ def agreement(
         weights=weights,
         first=first,
     )
+
+
+def may_be_rounding(found: Agreement) -> bool:
+    """Whether a layout differs in nothing but what is computed in floating point, of which AdamW may make more."""
+    return found.first is not None and (found.first.figure == WEIGHTS or FIGURES.get(found.first.figure) == "close")
+
+
+def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agreement:
+    """A layout that differs with AdamW, after the same was compared with plain SGD, which makes no more of rounding.
+
+    Where that agrees, weights that lie no farther apart than AdamW can step are AdamW's own rounding. Losses and norms
+    are promised with AdamW too.
+
+    Args:
+        most: how far AdamW can carry one weight apart from another.
+    """
+    if found.first is None:
+        return found
+    if plain.first is not None:
+        note = f"with sgd {plain.first.sentence.removeprefix(f'{plain.layout} ')}"
+        return replace(found, plain=plain, first=replace(found.first, note=note))
+    absolute = None if found.weights is None else number(found.weights, "absolute")
+    if found.first.figure == WEIGHTS and absolute is not None and absolute <= most:
+        return replace(found, plain=plain, first=None)
+    note = "with sgd all of it is the same: adamw makes whole steps of rounding where a gradient is next to nothing"
+    return replace(found, plain=plain, first=replace(found.first, note=note))
 
 
 def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:
@@ -224,8 +263,7 @@ def _of_weights(layout: str, weights: dict[str, Any] | None) -> Difference | Non
     name = text(weights, "first")
     if name is None:
         return None
-    detail = f"{name} {text(weights, 'reason')}; {ADAM}"
-    return Difference(layout=layout, step=None, figure=WEIGHTS, detail=detail)
+    return Difference(layout=layout, step=None, figure=WEIGHTS, detail=f"{name} {text(weights, 'reason')}")
 
 
 def _largest(shared: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: str) -> float | None:

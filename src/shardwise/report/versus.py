@@ -181,7 +181,7 @@ class Versus:
         measured = "" if mine is None else f", and is {one.written('GPU utilisation', 'measured')} of it{lowest}"
         return (
             f"{one.layout} is a staircase: of its {turns.stages} stages one works at a time, forward from the first "
-            "blocks to the last and back, while the others wait; each GPU can be busy for "
+            "blocks to the last and back, while the others wait; each GPU can be busy for about "
             f"1/{turns.stages} of a step{measured}. {INSTEAD[turns.because]}"
         )
 

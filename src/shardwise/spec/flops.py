@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Matrix, ModelShape
+from shardwise.spec.target_names import HEAD_NAMES
 from shardwise.spec.targets import adapter_rank, hold_of, is_copied
 
 
@@ -27,10 +28,6 @@ def matrix_parameters(shape: ModelShape) -> int:
     )
     outer = sum(matrix.num_parameters for matrix in shape.outer_matrices)
     return blocks + outer + shape.embedding_parameters
-
-
-#: What transformers' models call their head.
-HEAD_NAMES = frozenset({"lm_head", "embed_out"})
 
 
 def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:

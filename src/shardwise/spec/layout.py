@@ -204,12 +204,7 @@ class Layout:
             case "mp":
                 return cls(pp=world_size, schedule="sequential")
             case "hsdp":
-                inside = gpus_per_node if gpus_per_node and gpus_per_node < world_size else world_size // 2
-                if inside < 2 or world_size % inside:
-                    raise ValueError(
-                        f"hsdp shards inside groups and replicates across them; {world_size} processes in groups of "
-                        f"{inside} give no such product. Use fsdp, or at least 4 processes"
-                    )
+                inside = _hybrid_group(world_size, gpus_per_node=gpus_per_node)
                 return cls(dp_replicate=world_size // inside, dp_shard=inside)
             case _:
                 raise ValueError(f"{name!r} is not a strategy; the strategies are {', '.join(STRATEGIES)}")
@@ -225,6 +220,28 @@ class Layout:
         if unknown:
             raise ValueError(f"unknown layout keys: {', '.join(sorted(unknown))}")
         return cls(**data)
+
+
+def _hybrid_group(world_size: int, *, gpus_per_node: int | None) -> int:
+    """Of how many ranks a group of hsdp is: those of a node; of one node, half of them.
+
+    Raises:
+        ValueError: groups of one, or not all of a size.
+    """
+    node = gpus_per_node if gpus_per_node and gpus_per_node < world_size else None
+    inside = node or world_size // 2
+    if node == 1:
+        raise ValueError(
+            f"hsdp shards inside a node and replicates across nodes, and each of these {world_size} nodes has 1 GPU. "
+            "Use fsdp, or nodes of at least 2 GPUs"
+        )
+    if inside < 2 or world_size % inside:
+        wanted = f"a multiple of {inside} of them" if node else "an even number of them, 4 or more"
+        raise ValueError(
+            f"hsdp shards inside groups and replicates across them; {world_size} processes in groups of {inside} give "
+            f"no such product. Use fsdp, or {wanted}"
+        )
+    return inside
 
 
 def rows_of_shard(rows: int, *, degree: int, index: int) -> int:

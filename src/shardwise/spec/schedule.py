@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
 from shardwise.spec.layout import Schedule, stages_per_rank
@@ -49,7 +49,12 @@ def actions(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches:
         rank: which of them.
         num_micro_batches: of the step; any number.
     """
-    return tuple(_ORDERS[schedule](num_ranks, rank, num_micro_batches))
+    return tuple(order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches))
+
+
+def order_of(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> Iterator[Action]:
+    """The same one after the other: what deep pipelines do with many micro-batches is long, and not to be kept."""
+    return _ORDERS[schedule](num_ranks, rank, num_micro_batches)
 
 
 def forwards(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> tuple[Action, ...]:
@@ -79,8 +84,8 @@ def _gpipe(_num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
 
 
 def _one_forward_one_backward(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
-    ahead = [Action("forward", rank, micro) for micro in range(micros)]
-    back = [Action("backward", rank, micro) for micro in range(micros)]
+    ahead = (Action("forward", rank, micro) for micro in range(micros))
+    back = (Action("backward", rank, micro) for micro in range(micros))
     return _alternate(ahead, back, warm_up=num_ranks - rank - 1)
 
 
@@ -91,13 +96,9 @@ def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
     num_rounds = max(1, micros // num_ranks)
     bounds = [micros * index // num_rounds for index in range(num_rounds + 1)]
 
-    def rounds(kind: ActionKind, order: list[int]) -> list[Action]:
-        return [
-            Action(kind, stage, micro)
-            for begin, end in pairwise(bounds)
-            for stage in order
-            for micro in range(begin, end)
-        ]
+    def rounds(kind: ActionKind, order: list[int]) -> Iterator[Action]:
+        for begin, end in pairwise(bounds):
+            yield from (Action(kind, stage, micro) for stage in order for micro in range(begin, end))
 
     longest = max(end - begin for begin, end in pairwise(bounds))
     warm_up = 2 * (num_ranks - rank - 1) + (chunks - 1) * longest
@@ -118,14 +119,13 @@ def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
     yield from waiting
 
 
-def _alternate(ahead: list[Action], back: list[Action], *, warm_up: int) -> Iterator[Action]:
+def _alternate(ahead: Iterator[Action], back: Iterator[Action], *, warm_up: int) -> Iterator[Action]:
     """So many forwards first, then one forward and one backward in turn, then the backwards that are left."""
-    first = min(warm_up, len(ahead))
-    yield from ahead[:first]
-    for forward, backward in zip(ahead[first:], back, strict=False):
+    yield from islice(ahead, warm_up)
+    for forward in ahead:
         yield forward
-        yield backward
-    yield from back[len(ahead) - first :]
+        yield next(back)
+    yield from back
 
 
 _ORDERS: dict[Schedule, Callable[[int, int, int], Iterator[Action]]] = {

@@ -45,7 +45,7 @@ def stage_layers(
     """Splits layers into contiguous pipeline stages so that the costliest stage is as cheap as possible.
 
     Stage by stage, for every number of layers that the stages so far may hold; of equal cuts the earliest. Takes
-    `num_stages * num_layers` steps.
+    `num_stages * num_layers` steps, and `num_layers` where fewer or more stages of the same layers were asked for.
 
     Args:
         costs: cost of each layer (seconds, FLOPs or bytes; any one unit, none negative), length `num_layers`.
@@ -62,19 +62,41 @@ def stage_layers(
     num_layers = len(costs)
     if num_stages > num_layers:
         raise ValueError(f"{num_stages} pipeline stages for {num_layers} layers; use at most {num_layers}")
-    totals = [0.0, *accumulate(costs)]
-    extra = last_extra if num_stages == 1 else 0.0
-    # least[end]: the least possible maximum when the stages so far hold layers 0..end-1.
-    least = [float("inf"), *(total + first_extra + extra for total in totals[1:])]
     cuts: list[list[int]] = []
-    for stage in range(1, num_stages):
-        extra = last_extra if stage == num_stages - 1 else 0.0
-        least, cut = _with_one_more(least, totals, stage=stage, extra=extra)
-        cuts.append(cut)
+    if num_stages > 1:
+        before = _before(tuple(costs), first_extra)
+        cuts += before.cuts(num_stages - 2)
+        cuts.append(before.with_one_more(num_stages - 1, extra=last_extra)[1])
     ends = [num_layers]
     for cut in reversed(cuts):
         ends.append(cut[ends[-1]])
     return [range(begin, end) for begin, end in pairwise([0, *reversed(ends)])]
+
+
+@lru_cache(maxsize=16)
+def _before(costs: tuple[float, ...], first_extra: float) -> _Before:
+    return _Before(costs, first_extra)
+
+
+class _Before:
+    """The stages before the last one, which are the same however many follow: found once for every number of stages."""
+
+    def __init__(self, costs: tuple[float, ...], first_extra: float) -> None:
+        self._totals = [0.0, *accumulate(costs)]
+        # least[end]: the least possible maximum when the stages so far hold layers 0..end-1.
+        first = [float("inf"), *(total + first_extra for total in self._totals[1:])]
+        self._found: list[tuple[list[float], list[int]]] = [(first, [])]
+
+    def cuts(self, stage: int) -> list[list[int]]:
+        """For each end where a stage begins, of all stages behind the first up to this one."""
+        while len(self._found) <= stage:
+            self._found.append(self.with_one_more(len(self._found), extra=0.0))
+        return [cut for _, cut in self._found[1 : stage + 1]]
+
+    def with_one_more(self, stage: int, *, extra: float) -> tuple[list[float], list[int]]:
+        """The least maxima with this stage too, which bears some extra cost, and where it begins."""
+        least, _ = self._found[stage - 1]
+        return _with_one_more(least, self._totals, stage=stage, extra=extra)
 
 
 def _with_one_more(

@@ -32,11 +32,11 @@ def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
     names = bare_names(matrix, model)
     targets = lora.target_modules
     if names:
-        named = targets == "all-linear" or all(any(_ends(target, name) for target in targets) for name in names)
+        named = targets == "all-linear" or all(any(names_it(target, name) for target in targets) for name in names)
         return "bare" if named else None
     if not matrix.adaptable or matrix.name.rpartition(".")[2] in hidden_names(model):
         return None
-    if targets == "all-linear" or any(_ends(matrix.name, name) for name in targets):
+    if targets == "all-linear" or any(names_it(matrix.name, name) for name in targets):
         return "module"
     return None
 
@@ -63,7 +63,7 @@ def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], l
     if lora.target_modules == "all-linear":
         return
     for names in BARE_NAMES.get(model.bare_experts or "", {}).values():
-        named = [name for name in names if any(_ends(target, name) for target in lora.target_modules)]
+        named = [name for name in names if any(names_it(target, name) for target in lora.target_modules)]
         if named and len(named) < len(names):
             yield named, [name for name in names if name not in named]
 
@@ -76,5 +76,6 @@ def is_copied(name: str, saved: Sequence[str]) -> bool:
     return any(module.endswith(end) for module in around for end in saved)
 
 
-def _ends(name: str, end: str) -> bool:
+def names_it(name: str, end: str) -> bool:
+    """Whether a target names a module, by PEFT's rule: it is the module's whole name, or the end of it."""
     return name == end or name.endswith(f".{end}")

@@ -1,6 +1,6 @@
 """How far two trained results lie apart, tensor by tensor and whatever files they are spread over.
 
-    python -m shardwise.train.difference A B [--tolerance 1e-5]
+    python -m shardwise.train.difference A B [--tolerance 1e-5] [--floor 1e-6]
 
 A and B are folders with safetensors, such as `final/` of two runs. Prints one JSON line. A program of its own, because
 those who ask have no torch; it holds one pair of tensors at a time.
@@ -25,8 +25,8 @@ class Difference:
     """Two sets of tensors.
 
     Attributes:
-        relative: the largest |a - b| / |a| of a tensor, with Frobenius norms.
-        absolute: the largest |a - b| of an element.
+        relative: the largest |a - b| / |a| of a tensor, with Frobenius norms, where |a - b| is more than `floor`.
+        absolute: the largest |a - b| of an element of these.
         worst: the tensor with the largest relative difference.
         first: the first tensor, by name, that differs by more than it may; None where all agree.
         reason: how it differs.
@@ -40,9 +40,9 @@ class Difference:
     reason: str | None
 
 
-def difference(a: Path, b: Path, *, tolerance: float) -> Difference:
+def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Difference:
     """Compares by name. A tensor may differ by `tolerance` relative to its norm, or by one rounding step of the type
-    it is stored in, where that is more."""
+    it is stored in, where that is more, or by `floor` in all."""
     ours, theirs = _files_by_name(a), _files_by_name(b)
     relative, absolute, worst = 0.0, 0.0, None
     faults: list[tuple[str, str]] = []
@@ -54,7 +54,9 @@ def difference(a: Path, b: Path, *, tolerance: float) -> Difference:
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             faults.append((name, f"is {_kind(one)} in {a} and {_kind(other)} in {b}"))
             continue
-        apart, element = _apart(one, other)
+        apart, whole, element = _apart(one, other)
+        if whole <= floor:
+            continue
         if worst is None or apart > relative:
             relative, worst = apart, name
         absolute = max(absolute, element)
@@ -85,13 +87,13 @@ def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
-    """(relative to the first one's norm, of the element that differs most)."""
+def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+    """(relative to the first one's norm, in all, of the element that differs most)."""
     if torch.equal(one, other):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     a, b = one.double(), other.double()
-    norm = float(a.norm())
-    return _finite(float((a - b).norm()) / norm if norm else 1.0), _finite(float((a - b).abs().max()))
+    norm, whole = float(a.norm()), float((a - b).norm())
+    return _finite(whole / norm if norm else 1.0), _finite(whole), _finite(float((a - b).abs().max()))
 
 
 def _finite(value: float) -> float:
@@ -110,9 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("a", type=Path)
     parser.add_argument("b", type=Path)
     parser.add_argument("--tolerance", type=float, default=1e-5)
+    parser.add_argument("--floor", type=float, default=0.0)
     options = parser.parse_args(arguments)
     try:
-        found = difference(options.a, options.b, tolerance=options.tolerance)
+        found = difference(options.a, options.b, tolerance=options.tolerance, floor=options.floor)
     except (OSError, SafetensorError) as error:
         print(f"the weights cannot be compared: {error}", file=sys.stderr)
         return 2

@@ -81,6 +81,28 @@ def check_layout(
         )
 
 
+def check_trained(
+    world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, planned: int | None
+) -> None:
+    """All ranks together must train as many elements as the plan counts: of them it forecasts gradients and states.
+
+    Args:
+        parameters: of this rank, by name.
+        ownership: which of them it counts.
+        planned: elements with a gradient; None where the plan does not say.
+
+    Raises:
+        GuardError: they train more, or fewer.
+    """
+    mine = sum(local_part(p).numel() for name, p in parameters if p.requires_grad and ownership.counts(name, p))
+    trained = sum(gather(world, mine))
+    if planned not in (None, trained):
+        raise GuardError(
+            f"all ranks together train {trained} elements, and the plan counts {planned}, so that its forecast is of "
+            "another model. What was asked is not what runs; plan again with the model and the packages of this run"
+        )
+
+
 def _check_part(world: World, name: str, tensor: torch.Tensor, *, shards: int) -> None:
     """What this rank holds of a tensor must be its place among `shards` of the slice that tensor parallelism leaves."""
     layout, at = world.layout, world.layout.coordinates(world.rank)

@@ -32,6 +32,7 @@ from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.stages import stage_blocks
 from shardwise.spec.support import execution_refusals
+from shardwise.spec.target_names import target_refusal
 from shardwise.train.export import Result
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES, Types
@@ -92,6 +93,8 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     """
     shape = read_model(job.model)
     reasons = execution_refusals(job, execution, model=shape)
+    if job.adapters is not None and (reason := target_refusal(shape, job.adapters)) is not None:
+        reasons.append(reason)
     if reasons:
         raise UnsupportedError("; ".join(reasons))
     types = TYPES[execution.precision]

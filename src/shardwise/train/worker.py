@@ -30,7 +30,7 @@ from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, read_js
 from shardwise.train.build import Build, build
 from shardwise.train.durable import remove_leftovers
 from shardwise.train.ending import end_process
-from shardwise.train.guards import agree, check_batches, check_layout, gather
+from shardwise.train.guards import agree, check_batches, check_layout, check_trained, gather
 from shardwise.train.journal import Journal
 from shardwise.train.live_types import Kinds, together
 from shardwise.train.loop import Outcome, train
@@ -86,7 +86,7 @@ def _exit_status(outcome: Outcome) -> int:
 
 
 def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> Outcome:
-    job, execution = read_request(run)
+    job, execution, planned = read_request(run)
     check_trackers(job)
     _set_environment(job)
     world = join_world(execution.layout)
@@ -104,6 +104,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
     model = composed.model
     check_layout(world, model.parameters, ownership=model.ownership, num_elements=model.num_elements)
+    check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
     journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
     start = composed.checkpoints.restore()
     check_replicas(world, model.parameters, when="at the start")
@@ -120,17 +121,18 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     return outcome
 
 
-def read_request(run: RunDirectory) -> tuple[Job, Execution]:
-    """The job and the chosen execution of a run directory.
+def read_request(run: RunDirectory) -> tuple[Job, Execution, int | None]:
+    """The job and the chosen execution of a run directory, and how many elements the plan says are trained.
 
     Raises:
         InputError: either is missing or broken, or the plan chose nothing.
     """
     job = read_job(run.resolved)
-    chosen = read_plan(run.plan).best
+    plan = read_plan(run.plan)
+    chosen = plan.best
     if chosen is None:
         raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
-    return job, chosen.execution
+    return job, chosen.execution, plan.model.get("num_trainable_parameters")
 
 
 def _set_environment(job: Job) -> None:

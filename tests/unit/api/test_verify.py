@@ -53,14 +53,37 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
         "fsdp-2": "grad_norm",
         "hsdp-4": "weights",
     }
-    assert parity.sentence == "fsdp-2 differs at step 2: grad_norm is 1.5, on one process 1"
+    said = (
+        "fsdp-2 differs at step 2: grad_norm is 1.5, on one process 1; with sgd differs at step 2: grad_norm is 1.5, "
+    )
+    assert parity.sentence == f"{said}on one process 1"
     assert [layout for layout, _ in parity.unable] == ["tp-3"]
-    tried = [(u.layout, u.number, u.total) for u in updates if isinstance(u, api.Trying)]
-    assert tried == [("single-1", 1, 3), ("fsdp-2", 2, 3), ("hsdp-4", 3, 3)]
-    assert sorted(path.name for path in (tmp_path / "run" / "verify").iterdir()) == sorted(u[0] for u in tried)
+    tried = [u for u in updates if isinstance(u, api.Trying)]
+    asked = [("single-1", 1, 3), ("fsdp-2", 2, 3), ("hsdp-4", 3, 3)]
+    assert [(u.layout, u.number, u.total) for u in tried if not u.again] == asked
+    assert [u.layout for u in tried if u.again] == ["single-1", "fsdp-2", "hsdp-4"], "one process is trained again once"
+    for folder in (tmp_path / "run" / "verify", tmp_path / "run" / "verify" / "sgd"):
+        assert sorted(path.name for path in folder.iterdir() if path.name != "sgd") == sorted(
+            name for name, *_ in asked
+        )
 
     make(WRONG.replace("1.5 if", "1.0 if"), name="wrong_worker")
     assert api.verify(job(), layouts=["fsdp"], programs=FAKE).agrees, "an earlier run must not speak for this one"
+
+
+@pytest.mark.slow
+@needs_torch
+def test_what_agrees_with_sgd_is_what_adamw_makes_of_rounding(make: Maker, job: JobMaker) -> None:
+    wrong = WRONG.replace("layout = run.root.name", 'layout = "" if run.root.parent.name == "sgd" else run.root.name')
+    make(wrong, name="wrong_worker")
+    parity = api.verify(job(), layouts=["fsdp", "hsdp"], programs=FAKE)
+    assert [row.layout for row in parity.layouts if row.first is None] == ["hsdp-4"], "norms are promised with AdamW"
+    assert parity.first is not None
+    assert parity.first.note.startswith("with sgd all of it is the same")
+    assert all(row.plain is not None for row in parity.layouts)
+    sgd = api.verify(job("train: {optimizer: sgd}"), layouts=["hsdp"], programs=FAKE)
+    assert [row.plain for row in sgd.layouts] == [None]
+    assert not sgd.agrees
 
 
 @needs_torch

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.pytorch_utils import Conv1D
 
 from shardwise.catalog.config import shape_from_data
@@ -12,36 +12,7 @@ from shardwise.catalog.families import FAMILIES, TEXT_PARTS
 from shardwise.errors import ModelError
 from shardwise.models.anatomy import drops_out
 from shardwise.spec.model import ModelShape
-
-LAYERS = 5
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 112,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 24,
-    "vocab_size": 97,
-    "max_position_embeddings": 40,
-    "num_experts": 6,
-    "num_local_experts": 6,
-    "n_routed_experts": 6,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 20,
-    "shared_expert_intermediate_size": 36,
-    "intermediate_size_mlp": 52,
-    "q_lora_rank": 10,
-    "kv_lora_rank": 14,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 8,
-}
-#: A shared table of positions, a bias of attention or routing by groups needs these of transformers.
-ALSO = {
-    "deepseek_v3": {"n_group": 1, "topk_group": 1},
-    "gpt_neo": {"attention_types": [[["global"], LAYERS]]},
-    "opt": {"word_embed_proj_dim": 64},
-}
+from tests.unit.catalog.small import LAYERS, SMALL, build, small_config
 
 VARIANTS = {
     "llama": [{"attention_bias": True, "mlp_bias": True}, {"num_key_value_heads": None, "head_dim": None}],
@@ -50,11 +21,18 @@ VARIANTS = {
     "internlm3": [{"attention_bias": True, "mlp_bias": True}, {"qkv_bias": True, "bias": True}],
     "qwen2": [{"use_sliding_window": True, "max_window_layers": 2}],
     "qwen3": [{"attention_bias": True}],
+    "helium": [{"attention_bias": True, "mlp_bias": True}],
+    "ernie4_5": [{"use_bias": True}],
+    "hunyuan_v1_dense": [{"attention_bias": True}, {"num_key_value_heads": None}],
+    "ministral": [
+        {"sliding_window": None},
+        {"layer_types": ["full_attention", *["sliding_attention"] * (LAYERS - 1)], "sliding_window": 8},
+    ],
     "seed_oss": [{"attention_out_bias": True, "mlp_bias": True}],
     "olmo": [{"attention_bias": True}],
     "glm4": [{"attention_bias": False}],
-    "cohere": [{"use_qk_norm": True}],
-    "cohere2": [{"sliding_window_pattern": 2}],
+    "cohere": [{"use_qk_norm": True, "attention_bias": True}, {"head_dim": 8}],
+    "cohere2": [{"sliding_window_pattern": 2}, {"head_dim": 8}],
     "gemma3_text": [{"sliding_window_pattern": 2}],
     "exaone4": [{"sliding_window": None, "layer_types": ["full_attention"] * LAYERS}],
     "stablelm": [{"use_qkv_bias": True, "qk_layernorm": True}, {"use_parallel_residual": True}],
@@ -72,31 +50,22 @@ VARIANTS = {
         {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
         {"multi_query": False, "parallel_attn": False},
     ],
-    "phi": [{"qk_layernorm": True}],
+    "phi": [{"qk_layernorm": True, "head_dim": 16}, {"head_dim": 8}],
     "nemotron": [{"attention_bias": True, "mlp_bias": True}],
     "phimoe": [{"attention_bias": True, "lm_head_bias": True}],
     "qwen2_moe": [{"mlp_only_layers": [1, 4]}, {"decoder_sparse_step": 2, "qkv_bias": False}],
     "qwen3_moe": [{"mlp_only_layers": [0]}],
     "llama4_text": [{"interleave_moe_layer_step": 2}, {"moe_layers": [4], "attention_bias": True}],
-    "deepseek_v2": [{"q_lora_rank": None, "first_k_dense_replace": 1}, {"attention_bias": True}],
+    "olmoe": [{"attention_bias": True}],
+    "gpt_oss": [{"attention_bias": False}],
+    "deepseek_v2": [
+        {"q_lora_rank": None, "first_k_dense_replace": 1},
+        {"attention_bias": True},
+        {"mlp_bias": True, "first_k_dense_replace": 1},
+    ],
     "deepseek_v3": [{"first_k_dense_replace": 1, "q_lora_rank": None}, {"first_k_dense_replace": 5}],
     "glm4_moe": [{"use_qk_norm": True, "first_k_dense_replace": 3}],
 }
-
-
-def small_config(kind, **changes):
-    family = FAMILIES[kind]
-    own = {family.keys.get(key, key): value for key, value in SMALL.items() if key in family.defaults}
-    return {"model_type": kind, **own, **ALSO.get(kind, {}), **changes}
-
-
-def build(config):
-    keys = {key: value for key, value in config.items() if key != "model_type"}
-    theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(theirs)
-    model.tie_weights()
-    return model
 
 
 def blocks_of(model):
@@ -198,7 +167,9 @@ def our_matrices(kind):
 
 
 MIXED_WINDOWS = [
-    config for config in CASES if FAMILIES[config["model_type"]].whole_every or "max_window_layers" in config
+    config
+    for config in CASES
+    if FAMILIES[config["model_type"]].whole_every or {"max_window_layers", "layer_types"} & config.keys()
 ]
 
 
@@ -259,6 +230,7 @@ SAID = {
     "max_position_embeddings": "max_position_embeddings",
     "hidden_act": "activation",
     "sliding_window": "sliding_window",
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "num_experts"),
 }
 TWICE = [
     (kind, usual)
@@ -279,8 +251,14 @@ def test_of_two_names_of_a_key_the_one_that_transformers_reads_counts(kind, usua
             config["attention_types"] = [[["global"], one if usual in stated else other]]
         theirs = AutoConfig.for_model(**config)
         expected = getattr(theirs, own) if hasattr(theirs, own) else getattr(theirs, usual)
-        found = getattr(shape_from_data(config, file="-"), SAID[usual])
+        found = said(shape_from_data(config, file="-"), SAID[usual])
         assert found == (expected or 4 * theirs.hidden_size), stated
+
+
+def said(shape, what):
+    if what == "num_experts":
+        return max(matrix.count for kind in shape.kinds for matrix in kind.matrices if matrix.stacked)
+    return getattr(shape, what)
 
 
 @pytest.mark.parametrize("kind", TEXT_PARTS)

@@ -56,8 +56,12 @@ def test_the_promised_families_are_there(name):
     assert set(PROMISED[name]) <= set(FAMILIES)
 
 
+#: Families proven by building them, of which no config.json of the hub is known to us.
+BY_FILE_ONLY = {"ernie4_5", "hunyuan_v1_dense", "ministral"}
+
+
 def test_every_family_has_a_model_in_the_catalogue():
-    assert set(FAMILIES) == {model.config["model_type"] for model in known_models().values()}
+    assert set(FAMILIES) - BY_FILE_ONLY == {model.config["model_type"] for model in known_models().values()}
 
 
 def test_the_hub_id_of_a_catalogue_entry_works_offline():

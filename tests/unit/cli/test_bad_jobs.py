@@ -182,6 +182,20 @@ def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(
     assert f"job.yaml:4: {says}" in said.err
 
 
+def test_a_target_of_one_block_is_refused_where_it_is_written_by_plan_and_train(
+    shardwise: Shardwise, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(GOOD + "method: lora\nlora:\n  target_modules: [q_proj, model.layers.7.mlp.down_proj]\n")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "one"}\n')
+    for command in ("plan", "train"):
+        said = shardwise(command, job, "--set", f"data.path={rows}", "--set", f"output_dir={tmp_path / 'run'}")
+        assert said.code == 2
+        assert f"{job}:5: lora.target_modules names model.layers.7.mlp.down_proj, and adapters of single" in said.err
+        assert said.err.rstrip().endswith("write the end of the name that all of them have: mlp.down_proj")
+
+
 def test_an_adapter_on_the_embedding_is_refused_where_it_is_written(shardwise: Shardwise, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(GOOD + "method: lora\nlora:\n  target_modules: [q_proj, embed_tokens]\n")

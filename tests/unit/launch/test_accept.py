@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shardwise.catalog import probe
+from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError, InputError, UnsupportedError
 from shardwise.launch.accept import check_present, check_trainable, training_cluster
 from shardwise.launch.joined import Place
@@ -115,7 +116,7 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> N
     file = tmp_path / "job.yaml"
     file.write_text(text)
     with pytest.raises(InputError) as caught:
-        check_present(read_request(file))
+        check_present(read_request(file), parse_hardware("2x A100-80GB-SXM"))
     found = [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems]
     assert found == [
         "3: data.path names no.jsonl, which does not exist",
@@ -124,3 +125,15 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> N
         "7: train.report_to names mlflow, which is not installed; pip install mlflow-skinny",
         "8: train.attn_implementation names flash_attention_3, which is not installed; use sdpa",
     ]
+
+
+@pytest.mark.parametrize("attention", ["flex_attention", "flash_attention_2"])
+def test_attention_that_processors_have_no_backward_of_is_refused(attention: str) -> None:
+    asked = request(data={"path": "org/rows"}, train={"attn_implementation": attention})
+    with pytest.raises(InputError, match=rf"is {attention}, which is not trained on processors; use sdpa or eager"):
+        check_present(asked, parse_hardware("cpu:2"))
+
+
+@pytest.mark.parametrize("attention", ["auto", "sdpa", "eager"])
+def test_attention_that_processors_have_is_accepted(attention: str) -> None:
+    check_present(request(data={"path": "org/rows"}, train={"attn_implementation": attention}), parse_hardware("cpu:2"))

@@ -101,12 +101,24 @@ def test_405b_needs_many_gpus_that_shard_and_compute_again():
     assert best.execution.gradient_checkpointing == "full"
 
 
+def test_405b_is_cheapest_on_a_number_of_gpus_that_no_doubling_meets():
+    cheapest = plan("llama-3.1-405b", "128 x 8x H100-SXM", f"goal: cheapest\n{LARGE}").best
+    assert cheapest.execution.layout == Layout(dp_shard=172, tp=2)
+    whole = plan("llama-3.1-405b", "43 x 8x H100-SXM", LARGE).best
+    assert cheapest.time.step_seconds <= whole.time.step_seconds * 1.05
+    for nodes in (32, 64, 128):
+        doubled = plan("llama-3.1-405b", f"{nodes} x 8x H100-SXM", LARGE).best
+        if doubled is not None:
+            assert cheapest.time.step_seconds * 344 < 0.98 * doubled.time.step_seconds * 8 * nodes
+
+
 @pytest.mark.parametrize("goal", ["fastest", "cheapest", "fewest-gpus"])
 @pytest.mark.parametrize("method", ["full", pytest.param("lora", marks=pytest.mark.slow)])
 def test_405b_on_a_thousand_gpus_is_planned_in_two_seconds(method, goal):
-    """0.7 to 1.9 s on a core shared with others."""
+    """0.1 to 1.3 s on a core shared with others; 2.3 s for the cheapest of all numbers of nodes that hold all of it."""
     text = f"method: {method}\ngoal: {goal}\n{LARGE}"
-    assert seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", text) < 2 * (1 if goal == "fastest" else 1.4)
+    limit = 2.8 if (method, goal) == ("full", "cheapest") else 2
+    assert seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", text) < limit
 
 
 def test_at_least_5000_executions_a_second_are_decided():
@@ -120,11 +132,11 @@ def test_at_least_5000_executions_a_second_are_decided():
     assert explorer.effort.open / seconds_of("llama-3.1-405b", "128 x 8x H100-SXM", LARGE) > 5000
 
 
-@pytest.mark.parametrize("goal", ["fastest", "cheapest", "fewest-gpus"])
+@pytest.mark.parametrize("goal", ["fastest", pytest.param("cheapest", marks=pytest.mark.slow), "fewest-gpus"])
 def test_thousands_of_gpus_are_planned_for_in_seconds(goal):
     began = time.process_time()
     plan("llama-3.1-405b", "1000 x 8x H100-SXM", f"goal: {goal}\n{LARGE}")
-    assert time.process_time() - began < 7  # 1 to 3.5 s; more where other work shares the core's caches
+    assert time.process_time() - began < 7  # 0.5 to 5.5 s; more where other work shares the core's caches
 
 
 def test_on_cpu_processes_precision_is_float32():

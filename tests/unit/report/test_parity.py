@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.report.parity import Agreement, Parity, agreement, failed
+from shardwise.report.parity import Agreement, Parity, agreement, failed, looked_at_plainly, may_be_rounding
 
 Records = list[dict[str, Any]]
 
@@ -120,8 +120,8 @@ def test_weights_that_differ_after_equal_steps_are_named_last() -> None:
     weights = {**SAME, "relative": 0.2, "first": "lm_head.weight", "reason": "differs by 2.00e-01 relative to its norm"}
     found = beside(records(), weights=weights)
     assert found.first is not None
-    assert found.first.sentence.startswith(
-        "fsdp-2 differs after the last step: weights: lm_head.weight differs by 2.00e-01 relative to its norm; every"
+    assert found.first.sentence == (
+        "fsdp-2 differs after the last step: weights: lm_head.weight differs by 2.00e-01 relative to its norm"
     )
     both = beside(changed(7, loss=9.0), weights=weights)
     assert both.first is not None
@@ -148,3 +148,48 @@ def test_the_table_is_plain_json() -> None:
     assert (plain["version"], plain["agrees"]) == (1, False)
     assert plain["first"]["layout"] == "hsdp-4"
     assert plain["layouts"][0]["loss"] == 0.0
+
+
+APART = {**SAME, "absolute": 2e-4, "relative": 1e-4, "first": "h.0.bias", "reason": "differs by 1.00e-04"}
+
+
+def test_weights_that_only_adamw_carries_apart_are_its_rounding() -> None:
+    found = beside(records(), weights=APART)
+    assert found.first is not None
+    assert may_be_rounding(found)
+    rounded = looked_at_plainly(found, beside(records()), most=1e-3)
+    assert (rounded.first, rounded.plain) == (None, beside(records()))
+    assert table(rounded).agrees
+    assert table(rounded).sentence.endswith(
+        "the same final weights, of fsdp-2 within adamw's own rounding: it makes whole steps of that where a gradient "
+        "is next to nothing, and with sgd instead all of it is the same"
+    )
+    assert json.loads(json.dumps(table(rounded).to_json()))["layouts"][0]["plain"]["first"] is None
+
+
+def test_weights_farther_apart_than_adamw_steps_differ() -> None:
+    first = looked_at_plainly(beside(records(), weights=APART), beside(records()), most=1e-4).first
+    assert first is not None
+    assert first.sentence == (
+        "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd all of it is the same: "
+        "adamw makes whole steps of rounding where a gradient is next to nothing"
+    )
+
+
+def test_weights_that_differ_with_sgd_too_differ() -> None:
+    plain = beside(changed(2, loss=1.5), weights=APART)
+    first = looked_at_plainly(beside(records(), weights=APART), plain, most=1.0).first
+    assert first is not None
+    assert first.sentence.endswith("with sgd differs at step 2: loss is 1.5, on one process 2")
+
+
+def test_a_loss_that_differs_is_no_rounding_of_weights_and_a_count_no_rounding_at_all() -> None:
+    loss = looked_at_plainly(beside(changed(4, loss=1.1)), beside(records()), most=1.0).first
+    assert loss is not None
+    assert loss.sentence == (
+        "fsdp-2 differs at step 4: loss is 1.1, on one process 1; with sgd all of it is the same: adamw makes whole "
+        "steps of rounding where a gradient is next to nothing"
+    )
+    assert not may_be_rounding(beside(changed(4, tokens=7)))
+    assert not may_be_rounding(beside(records(9)))
+    assert not may_be_rounding(failed("ddp-2", processes=2, run="run", reason="killed"))

@@ -60,7 +60,7 @@ def test_a_staircase_is_explained_by_how_it_ran_and_not_by_its_name(tmp_path: Pa
     found = versus([ran(tmp_path, "mp-2", seconds=2.0), mp], job="tiny")
     (note,) = found.notes
     assert note.startswith("job-2 is a staircase: of its 2 stages one works at a time, forward from the first blocks")
-    assert "each GPU can be busy for 1/2 of a step, and is 40.0 % of it, the lowest here. pp lets several" in note
+    assert "each GPU can be busy for about 1/2 of a step, and is 40.0 % of it, the lowest here. pp lets several" in note
     assert found.to_json()["notes"] == [note]
     assert found.to_json()["contenders"][1]["turns"] == {"stages": 2, "because": "schedule"}
     assert note in Page(versus_html(found)).words

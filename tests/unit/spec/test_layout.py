@@ -132,5 +132,14 @@ def test_more_stages_than_layers_is_an_error() -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_hybrid_sharding_is_never_silently_something_else(world_size: int) -> None:
-    with pytest.raises(ValueError, match="give no such product"):
+    with pytest.raises(ValueError, match=r"give no such product\. Use fsdp, or an even number of them, 4 or more"):
         Layout.from_strategy("hsdp", world_size=world_size)
+
+
+def test_hybrid_sharding_on_nodes_of_one_gpu_wants_larger_nodes_not_more() -> None:
+    with pytest.raises(ValueError, match=r"these 12 nodes has 1 GPU\. Use fsdp, or nodes of at least 2 GPUs"):
+        Layout.from_strategy("hsdp", world_size=12, gpus_per_node=1)
+    with pytest.raises(ValueError, match=r"8 processes in groups of 3 .* Use fsdp, or a multiple of 3 of them"):
+        Layout.from_strategy("hsdp", world_size=8, gpus_per_node=3)
+    layout = Layout.from_strategy("hsdp", world_size=12, gpus_per_node=2)
+    assert (layout.dp_replicate, layout.dp_shard) == (6, 2)

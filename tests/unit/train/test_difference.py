@@ -47,6 +47,16 @@ def test_rounding_is_within_the_tolerance_and_told(tmp_path: Path) -> None:
     assert found.relative == pytest.approx(2e-6, rel=0.1)
 
 
+def test_less_than_the_floor_is_nothing(tmp_path: Path) -> None:
+    """A tensor that is nothing but rounding is as far from another as it is large."""
+    one, other = ({**tensors(), "d.bias": torch.full((4,), value)} for value in (1e-9, -1e-9))
+    a, b = folder(tmp_path / "a", one), folder(tmp_path / "b", other)
+    assert difference(a, b, tolerance=1e-5).first == "d.bias"
+    found = difference(a, b, tolerance=1e-5, floor=5e-9)
+    assert (found.first, found.relative, found.absolute) == (None, 0.0, 0.0)
+    assert difference(a, b, tolerance=1e-5, floor=3e-9).first == "d.bias"
+
+
 def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
     changed = tensors()
     changed["c.weight"] += 1.0

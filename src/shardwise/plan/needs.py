@@ -1,0 +1,188 @@
+"""Lower bounds of memory, found without an inventory of every rank: what does not fit by them does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardwise.plan.choices import sized
+from shardwise.plan.climbs import Rung
+from shardwise.plan.instants import LOGIT_COPIES_BACKWARD
+from shardwise.plan.inventory import Unit
+from shardwise.plan.margins import context_bytes, reserved_shares, segment_bytes
+from shardwise.plan.memory import holdings_of
+from shardwise.plan.persistent import shard_degree, weight_degree
+from shardwise.plan.question import Question, work_on
+from shardwise.plan.tensors import Place
+from shardwise.plan.types import FLOAT32_BYTES
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import CHUNK_TOKENS, Execution
+from shardwise.spec.layout import Layout
+from shardwise.spec.stages import stage_blocks
+
+#: Sums are taken in another order than the forecast takes them.
+ROUNDING = 1 - 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Totals:
+    """Bytes that all ranks of one copy hold together.
+
+    Attributes:
+        block_weights: of the blocks alone, at least; as the next two.
+        casts: copies of the blocks' trained matrices in the compute type, where nothing is sharded.
+        travelling: weights of the blocks when shards of them are brought together.
+        travelling_root: weights of what lies outside the blocks, likewise.
+        travelling_end: the larger of what lies before the blocks and what lies behind them, likewise.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    block_weights: int
+    block_gradients: int
+    block_optimizer: int
+    casts: float
+    travelling: float
+    travelling_root: float
+    travelling_end: float
+
+
+class Needs:
+    """Bytes that one question's executions need at least; what they share is found once."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._totals: dict[tuple[object, ...], _Totals] = {}
+        self._stages: dict[int, tuple[int, ...]] = {}
+
+    def bytes(self, cluster: Cluster, base: Execution, rung: Rung) -> float:
+        """Of the upper end on the rank that needs most: what the mean rank reserves, and what the first two do.
+
+        What is reserved is a sum over parts, each times a share of at least one, at every instant; so the mean over
+        ranks of what some of them surely hold is a bound for the fullest.
+        """
+        layout = base.layout
+        pairs = [_in_flight(layout, rung.micros, rank=rank) for rank in _looked_at(layout)]
+        # The model's first block need not keep all; elsewhere the one at work is counted apart.
+        flying = [(count, 1 if rank else count) for rank, count in enumerate(pairs)]
+        return self._bytes(cluster, base, rung, flying=flying, piled=_piles_up(layout, rung.micros))
+
+    def _bytes(
+        self, cluster: Cluster, base: Execution, rung: Rung, *, flying: Sequence[tuple[int, int]], piled: bool
+    ) -> float:
+        layout, totals = base.layout, self.totals_of(cluster, base)
+        shards, kept = shard_degree(layout), weight_degree(layout)
+        shares = reserved_shares(sharded=kept > 1)
+        stays, passes, context = shares["weights"], shares["activations"], context_bytes(cluster, layout)
+        outside = context * shares["context"] + segment_bytes(context)
+        layers, slices = self._question.model.num_layers, layout.tp * layout.pp
+        states, gradients = totals.weights / kept + totals.optimizer / shards, totals.gradients / kept / slices
+        whole = totals.travelling / slices if kept > 1 and not layout.reshard_after_forward else 0.0
+        if kept > 1 and layout.pp == 1:
+            whole += totals.travelling_root / slices
+        logits = self.logits(layout, rung.size)
+        if layout.pp == 1:
+            whole += logits
+        during = passes * (whole + rung.saved * (layers - 1) / layout.pp)
+        during += stays * gradients if piled and layout.pp == 1 else 0.0
+        most = max(stays * states / slices + max(stays * gradients, during), passes * logits)
+        # The last forward of a stage, whose last block keeps all until it is through.
+        for rank, (pairs, without) in enumerate(flying):
+            blocks = self.blocks(layout.num_stages)[rank]
+            sliced = blocks / layers / layout.tp
+            stay = (totals.block_weights / kept + totals.block_optimizer / shards) * sliced
+            stay += totals.block_gradients / kept * sliced if piled else 0.0
+            moving = rung.saved * (blocks * pairs - without) + rung.at_work
+            if kept > 1:
+                units = min(2.0, blocks) if layout.reshard_after_forward else blocks + 1
+                moving += units * totals.travelling / layers / layout.tp
+            elif not base.gathers_weights:
+                moving += totals.casts * sliced
+            most = max(most, stays * stay + passes * moving)
+        if layout.pp > 1:
+            # Whole, or made whole in turn, where the first micro-batch enters and where its logits are made.
+            most = max(most, min(stays, passes) * totals.travelling_end / layout.tp)
+        return (outside + most) * ROUNDING
+
+    def logits(self, layout: Layout, size: int) -> float:
+        """Of the loss's backward, where head and loss are, at least: what one chunk of the positions takes."""
+        positions, model = size * -(-self._question.length // layout.cp), self._question.model
+        if self._question.job.train.loss != "full" and model.plain_head:
+            positions = min(positions, CHUNK_TOKENS)
+        return positions * model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD
+
+    def least_bytes(self, cluster: Cluster, base: Execution, ladder: tuple[Rung, ...]) -> float:
+        """What no size of a ladder goes below: the smallest, with no more sequences in flight than any of them has."""
+        smallest, layout = min(ladder, key=lambda rung: rung.size), base.layout
+        pairs = [
+            min(rung.size * _in_flight(layout, rung.micros, rank=rank) for rung in ladder) // smallest.size
+            for rank in _looked_at(layout)
+        ]
+        # Of larger sizes a block more is counted apart.
+        flying = [(count, count) for count in pairs]
+        piled = _piles_up(layout, min(rung.micros for rung in ladder))
+        return self._bytes(cluster, base, smallest, flying=flying, piled=piled)
+
+    def totals_of(self, cluster: Cluster, base: Execution) -> _Totals:
+        """Of an execution with such an offload."""
+        key = (cluster.gpu.kind, base.offload)
+        if key not in self._totals:
+            alone = sized(base, self._question.job, self._question.model, 1)
+            work = work_on(self._question, cluster, replace(alone, layout=Layout()))
+            (held,) = holdings_of(work)
+            root, types = work.inventory.root, work.types
+            # Root tensors are taken at their largest, so that what is left are the blocks' bytes at least.
+            alike = len(work.inventory.blocks) == 1
+            casts = work.inventory.over_blocks(lambda unit: unit.trained_matrix_elements) * types.compute
+            self._totals[key] = _Totals(
+                weights=held.weights,
+                gradients=held.gradients,
+                optimizer=held.optimizer,
+                block_weights=max(0, held.weights - root.elements * FLOAT32_BYTES),
+                block_gradients=max(0, held.gradients - root.trained_elements * types.trainable) if alike else 0,
+                block_optimizer=max(0, held.optimizer - root.trained_elements * 2 * types.trainable),
+                casts=casts if alike and work.setting.casts else 0.0,
+                travelling=work.inventory.over_blocks(lambda unit: unit.gathered_bytes(types)),
+                travelling_root=root.gathered_bytes(types),
+                travelling_end=max(_at_end(root, place).gathered_bytes(types) for place in ("front", "back")),
+            )
+        return self._totals[key]
+
+    def blocks(self, num_stages: int) -> tuple[int, ...]:
+        """How many each of so many stages holds."""
+        if num_stages not in self._stages:
+            spans = stage_blocks(self._question.model, num_stages=num_stages)
+            self._stages[num_stages] = tuple(len(span) for span in spans)
+        return self._stages[num_stages]
+
+
+def _looked_at(layout: Layout) -> range:
+    """Pipeline ranks one of which is likely to be the fullest: the first may hold few blocks beside the embedding."""
+    return range(min(2, layout.pp))
+
+
+def _in_flight(layout: Layout, micros: int, *, rank: int) -> int:
+    """Pairs of a stage and a micro-batch whose saved activations a pipeline rank keeps together, at least."""
+    match layout.schedule:
+        case "gpipe":
+            return micros
+        case "1f1b":
+            return min(micros, layout.pp - rank)
+        case "zero_bubble":
+            return min(micros, layout.pp)
+        case "interleaved":
+            return min(2 * micros, 3 * layout.pp - 1 - 2 * rank)
+        case _:
+            return 1
+
+
+def _piles_up(layout: Layout, micros: int) -> bool:
+    """Whether gradients of an earlier micro-batch surely lie there while the first rank keeps most."""
+    most = {"gpipe": micros, "sequential": 1, "interleaved": 2 * layout.pp - 1}
+    return micros > (most.get(layout.schedule, layout.pp) if layout.pp > 1 else 1)
+
+
+def _at_end(root: Unit, place: Place) -> Unit:
+    """What of the tensors outside the blocks lies at one end of a pipeline."""
+    return Unit(tensors=tuple(tensor for tensor in root.tensors if tensor.place == place))

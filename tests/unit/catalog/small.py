@@ -1,0 +1,56 @@
+"""Small configurations of every family, and the models that transformers builds of them without memory."""
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from shardwise.catalog.families import FAMILIES
+
+LAYERS = 5
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "vocab_size": 97,
+    "max_position_embeddings": 40,
+    "num_experts": 6,
+    "num_local_experts": 6,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "shared_expert_intermediate_size": 36,
+    "intermediate_size_mlp": 52,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 14,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 8,
+}
+#: A shared table of positions, a bias of attention or routing by groups needs these of transformers; Helium's code runs
+#: where its heads are together as wide as the stream.
+ALSO = {
+    "deepseek_v3": {"n_group": 1, "topk_group": 1},
+    "gpt_neo": {"attention_types": [[["global"], LAYERS]]},
+    "helium": {"head_dim": 16},
+    "opt": {"word_embed_proj_dim": 64},
+}
+#: OLMoE has no other than hidden_size / heads, and reads a null as no number.
+UNSTATED = {("olmoe", "head_dim")}
+
+
+def small_config(kind, **changes):
+    family = FAMILIES[kind]
+    stated = {key: value for key, value in SMALL.items() if key in family.defaults and (kind, key) not in UNSTATED}
+    own = {family.keys.get(key, key): value for key, value in stated.items()}
+    return {"model_type": kind, **own, **ALSO.get(kind, {}), **changes}
+
+
+def build(config):
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(theirs)
+    model.tie_weights()
+    return model

@@ -1,0 +1,124 @@
+"""Names in `lora.target_modules`: each is counted as PEFT hangs it, or refused; none is trained uncounted."""
+
+import copy
+
+import peft
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from shardwise.catalog.families import FAMILIES
+from shardwise.errors import UnsupportedError
+from shardwise.plan.inventory import take_inventory
+from shardwise.spec.target_names import target_refusal
+from tests.unit.catalog.test_families import small_config
+from tests.unit.plan.asking import job
+from tests.unit.plan.asking import shape as small
+from tests.unit.plan.test_against_torch import shape
+
+DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
+RANK = 4
+
+
+def built(config):
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(theirs)
+
+
+def theirs(model, named, **also):
+    """Trained elements, or None where PEFT refuses."""
+    lora = peft.LoraConfig(r=RANK, target_modules=named, task_type="CAUSAL_LM", **also)
+    try:
+        adapted = peft.get_peft_model(copy.deepcopy(model), lora, low_cpu_mem_usage=True)
+    except (ValueError, TypeError):
+        return None
+    return sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+
+
+def ours(config, named, **also):
+    """Trained elements, or None where the plan refuses."""
+    asked = job(method="lora", lora={"r": RANK, "target_modules": named, **also})
+    try:
+        return take_inventory(asked, shape(config)).trained_elements
+    except UnsupportedError:
+        return None
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT warns of adapters on tied ends
+@pytest.mark.parametrize("kind", DENSE)
+def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(kind):
+    """Ends of all names of the model, beside one that is known."""
+    config = small_config(kind, tie_word_embeddings=False)
+    model, matrices = built(config), shape(config).matrices
+    known = next(m.name for m in matrices if m.adaptable)
+    names = [name for name, _ in model.named_modules() if name]
+    ends = {".".join(name.split(".")[-count:]) for name in names for count in (1, 2, 3, 9)}
+    ends = sorted({end for end in ends if "1" in end.split(".") or not any(part.isdigit() for part in end.split("."))})
+    counted = {end: ours(config, [known, end]) for end in ends}
+    assert all(theirs(model, [known, end]) == count for end, count in counted.items() if count is not None)
+    reached = [name for name, count in counted.items() if count is not None]
+    assert {m.name for m in matrices if m.adaptable} <= set(reached)
+    assert "lm_head" in reached
+    assert not any(part.isdigit() for name in reached for part in name.split("."))
+
+
+LLAMA = small()
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        (
+            ["q_proj", "nonsense", "wpe"],
+            "names nonsense, wpe, and no module of llama that carries an adapter in this version is called so; there "
+            "are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head",
+        ),
+        (
+            ["q_proj", "model.layers.7.mlp.down_proj", "layers.3.mlp.down_proj"],
+            "names model.layers.7.mlp.down_proj, layers.3.mlp.down_proj, and adapters of single blocks are not planned "
+            "by this version; write the end of the name that all of them have: mlp.down_proj",
+        ),
+        (["model.layers.7.mlp.typo"], "names model.layers.7.mlp.typo, and no module of llama that carries"),
+        (["q_proj", "model.embed_tokens"], "names model.embed_tokens, and an adapter on the embedding is not forecast"),
+        (["q_proj", "input_layernorm"], "names input_layernorm, and no module of llama that carries"),
+        (["q_proj", "embed_out"], "names embed_out, and no module of llama"),
+        (["q_proj", "self_attn"], "names self_attn, and no module of llama"),
+        (["q_proj", ".*v_proj"], "names .*v_proj, and no module of llama"),
+        (["q_proj", "all-linear"], "names all-linear, and no module of llama"),
+        (["q_proj", ""], "names '', and no module of llama"),
+    ],
+)
+@pytest.mark.parametrize("saved", [[], ["lm_head"]])
+def test_a_target_that_is_not_counted_is_refused_in_a_sentence(named, says, saved):
+    asked = job(method="lora", lora={"target_modules": named, "modules_to_save": saved})
+    with pytest.raises(UnsupportedError) as refused:
+        take_inventory(asked, LLAMA)
+    assert str(refused.value).startswith(f"lora.target_modules {says}")
+    assert target_refusal(LLAMA, asked.adapters) == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "named", ["all-linear", ["self_attn.q_proj", "down_proj", "mlp.up_proj", "lm_head"], ["q_proj"]]
+)
+def test_targets_that_are_ends_of_known_names_are_not_refused(named):
+    assert target_refusal(LLAMA, job(method="lora", lora={"target_modules": named}).adapters) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("named", "saved", "left"),
+    [
+        (["q_proj"], ["q_proj", "lm_head"], False),
+        (["lm_head"], ["lm_head"], False),
+        (["up_proj", "down_proj"], ["mlp", "norm"], False),
+        (["lm_head", "q_proj"], ["lm_head"], True),
+        (["q_proj", "v_proj"], ["q_proj"], True),
+    ],
+)
+def test_what_is_trained_as_a_copy_has_no_adapter_and_one_adapter_at_least_is_left(named, saved, left):
+    config = small_config("llama", tie_word_embeddings=False)
+    count = ours(config, named, modules_to_save=saved)
+    assert count == theirs(built(config), named, modules_to_save=saved)
+    assert (count is not None) == left
