@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -19,6 +18,7 @@ from shardwise.plan.search import best_alone, make_plan
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job
 from shardwise.spec.plan import Plan
+from tests.speed import quiet_seconds
 from tests.unit.plan.asking import job
 
 SMALL = "qwen2.5-0.5b"
@@ -183,7 +183,6 @@ def test_what_a_list_names_in_vain_stands_behind_with_its_sentence():
 
 def test_the_whole_catalogue_is_answered_in_seconds():
     asked = {"method": "lora", "data": {"max_length": 4096}, "train": {"global_batch_size": 64}, "goal": "cheapest"}
-    began = time.process_time()
-    made = offered("llama-3.1-8b", catalogue_sizes(most=1024), **asked)
-    assert time.process_time() - began < 3  # 0.4 to 1 s on a core shared with others
-    assert made.best is not None
+    made = []
+    assert quiet_seconds(lambda: made.append(offered("llama-3.1-8b", catalogue_sizes(most=1024), **asked)), limit=2) < 2
+    assert made[0].best is not None
