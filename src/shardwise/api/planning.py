@@ -160,7 +160,7 @@ def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> 
     if isinstance(stated, LayoutSpec):
         layout = stated.to_layout()
     elif stated in ("mp", "pp", "tp"):
-        layout = Layout.from_strategy(stated, world_size=cluster.num_gpus)
+        layout = Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
     else:
         return  # of the ways to spread that have a name, the others cut no model
     reason = misfit(model, layout)

@@ -213,7 +213,7 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     """Everything that can be refused without touching a file."""
     require_torch()
     cluster = training_cluster(request, place=place)
-    check_trainable(request, processes=cluster.num_gpus)
+    check_trainable(request, cluster=cluster)
     check_present(request, cluster)
     chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
     if chosen.best is None:

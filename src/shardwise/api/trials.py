@@ -11,7 +11,7 @@ from shardwise.api.planning import request_for
 from shardwise.api.training import Programs, TrainResult, Update, train
 from shardwise.catalog.models import read_model
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
-from shardwise.launch.accept import training_cluster
+from shardwise.launch.accept import stated_execution, training_cluster
 from shardwise.launch.joined import place_in_group
 from shardwise.launch.signals import StopRequests
 from shardwise.launch.trials import Trial, Unable, find_trials
@@ -20,7 +20,7 @@ from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import as_trained, method_refusal, refused_everywhere
+from shardwise.spec.support import as_trained, method_refusal, not_trained_under, refused_everywhere
 
 T = TypeVar("T")
 
@@ -127,6 +127,7 @@ def read_trials(
         layouts,
         cluster=cluster,
         method=request.job.method,
+        refused=lambda layout: next(iter(not_trained_under(stated_execution(request.job, layout))), None),
         model=as_trained(request.job, model),
         own=_stated(request.job.stated_layout),
     )

@@ -12,7 +12,7 @@ from shardwise.errors import HardwareError, InputError, Problem, UnsupportedErro
 from shardwise.launch.joined import Place
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
-from shardwise.spec.job import LayoutSpec
+from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Request
 from shardwise.spec.support import execution_refusals
@@ -74,7 +74,7 @@ def _started_cluster(named: str | None, place: Place) -> Cluster:
     return parse_hardware(f"{place.size // place.local_size} x {place.local_size}x {machine.gpu.name}")
 
 
-def check_trainable(request: Request, *, processes: int) -> None:
+def check_trainable(request: Request, *, cluster: Cluster) -> None:
     """Refuses what this version plans for but does not train, before anything is downloaded or started.
 
     Raises:
@@ -85,7 +85,7 @@ def check_trainable(request: Request, *, processes: int) -> None:
     if not job.data.path:
         message = "data.path is missing; planning can do without, training needs rows"
         raise InputError(Problem(where=request.where("data"), message=message))
-    reasons = execution_refusals(job, _asked(request, processes=processes))
+    reasons = execution_refusals(job, _asked(request, cluster=cluster))
     if reasons:
         raise UnsupportedError([Problem(where=_place_of(request, reason), message=reason) for reason in reasons])
 
@@ -148,16 +148,22 @@ def _missing_packages(request: Request, packages: Sequence[tuple[str, str, str, 
             yield Problem(where=request.where("train", key), message=message)
 
 
-def _asked(request: Request, *, processes: int) -> Execution:
-    """The job's stated choices, with the plainest where it states none."""
-    train = request.job.train
+def _asked(request: Request, *, cluster: Cluster) -> Execution:
+    """The job's stated choices on the layout it states, with the plainest where it states none."""
+    processes = cluster.num_gpus
     try:
-        layout = _layout(request.job.stated_layout, processes=processes)
+        layout = _layout(request.job.stated_layout, cluster=cluster)
     except ValueError as error:
         raise InputError(Problem(where=request.where("layout"), message=str(error))) from None
     if layout.world_size != processes:
         message = f"layout needs {layout.world_size} processes, and the hardware gives {processes}; make them equal"
         raise InputError(Problem(where=request.where("layout"), message=message))
+    return stated_execution(request.job, layout)
+
+
+def stated_execution(job: Job, layout: Layout) -> Execution:
+    """What a job states of how a step is executed on a layout, with the plainest choice where it leaves one open."""
+    train = job.train
     return Execution(
         layout=layout,
         micro_batch_size=1,
@@ -165,15 +171,17 @@ def _asked(request: Request, *, processes: int) -> Execution:
         offload="none" if train.offload == "auto" else train.offload,
         precision="mixed" if train.precision == "auto" else train.precision,
         optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
+        gradient_checkpointing="none" if train.gradient_checkpointing == "auto" else train.gradient_checkpointing,
+        compile=train.compile,
     )
 
 
-def _layout(stated: LayoutSpec | str | None, *, processes: int) -> Layout:
+def _layout(stated: LayoutSpec | str | None, *, cluster: Cluster) -> Layout:
     if isinstance(stated, LayoutSpec):
         return stated.to_layout()
     if stated is None:
-        return Layout(dp_replicate=processes)
-    return Layout.from_strategy(stated, world_size=processes)
+        return Layout(dp_replicate=cluster.num_gpus)
+    return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
 
 
 def _place_of(request: Request, reason: str) -> str:
@@ -184,6 +192,7 @@ def _place_of(request: Request, reason: str) -> str:
         "precision": ("train", name),
         "optimizer": ("train", name),
         "offload": ("train", name),
+        "compile": ("train", name),
         "packing": ("data", name),
         "max_length": ("data", name),
     }

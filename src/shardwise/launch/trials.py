@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import InputError, RunDirectoryError
@@ -77,6 +77,7 @@ def find_trials(
     *,
     cluster: Cluster,
     method: Method,
+    refused: Callable[[Layout], str | None] = lambda _: None,
     model: ModelShape | None = None,
     own: Layout | str | None = None,
 ) -> tuple[tuple[Trial, ...], tuple[Unable, ...]]:
@@ -87,6 +88,7 @@ def find_trials(
             `DEFAULT`. Both also take the job's own where it is none of these.
         cluster: the hardware of the job, which is here. Processors stand for up to `CPU_PROCESSES` processes.
         method: of the job.
+        refused: why what else the job states is not trained under a layout; None where it is.
         model: of the job, which not every layout trains; None where only layouts are asked about.
         own: the layout that the job states, by its degrees or by a name; None where it leaves that open.
 
@@ -99,8 +101,9 @@ def find_trials(
     found: dict[Layout | str, Trial | Unable] = {}
     for name, size in wanted:
         one = _trial(name, size, cluster=cluster, model=model, own=own)
-        if isinstance(one, Trial) and (reason := _refusal(one.layout, method=method, model=model)) is not None:
-            one = Unable(layout=one.label, reason=reason)
+        if isinstance(one, Trial):
+            reason = _refusal(one.layout, method=method, model=model) or refused(one.layout)
+            one = one if reason is None else Unable(layout=one.label, reason=reason)
         found.setdefault(one.layout, one)
     trials = tuple(one for one in found.values() if isinstance(one, Trial))
     return trials, tuple(one for one in found.values() if isinstance(one, Unable))

@@ -239,9 +239,8 @@ def not_trained_under(execution: Execution) -> list[str]:
     reasons: list[str] = []
     cut = execution.layout.pp > 1 and execution.layout.schedule == "zero_bubble"
     if execution.compile and (cut or execution.layout.tp > 1):
-        reasons.append(
-            f"compile is not trained under {execution.layout.strategy} with this schedule; use compile: false"
-        )
+        what = "with schedule zero_bubble" if cut else f"under {execution.layout.strategy}"
+        reasons.append(f"compile is not trained {what}; use compile: false")
     if cut and execution.gradient_checkpointing == "selective":
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     return reasons

@@ -127,6 +127,8 @@ def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest
             api.verify(job(), layouts=layouts)
     with pytest.raises(InputError, match=r"write --set hardware=cpu:8 for as many processors$"):
         api.verify(job("layout: {dp_shard: 4, tp: 2}"), layouts=["hsdp+tp", "job"])
+    with pytest.raises(InputError, match="tp-2: compile is not trained under tp; use compile: false"):
+        api.verify(job("train: {compile: true}"), layouts=["tp"])
     with pytest.raises(
         UnsupportedError, match=r"job.yaml:\d+: method qlora is not trained by this version; the nearest"
     ):

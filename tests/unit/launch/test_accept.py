@@ -11,6 +11,7 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError, InputError, UnsupportedError
 from shardwise.launch.accept import check_present, check_trainable, training_cluster
 from shardwise.launch.joined import Place
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.request import Request, read_request, request_of_job
 
@@ -19,6 +20,10 @@ GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_byt
 
 def request(**keys: Any) -> Request:
     return request_of_job(job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys}))
+
+
+def cpu(processes: int) -> Cluster:
+    return parse_hardware(f"cpu:{processes}")
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_ranks_that_were_started_are_what_is_planned_for(machine: list[probe.Fou
 
 def test_training_needs_rows() -> None:
     with pytest.raises(InputError, match=r"data\.path is missing"):
-        check_trainable(request_of_job(job_from_data({"model": "m", "data": {"num_rows": 5}})), processes=1)
+        check_trainable(request_of_job(job_from_data({"model": "m", "data": {"num_rows": 5}})), cluster=cpu(1))
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,17 @@ def test_training_needs_rows() -> None:
         ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
         ({"train": {"precision": "fp16"}}, 1, "precision fp16 is not trained"),
         ({"train": {"optimizer": "adafactor"}}, 1, "optimizer adafactor is not trained"),
+        ({"layout": {"tp": 2}, "train": {"compile": True}}, 2, "compile is not trained under tp; use compile: false"),
+        (
+            {"layout": {"pp": 2, "schedule": "zero_bubble"}, "train": {"compile": True}},
+            2,
+            "compile is not trained with schedule zero_bubble; use compile: false",
+        ),
+        (
+            {"layout": {"pp": 2, "schedule": "zero_bubble"}, "train": {"gradient_checkpointing": "selective"}},
+            2,
+            "zero_bubble is not trained with gradient_checkpointing: selective; use full or none",
+        ),
         ({"layout": "zero1", "train": {"offload": "all"}}, 2, "zero1 keeps them there; use offload: optimizer"),
     ],
 )
@@ -93,19 +109,25 @@ def test_what_is_planned_but_not_trained_is_refused_at_its_place(
     keys: dict[str, Any], processes: int, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        check_trainable(request(**keys), processes=processes)
+        check_trainable(request(**keys), cluster=cpu(processes))
     assert str(caught.value).startswith("the job:")
 
 
 def test_every_reason_is_given_at_once() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        check_trainable(request(method="qlora", train={"precision": "fp16", "optimizer": "adafactor"}), processes=1)
+        check_trainable(request(method="qlora", train={"precision": "fp16", "optimizer": "adafactor"}), cluster=cpu(1))
     assert len(caught.value.problems) == 3
 
 
 @pytest.mark.parametrize("layout", ["auto", "ddp", "zero1", "fsdp", "zero2", {"dp_shard": 2}])
 def test_what_is_trained_is_accepted(layout: Any) -> None:
-    check_trainable(request(layout=layout), processes=2)
+    check_trainable(request(layout=layout), cluster=cpu(2))
+
+
+def test_hybrid_groups_are_those_of_the_nodes() -> None:
+    check_trainable(request(layout="hsdp"), cluster=parse_hardware("3 x 3x H100-SXM"))
+    with pytest.raises(InputError, match="9 processes in groups of 4 give no such product"):
+        check_trainable(request(layout="hsdp"), cluster=cpu(9))
 
 
 def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> None:
