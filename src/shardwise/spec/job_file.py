@@ -85,10 +85,11 @@ def _apply_override(data: dict[str, Any], override: str, origins: dict[tuple[str
     except JobError as error:
         raise JobError(Problem(where=where, message=error.problems[0].message)) from None
     at = data
-    for key in path[:-1]:
-        below = at.setdefault(key, {})
+    for depth, key in enumerate(path[:-1], start=1):
+        below = at.get(key)
         if not isinstance(below, dict):
             at[key] = below = {}
+            origins[path[:depth]] = where
         at = cast(dict[str, Any], below)
     at[path[-1]] = value
     origins[path] = where

@@ -162,6 +162,7 @@ def test_overrides_replace_what_the_file_says() -> None:
         ("train.learning_rate", "--set train.learning_rate: expected KEY=VALUE"),
         ("=3", "--set =3: expected KEY=VALUE"),
         ("train.learnin_rate=3", "--set train.learnin_rate=3: unknown key 'train.learnin_rate'"),
+        ("trian.seed=3", "--set trian.seed=3: unknown key 'trian'; did you mean 'train'?"),
         (
             "train.learning_rate=fast",
             "--set train.learning_rate=fast: train.learning_rate is 'fast'; expected a number",
