@@ -25,13 +25,14 @@ def remedies(question: Question) -> Iterator[str]:
     """Sentences, the least change first; none where nothing tried would help."""
     length = _longest_thatfits(question)
     if length is not None:
-        yield f"data.max_length {length} would fit"
+        shorter = replace(question, length=length)
+        yield f"data.max_length {length} would fit{_by_offload(shorter)}"
     lora = _with_adapters(question)
     if lora is not None and fits(lora):
-        yield "method: lora would fit"
+        yield f"method: lora would fit{_by_offload(lora)}"
     gpus = _gpus_that_fit(question)
     if gpus is not None:
-        yield f"{gpus.name} would fit"
+        yield f"{gpus.name} would fit{_by_offload(replace(question, cluster=gpus))}"
     host = _with_more_host_memory(question)
     if host is not None:
         yield host
@@ -52,6 +53,13 @@ def fits(question: Question) -> bool:
     """Whether any of the leanest executions fits; where none of them does, hardly another one will."""
     leanest_first = reversed(offloads(question.job, question.cluster))
     return any(_fits_so(question.with_offload(offload)) for offload in leanest_first)
+
+
+def _by_offload(question: Question) -> str:
+    """What it takes of the host that a question fits, where that is left open; empty where it takes nothing."""
+    tried = offloads(question.job, question.cluster)
+    least = next(offload for offload in tried if len(tried) == 1 or _fits_so(question.with_offload(offload)))
+    return "" if len(tried) == 1 or least == "none" else f" with offload: {least}"
 
 
 def _fits_so(question: Question) -> bool:

@@ -67,6 +67,16 @@ def test_a_30b_model_does_not_train_on_one_80_gb_gpu_in_16_bit():
     assert "single: needs" in advice(answer)
 
 
+def test_advice_names_the_offload_that_it_needs():
+    text = "data: {max_length: 2048}\n" + BATCH
+    answer = plan("llama-3.1-8b", "1x L4", text)
+    assert answer.advice[:2] == ("method: lora would fit", "2x L4 would fit with offload: parameters")
+    assert plan("llama-3.1-8b", "2x L4", text).best.execution.offload == "parameters"
+    stated = "data: {max_length: 2048}\ntrain: {global_batch_size: 64, offload: none}\n"
+    plainly = plan("llama-3.1-8b", "1x L4", stated)
+    assert not any("with offload" in sentence for sentence in plainly.advice)
+
+
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
