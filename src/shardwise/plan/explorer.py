@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 
 from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import RECOMPUTE_ORDER, bases, sized, why_left_out
@@ -197,14 +198,15 @@ class Explorer:
         """The execution that needs least memory, for saying what is missing."""
         smallest = [(g, min(g.ladder, key=by_size)) for g in groups]
         needs = sorted((self.bounds.bytes(g.cluster, g.base, rung), n) for n, (g, rung) in enumerate(smallest))
-        least, found = float("inf"), smallest[0]
+        least, found = inf, smallest[0]
         for bound, number in needs:
             if bound >= least:
                 break
             group, rung = smallest[number]
-            need = self._peaks.high_bytes(self._sized(group, rung.size))
-            if need < least:
-                least, found = need, (group, rung)
+            execution = self._sized(group, rung.size)
+            # The first instant that needs as much is enough to pass over one.
+            if least == inf or self._peaks.fits(execution, int(least) - 1):
+                least, found = self._peaks.high_bytes(execution), (group, rung)
         return self.memory(found[0].cluster, self._sized(found[0], found[1].size))
 
     def memory(self, cluster: Cluster, execution: Execution) -> tuple[Work, MemoryForecast]:

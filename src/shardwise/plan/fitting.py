@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from shardwise.plan.choices import offloads
 from shardwise.plan.explain import why_not
@@ -11,6 +12,7 @@ from shardwise.plan.explorer import Explorer
 from shardwise.plan.groups import Group
 from shardwise.plan.host import host_has_room, host_is_too_small
 from shardwise.plan.products import Choice, layouts
+from shardwise.plan.prospects import Prospects
 from shardwise.plan.question import Question
 from shardwise.plan.shares import formed_parts
 from shardwise.plan.work import Work
@@ -33,46 +35,60 @@ def without_pipelines(layout: Layout) -> bool:
     return layout.pp == 1
 
 
-def can_be_planned(question: Question, *, admits: Admits = every_layout, known: Known | None = None) -> bool:
+def can_be_planned(
+    question: Question, *, admits: Admits = every_layout, known: Known | None = None, prospects: Prospects | None = None
+) -> bool:
     """Whether the plan of a question chooses something, on the hardware or on a part of it that the goal looks at.
 
-    The smallest micro-batch and the largest, which needs no accumulation, are looked at first. Between them only one
-    that holds its logits in another way can fit where they do not, which the search for the best one finds.
+    The smallest micro-batch and the largest, which needs no accumulation, are looked at: where neither fits, none
+    between them does.
 
     Args:
         question: what is asked.
         admits: which layouts are of interest.
         known: what was found out about parts of other sizes of the same hardware; remembers what is found.
+        prospects: of the same question, with a stated offload, on at least as much of the same hardware.
     """
     known = {} if known is None else known
 
     def fits_on(asked: Question) -> bool:
         key = (asked.job.train.offload, asked.cluster.num_nodes, asked.cluster.node.num_gpus)
         if key not in known:
-            known[key] = something_fits(asked, admits=admits)
+            known[key] = something_fits(asked, admits=admits, prospects=prospects)
         return known[key]
 
-    asked = [question.with_offload(offload) for offload in offloads(question.job, question.cluster)]
-    on_parts = [replace(one, cluster=part) for one in asked for part in reversed(formed_parts(one.job, one.cluster))]
-    return any(map(fits_on, on_parts))
+    for offload in offloads(question.job, question.cluster):
+        asked = question.with_offload(offload)
+        on_parts = (replace(asked, cluster=part) for part in reversed(formed_parts(asked.job, asked.cluster)))
+        if any(map(fits_on, on_parts)):
+            return True
+    return False
 
 
-def something_fits(question: Question, *, admits: Admits = every_layout) -> bool:
-    """Whether any execution on all of the hardware fits, with the offload that the job states."""
-    explorer, seen = Explorer(question, timed=False), list[Group]()
+def something_fits(question: Question, *, admits: Admits = every_layout, prospects: Prospects | None = None) -> bool:
+    """Whether any execution on all of the hardware fits, with the offload that the job states.
+
+    Args:
+        question: what is asked.
+        admits: which layouts are of interest.
+        prospects: of the same question on at least as much of the same hardware, where others were asked before.
+    """
+    prospects = prospects or Prospects(question)
+    promising = (choice for choice in prospects.layouts(question.cluster) if admits(choice.layout))
+    first = next(promising, None)
+    if first is None:
+        return False
+    explorer = Explorer(question, timed=False)
     if not (explorer.has_room(question.cluster) and host_has_room(question)):
         return False
-
-    def groups() -> Iterator[Group]:
-        # What the host must hold is asked of what fits the GPUs, which is less.
-        for group in _groups(explorer, admits=admits, host=False):
-            if explorer.may_fit(group):
-                seen.append(group)
-                yield group
-
-    if any(explorer.fits([group]) and _suits_host(question, group) for group in groups()):
-        return True
-    return explorer.fits((group for group in seen if _suits_host(question, group)), every_size=True)
+    # What the host must hold is asked of what fits the GPUs, which is less.
+    return any(
+        explorer.fits([group]) and _suits_host(question, group)
+        for choice in chain([first], promising)
+        if explorer.why_left_out(choice, host=False) is None
+        for group in explorer.groups(choice)
+        if prospects.may_fit(group.base)
+    )
 
 
 def _suits_host(question: Question, group: Group) -> bool:
@@ -104,8 +120,8 @@ def least_hungry(question: Question, *, admits: Admits = every_layout) -> tuple[
     return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
 
 
-def _groups(explorer: Explorer, *, admits: Admits, host: bool = True) -> Iterator[Group]:
+def _groups(explorer: Explorer, *, admits: Admits) -> Iterator[Group]:
     question = explorer.question
     for choice in layouts(question.job, question.model, question.cluster):
-        if admits(choice.layout) and explorer.why_left_out(choice, host=host) is None:
+        if admits(choice.layout) and explorer.why_left_out(choice) is None:
             yield from explorer.groups(choice)

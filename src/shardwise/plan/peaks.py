@@ -96,6 +96,7 @@ class Peaks:
         self._cluster = cluster
         self._inventory = inventory
         self._parts: dict[object, tuple[Part, ...]] = {}
+        self._held: dict[object, tuple[Holding, ...]] = {}
         self._ranks: dict[object, _Kept] = {}
         self._works: dict[object, Work] = {}
         self._within: dict[object, _MicroBatch] = {}
@@ -153,18 +154,28 @@ class Peaks:
         layout, stages = execution.layout, stages_per_rank(execution.layout.schedule)
         key = (like, layout.pp, stages, weight_degree(layout), shard_degree(layout))
         if key not in self._ranks:
-            types, momentum = TYPES[execution.precision], self._job.train.momentum > 0
-            moments = self._job.method == "full" and execution.optimizer in _TWO_MOMENTS and execution.offload == "none"
-            apart = self._cluster.gpu.kind == "cuda"
             self._ranks[key] = _Kept(
                 _rank(scene_of(work, holding, Flight()), place=(layout.pp, stages, number))
                 for number, part in enumerate(self._distinct(layout))
                 if part.tp.start == 0 or execution.optimizer == "adamw_8bit"
-                for holding in holdings(
-                    part, execution, types=types, momentum=momentum, first_only=moments, host_apart=apart
-                )
+                for holding in self._holdings(part, execution, place=(layout.pp, stages, number))
             )
         return self._ranks[key]
+
+    def _holdings(self, part: Part, execution: Execution, *, place: object) -> tuple[Holding, ...]:
+        """What stays on a part, whatever is computed again."""
+        layout, precision, optimizer = execution.layout, execution.precision, execution.optimizer
+        key = (place, layout.tp, weight_degree(layout), shard_degree(layout), precision, optimizer, execution.offload)
+        if key not in self._held:
+            self._held[key] = holdings(
+                part,
+                execution,
+                types=TYPES[precision],
+                momentum=self._job.train.momentum > 0,
+                first_only=self._job.method == "full" and optimizer in _TWO_MOMENTS and execution.offload == "none",
+                host_apart=self._cluster.gpu.kind == "cuda",
+            )
+        return self._held[key]
 
     def _distinct(self, layout: Layout) -> tuple[Part, ...]:
         key = (layout.tp, layout.pp, stages_per_rank(layout.schedule))

@@ -147,11 +147,30 @@ def layouts_of(
     strategy: str, job: Job, model: ModelShape, cluster: Cluster, *, copy: dict[str, int]
 ) -> Iterator[Choice]:
     """The layouts of a strategy on all GPUs of a cluster whose copies are spread so."""
+    named = (layout for layout in _spread_so(cluster, copy) if layout.strategy == strategy)
+    return (_choice(job, model, layout, cluster) for layout in named)
+
+
+def layouts_spread(job: Job, model: ModelShape, cluster: Cluster, *, copy: dict[str, int]) -> Iterator[Choice]:
+    """Of the layouts that a job leaves open on all GPUs of a cluster, those whose copies are spread so."""
+    among = job.layout if isinstance(job.layout, list) and cluster.num_gpus > 1 else None
+    named = (layout for layout in _spread_so(cluster, copy) if among is None or layout.strategy in among)
+    return (_choice(job, model, layout, cluster) for layout in named)
+
+
+def _spread_so(cluster: Cluster, copy: dict[str, int]) -> Iterator[Layout]:
     ranks = cluster.num_gpus // prod(copy.values())
     for shard in reversed(divisors(ranks)):
-        for layout in _variants({**copy, "dp_shard": shard, "dp_replicate": ranks // shard}):
-            if layout.strategy == strategy:
-                yield _choice(job, model, layout, cluster)
+        yield from _variants({**copy, "dp_shard": shard, "dp_replicate": ranks // shard})
+
+
+def ways_to_share(
+    job: Job, model: ModelShape, cluster: Cluster, *, copy: dict[str, int], several: bool
+) -> Iterator[Choice]:
+    """A layout of every kind whose copies are spread so, and not sharded in part alone: one copy, or `several`."""
+    degrees = [{**copy, "dp_replicate": 2}, {**copy, "dp_shard": 2}] if several else [copy]
+    ways = (_choice(job, model, layout, cluster) for spread in degrees for layout in _variants(spread))
+    return (way for way in ways if way.reason is None)
 
 
 def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:

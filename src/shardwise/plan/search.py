@@ -3,7 +3,7 @@ strategy left out. Deterministic: the same job gives the same plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwise.plan.bounds import Bounds
@@ -25,6 +25,7 @@ from shardwise.plan.ranking import chosen_first, simplicity_of
 from shardwise.plan.remedies import remedies
 from shardwise.plan.shares import formed_parts, numbers_passed_over, parts
 from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.execution import Offload
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
@@ -89,9 +90,15 @@ def make_plan(
 
 
 @circles_unsought()
-def answer(question: Question, *, prune: bool = True) -> Plan:
-    """The plan of a question; without pruning the same, more slowly."""
-    explorer, found = _with_as_little_offload(question, prune=prune)
+def answer(question: Question, *, prune: bool = True, hopeless: Container[Offload] = ()) -> Plan:
+    """The plan of a question; without pruning the same, more slowly.
+
+    Args:
+        question: what is asked.
+        prune: leave out what a bound rules out.
+        hopeless: offloads with which nothing is known to fit on the hardware, or on any part of it.
+    """
+    explorer, found = _with_as_little_offload(question, prune=prune, hopeless=hopeless)
     goal, gpu = question.job.goal, question.cluster.gpu
     bests = [one.best for one in found if one.best is not None]
     fitting = chosen_first(bests, goal=goal, gpu=gpu) if bests else []
@@ -112,21 +119,25 @@ def answer(question: Question, *, prune: bool = True) -> Plan:
     )
 
 
-def _with_as_little_offload(question: Question, *, prune: bool) -> tuple[Explorer, list[_Found]]:
+def _with_as_little_offload(
+    question: Question, *, prune: bool, hopeless: Container[Offload]
+) -> tuple[Explorer, list[_Found]]:
     """What comes out with the first offload that anything fits with; with the first of all where nothing does."""
     tried: list[tuple[Explorer, list[_Found]]] = []
     for offload in offloads(question.job, question.cluster):
-        asked = question.with_offload(offload)
+        asked, lost = question.with_offload(offload), offload in hopeless
+        if tried and lost:
+            continue
         if prune and tried and question.job.goal == "fastest" and not something_fits(asked):
             continue
-        explorer = Explorer(asked, prune=prune)
+        explorer = Explorer(asked, prune=prune, timed=not lost)
         if tried and not (explorer.has_room(question.cluster) and (not prune or host_has_room(asked))):
             continue
         strategies = _explore(explorer)
         # Of an offload that nothing fits with, only the first is told about.
         if tried and not explorer.fits(_groups(strategies)):
             continue
-        tried.append((explorer, _each(explorer, strategies)))
+        tried.append((explorer, _each(explorer, strategies, nothing_fits=lost)))
         if any(one.best is not None for one in tried[-1][1]):
             return tried[-1]
     return tried[0]
@@ -203,9 +214,11 @@ def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy
         strategy.left_out = strategy.left_out or replace(choice, reason=reason)
 
 
-def _each(explorer: Explorer, strategies: dict[str, _Strategy]) -> list[_Found]:
-    """What came out for every strategy, the simplest first."""
+def _each(explorer: Explorer, strategies: dict[str, _Strategy], *, nothing_fits: bool) -> list[_Found]:
+    """What came out for every strategy, the simplest first; nothing is looked for that is known not to be there."""
     names = sorted(strategies, key=simplicity_of)
+    if nothing_fits:
+        return [_of_strategy(explorer, name, strategies[name], None) for name in names]
     if _is_large(explorer):
         found = _of_those_that_could_be_chosen(explorer, strategies)
         return [

@@ -13,6 +13,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import offloads
 from shardwise.plan.collector import circles_unsought
 from shardwise.plan.fitting import Known, can_be_planned, what_is_missing
+from shardwise.plan.prospects import Prospects
 from shardwise.plan.search import answer
 from shardwise.plan.unknowns import Unknown
 from shardwise.spec.execution import Offload
@@ -26,12 +27,18 @@ class _Trials:
 
     Attributes:
         parts: numbers of GPUs, where those are asked for: a larger one is asked about its parts too.
+        prospects: on the most of them, where those are asked for.
     """
 
     unknown: Unknown
     offload: Offload
     known: dict[int, bool] = field(default_factory=dict[int, bool])
     parts: Known = field(default_factory=Known)
+    prospects: Prospects | None = None
+
+    def __post_init__(self) -> None:
+        if self.unknown.key == "gpus":
+            self.prospects = Prospects(self.unknown.at(self.unknown.values[-1]).with_offload(self.offload))
 
     def fits(self, index: int) -> bool:
         value = self.unknown.values[index]
@@ -39,7 +46,9 @@ class _Trials:
             try:
                 question = self.unknown.at(value).with_offload(self.offload)
                 parts = self.parts if self.unknown.key == "gpus" else None
-                self.known[value] = can_be_planned(question, admits=self.unknown.admits(value), known=parts)
+                self.known[value] = can_be_planned(
+                    question, admits=self.unknown.admits(value), known=parts, prospects=self.prospects
+                )
             except UnsupportedError:  # a stated layout cannot be formed on so many GPUs
                 self.known[value] = False
         return self.known[value]
@@ -52,26 +61,29 @@ def solve(unknown: Unknown) -> Plan:
     Raises:
         UnsupportedError: the job cannot be forecast at all.
     """
-    index, trials = _with_as_little_offload(unknown)
+    index, tried = _with_as_little_offload(unknown)
     easiest = 0 if unknown.asks == "largest" else len(unknown.values) - 1
     value = unknown.values[easiest if index is None else index]
-    plan = answer(unknown.at(value))
-    return replace(plan, solved=_solved(unknown, index, trials))
+    # Trials of other keys leave out layouts that a plan may choose.
+    hopeless = {trials.offload for trials in tried if unknown.key == "gpus" and trials.known.get(value) is False}
+    plan = answer(unknown.at(value), hopeless=hopeless)
+    return replace(plan, solved=_solved(unknown, index, tried[0 if index is None else -1]))
 
 
-def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
-    """What comes out with the first offload that any value fits with, as in a plan; with the first where none does.
+def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, list[_Trials]]:
+    """What comes out with the first offload that any value fits with, as in a plan; and all trials, in their order.
 
     A smaller value, or another GPU, is a better way than waiting for the host at every step.
     """
     find, easiest = (_largest if unknown.asks == "largest" else _smallest), unknown.at(unknown.values[0])
-    tried: list[tuple[int | None, _Trials]] = []
+    tried: list[_Trials] = []
     for offload in offloads(easiest.job, easiest.cluster):
         trials = _Trials(unknown=unknown, offload=offload)
-        tried.append((find(unknown, trials.fits), trials))
-        if tried[-1][0] is not None:
-            return tried[-1]
-    return tried[0]
+        tried.append(trials)
+        index = find(unknown, trials.fits)
+        if index is not None:
+            return index, tried
+    return None, tried
 
 
 def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
