@@ -40,8 +40,8 @@ def can_be_planned(
 ) -> bool:
     """Whether the plan of a question chooses something, on the hardware or on a part of it that the goal looks at.
 
-    The smallest micro-batch and the largest, which needs no accumulation, are looked at: where neither fits, none
-    between them does.
+    The smallest micro-batch and the largest, which needs no accumulation, are looked at. Between them only one that
+    holds its logits in another way can fit where they do not, which nothing looks for.
 
     Args:
         question: what is asked.
