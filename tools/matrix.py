@@ -78,10 +78,16 @@ def page() -> str:
         lines.append(f"| **{data}** | " + " | ".join(row) + " |")
     lines += [
         "",
-        f"- Stages (`mp`, `pp`): {', '.join(STAGED_FAMILIES)}. Other families are refused there.",
+        f"- Stages (`mp`, `pp`): {', '.join(STAGED_FAMILIES)}. Other families of the catalogue are refused there.",
         f"- Slices (`tp`): {', '.join(TENSOR_FAMILIES)}; the degree must divide heads, key-value heads and MLP width.",
         f"- Whole models: the {len(dense)} families without experts whose config.json is known: {', '.join(dense)}.",
-        "  Others are refused; one that leaves out blocks at random (`layerdrop`, as OPT may) trains on one process.",
+        "  One that leaves out blocks at random (`layerdrop`, as OPT may) trains on one process.",
+        "- Other families that the installed transformers has are built without weights, and their shape is read off",
+        "  one forward: decoders of causal attention with heads and an MLP, of which every parameter is accounted for,",
+        "  as CWM, HyperCLOVA X, IQuest-Coder, Jais 2, Ministral 3, nanochat, Persimmon and VaultGemma are. Stages and",
+        "  slices where that forward shows that blocks split so, (CPU) in `tests/dist/test_built.py`. What is not",
+        "  understood (state spaces, convolutions, experts, encoders, attention that is not run by name, parameters",
+        "  outside matrices and norms) is refused in a sentence that says what was found; nothing is guessed.",
         "- LoRA is PEFT's in every cell: rsLoRA, DoRA, `modules_to_save` (`test_lora_variants.py`), dropout",
         "  (`test_draws.py`), stages with nothing to train, where adapters lie elsewhere (`test_idle_stages.py`).",
         f"- Precisions: {', '.join(PRECISIONS)}. Optimizers: {', '.join(OPTIMIZERS)}. Offload: {', '.join(OFFLOADS)}.",

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from shardwise.catalog.models import read_model
 from shardwise.data.prepare import prepare
 from shardwise.parallel.mesh import join_world
 from shardwise.plan.inventory import take_inventory
@@ -75,7 +74,7 @@ def composed(run: RunDirectory, chosen: Execution) -> Build:
 def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
     """Trains to the end on this rank."""
     built = composed(run, chosen)
-    model, inventory = built.model, take_inventory(built.job, read_model(built.job.model))
+    model, inventory = built.model, take_inventory(built.job, built.model.shape)
     check_trained(built.world, model.parameters, ownership=model.ownership, planned=inventory.trained_elements)
     seen = [
         sample

@@ -114,6 +114,9 @@ def _add_tokenizer(folder: Path, texts: list[str]) -> int:
     return len(fast)
 
 
+#: Ids that families with large vocabularies put elsewhere by default.
+SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
 #: name -> what a toy is beside a Llama of 3 blocks with untied weights.
 TOYS: dict[str, dict[str, Any]] = {
     "untied": {},
@@ -133,6 +136,13 @@ TOYS: dict[str, dict[str, Any]] = {
     "dropping": {"attention_dropout": 0.3, "num_hidden_layers": 4},
     "bfloat16": {"dtype": torch.bfloat16},
     "phi3": {"family": "phi3", "num_hidden_layers": 4, "sliding_window": 8, "pad_token_id": 0},
+    # The catalogue has no row for these; their shapes are read off what transformers builds.
+    "cwm": {"family": "cwm", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, **SPECIALS},
+    "hyperclovax": {"family": "hyperclovax", "num_hidden_layers": 4, "head_dim": 8, "tied": True, **SPECIALS},
+    "jais2": {"family": "jais2", "num_hidden_layers": 4, "head_dim": 8, **SPECIALS},
+    "ministral3": {"family": "ministral3", "num_hidden_layers": 4, "head_dim": 8, "tied": True, **SPECIALS},
+    "nanochat": {"family": "nanochat", "head_dim": 8, **SPECIALS},
+    "persimmon": {"family": "persimmon", **SPECIALS},
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardwise.api.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.models import find_model
 from shardwise.catalog.offers import ANY, alternatives, catalogue_sizes, is_open
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem

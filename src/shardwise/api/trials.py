@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardwise.api.planning import request_for
+from shardwise.api.shapes import find_model
 from shardwise.api.training import Programs, TrainResult, Update, train
-from shardwise.catalog.models import read_model
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
 from shardwise.launch.accept import stated_execution, training_cluster
 from shardwise.launch.joined import place_in_group
@@ -119,7 +119,7 @@ def read_trials(
     request = request_for(job, overrides)
     if (reason := method_refusal(request.job.method)) is not None:
         raise UnsupportedError(Problem(where=request.where("method"), message=reason))
-    model = read_model(request.job.model)
+    model = find_model(request.job.model, offline=True)
     if reasons := refused_everywhere(request.job, model):
         raise UnsupportedError([Problem(where=request.where("model"), message=reason) for reason in reasons])
     cluster = training_cluster(request, place=None)

@@ -10,9 +10,9 @@ from typing import Any
 
 from shardwise.api.planning import request_for
 from shardwise.api.proof import NOTHING_PROVEN, Proof
+from shardwise.api.shapes import find_model
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trying, read_trials
-from shardwise.catalog.models import read_model
 from shardwise.errors import InputError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, room_hint
 from shardwise.report.parity import Agreement, Parity
@@ -63,7 +63,7 @@ def verify(
     if steps < 1 or not 0 <= tolerance < 1:
         raise InputError(f"steps is {steps} and tolerance {tolerance:g}; expected at least 1, and a share below 1")
     stated = request_for(job, overrides).job
-    common, changes = for_parity(stated, model=read_model(stated.model), steps=steps)
+    common, changes = for_parity(stated, model=find_model(stated.model, offline=True), steps=steps)
     overrides = (*overrides, *common)
     asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)
     others = tuple(trial for trial in asked.trials if trial != REFERENCE)

@@ -16,6 +16,8 @@ from shardwise.catalog.blocks import Dimensions
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
 from shardwise.catalog.family import LOGIT_TRANSFORMS, Family
 from shardwise.catalog.placing import blocks_of, windowed_layers
+from shardwise.catalog.stated import refuse_foreign, storage_type
+from shardwise.catalog.unlisted import unlisted
 from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.model import ModelShape
 
@@ -23,10 +25,8 @@ MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
 _MAX_LAYERS = 1_000
 
-#: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
-_CODE_KEYS = ("custom_pipelines", "trust_remote_code")
-_STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
-_ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
+#: Activations whose memory is known, in transformers' words.
+ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
 
 
 def read_shape(path: Path) -> ModelShape:
@@ -85,11 +85,11 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     """
     kind = data.get("model_type")
     if isinstance(kind, str) and kind in TEXT_PARTS:
-        _refuse_foreign(_Config(file=file, data=data, family=FAMILIES[TEXT_PARTS[kind]]))
+        refuse_foreign(data, file=file)
         return shape_from_data(_text_part(data, kind=TEXT_PARTS[kind], file=file), file=f"{file}, text_config")
-    config = _Config(file=file, data=data, family=_family(data, file=file))
-    _refuse_foreign(config)
-    return _shape(config)
+    family = _family(data, file=file)
+    refuse_foreign(data, file=file)
+    return _shape(_Config(file=file, data=data, family=family))
 
 
 def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
@@ -108,11 +108,7 @@ def _family(data: dict[str, Any], *, file: str) -> Family:
     if kind is None:
         raise ModelError(Problem(where=file, message="has no model_type; it is not a transformers configuration"))
     if not isinstance(kind, str) or kind not in FAMILIES:
-        known = ", ".join(sorted({*FAMILIES, *TEXT_PARTS}))
-        code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
-        raise ModelError(
-            Problem(where=file, message=f"model_type {quoted(kind)} is not known{code}; known are {known}")
-        )
+        raise unlisted(data, file=file, known=sorted({*FAMILIES, *TEXT_PARTS}))
     return FAMILIES[kind]
 
 
@@ -181,19 +177,6 @@ class _Config:
         return found
 
 
-def _refuse_foreign(config: _Config) -> None:
-    for key in _CODE_KEYS:
-        if config.data.get(key):
-            raise config.error(
-                f"{key} names Python code of the model's own, which is never run; use a copy that "
-                "transformers supports without it"
-            )
-    if config.data.get("quantization_config"):
-        raise config.error("quantization_config says the weights are quantised already; name the unquantised model")
-    if config.data.get("add_cross_attention") or config.data.get("is_encoder_decoder"):
-        raise config.error("it is not a decoder-only language model; cross attention is not known")
-
-
 def _dimensions(config: _Config) -> Dimensions:
     heads = config.whole("num_attention_heads")
     hidden = config.whole("hidden_size")
@@ -253,10 +236,10 @@ def _shape(config: _Config) -> ModelShape:
         norm=family.norm_kind,
         tied=d.flags["tie_word_embeddings"],
         head_bias=family.head_bias(d),
-        storage_dtype=_storage_type(config),
+        storage_dtype=storage_type(config.data, file=config.file),
         sliding_window=None if windowed == 0 else window,
         norms=blocks[0].norms,
-        activation=family.activation or config.word("hidden_act", choices=_ACTIVATIONS),
+        activation=family.activation or config.word("hidden_act", choices=ACTIVATIONS),
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
         parallel_residual=family.parallel(d),
@@ -288,10 +271,3 @@ def _window(config: _Config, d: Dimensions) -> int | None:
     if config.family.optional_window and not d.flags["use_sliding_window"]:
         return None
     return config.optional_whole("sliding_window")
-
-
-def _storage_type(config: _Config) -> str:
-    found = config.data.get("dtype") or config.data.get("torch_dtype") or "float32"
-    if found not in _STORAGE_TYPES:
-        raise config.error(f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}")
-    return found

@@ -105,8 +105,8 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
     if fitting:
         forecast = next(one.forecast for one in found if one.best is fitting[0])
         reasons = why(explorer, forecast, fitting[0], runners_up=fitting[1:]) if forecast else ()
-        passed_over = numbers_passed_over(question.job, question.cluster)
-        reasons = (*reasons, passed_over) if passed_over else reasons
+        notes = (numbers_passed_over(question.job, question.cluster), _read_off(question.model))
+        reasons = (*reasons, *filter(None, notes))
         fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, explorer)]
     return Plan(
         job=question.job.to_json(),
@@ -294,3 +294,10 @@ def _not_taken(fitting: list[Candidate]) -> Iterable[Rejection]:
     for candidate in fitting[1:]:
         layout = candidate.execution.layout
         yield Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(candidate.reasons))
+
+
+def _read_off(model: ModelShape) -> str | None:
+    """Where the shape comes from, if it is not the catalogue."""
+    if model.built is None:
+        return None
+    return f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"

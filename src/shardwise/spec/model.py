@@ -10,7 +10,9 @@ MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
 #: away before, written out.
 NormKind = Literal["rms", "layer", "gemma", "centred"]
-#: The tensors of a block that its matrices read; matrices that read the same one can share what is kept of it.
+#: How blocks are split: over pipeline stages, or each of them by tensor parallel.
+Split = Literal["stages", "slices"]
+#: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
 Reads = Literal[
     "attention_input",
     "attention_output",
@@ -138,12 +140,10 @@ class ModelShape:
 
     Attributes:
         family: `model_type` of config.json.
-        num_layers: all blocks.
         matrices: the linear layers of one block, in order of execution; of the usual kind where blocks differ.
         norm_parameters_per_layer: elements of the norms inside one block.
         final_norm_parameters: elements of the norm before the head.
         position_parameters: elements of a learned position table, 0 for rotary models.
-        tied: the head shares the embedding's storage.
         head_bias: the head has a bias of `vocab_size` elements.
         storage_dtype: the type the weights are stored in, as in config.json: `bfloat16`, `float32`.
         sliding_window: attention window in tokens, or None.
@@ -159,11 +159,11 @@ class ModelShape:
         embedding_size: width of the embedding and the head where it is not `hidden_size`.
         outer_matrices, outer_norms: outside the blocks, beside the head and the final norm.
         eager_attention: the family's code has no other attention than the one written out.
-        steady_positions: up to which length rotary frequencies do not follow the longest sequence of a micro-batch,
-            as `longrope` and `dynamic` do beyond it; None for any.
+        steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
         layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
         drops_out: its code drops something out at random in training.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.targets`); None: it does not.
+        built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
     """
 
     family: str
@@ -202,6 +202,7 @@ class ModelShape:
     layerdrop: float = 0.0
     drops_out: bool = False
     bare_experts: str | None = None
+    built: tuple[Split, ...] | None = None
 
     @property
     def embedding_width(self) -> int:
@@ -237,10 +238,8 @@ class ModelShape:
     @property
     def num_parameters(self) -> int:
         """All elements, shared ones counted once."""
-        outside = (
-            self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
-        )
-        return self.block_parameters + outside + self.outer_parameters
+        ends = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
+        return self.block_parameters + ends + self.outer_parameters
 
     @cached_property
     def mlp_width(self) -> int:
@@ -286,6 +285,7 @@ class ModelShape:
             KeyError, TypeError: the data was written by hand or by another version.
         """
         plain: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        plain["built"] = tuple(plain["built"]) if plain.get("built") is not None else None
         plain["matrices"] = tuple(Matrix(**matrix) for matrix in data["matrices"])
         for key, noun in (("outer_matrices", Matrix), ("norms", Norm), ("outer_norms", Norm)):
             plain[key] = tuple(noun(**part) for part in plain.get(key, ()))

@@ -13,7 +13,7 @@ from math import gcd
 from shardwise.spec.execution import Execution, Offload, OptimizerName, Precision
 from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
+from shardwise.spec.model import ModelShape, Split
 
 #: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
 #: `fsdp x pp`, trains what each of them does.
@@ -127,7 +127,7 @@ def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
     if layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward:
         # The deferred half of a cut backward comes when weights would have been let go of.
         return "schedule zero_bubble keeps gathered weights until a step ends; write zero_stage: 2, or schedule: 1f1b"
-    if model is not None and model.family not in STAGED_FAMILIES:
+    if model is not None and not _splits(model, "stages", proven=STAGED_FAMILIES):
         return (
             f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
             "the nearest layout that trains it: fsdp"
@@ -135,10 +135,15 @@ def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
     return None
 
 
+def _splits(model: ModelShape, split: Split, *, proven: tuple[str, ...]) -> bool:
+    """Whether a model's blocks are split in a way: by its family, or by what was seen of a build."""
+    return model.family in proven if model.built is None else split in model.built
+
+
 def _slicing_refusal(layout: Layout, model: ModelShape | None) -> str | None:
     if model is None:
         return None
-    if model.family not in TENSOR_FAMILIES:
+    if not _splits(model, "slices", proven=TENSOR_FAMILIES):
         return (
             f"{model.family} is not sliced by tensor parallel (tp) in this version; "
             "the nearest layout that trains it: fsdp"

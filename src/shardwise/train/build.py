@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from shardwise.catalog.models import read_model
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.deal import Dealer
 from shardwise.data.store import PreparedData, open_prepared
@@ -21,6 +20,7 @@ from shardwise.parallel.zero import Windows
 from shardwise.spec.execution import Execution
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import Job
+from shardwise.spec.model import ModelShape
 from shardwise.spec.places import read_places
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.checkpoint import Checkpoints
@@ -107,7 +107,7 @@ def build(
         journal=journal,
         meter=meter,
         trackers=_trackers(run, job, world=world, journal=journal),
-        rates=Rates(flops_per_token=_flops_per_token(job, prepared), peak_flops=peak_flops),
+        rates=Rates(flops_per_token=_flops_per_token(job, prepared, shape=model.shape), peak_flops=peak_flops),
         total_steps=batches.total_steps,
         logging_steps=job.train.logging_steps,
     )
@@ -183,9 +183,9 @@ def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World)
     return EvalBatches(_dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
 
 
-def _flops_per_token(job: Job, prepared: dict[str, Any]) -> float:
+def _flops_per_token(job: Job, prepared: dict[str, Any], *, shape: ModelShape) -> float:
     mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
-    return model_flops_per_token(read_model(job.model), length=mean_length, lora=job.adapters)
+    return model_flops_per_token(shape, length=mean_length, lora=job.adapters)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardwise.catalog.models import read_model
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
@@ -19,6 +18,7 @@ from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.plans import tensor_plan
+from shardwise.models.shape import shape_of
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Stage, parallelize
@@ -44,12 +44,14 @@ class TrainedModel:
     """A spread model and what is known about it.
 
     Attributes:
+        shape: of the whole model.
         drops: training may drop something out at random.
         parameters: (Hugging Face name, parameter) of this rank, each tensor once.
         ownership: which of them this rank counts.
         num_elements: of the whole model, adapters included, each tensor once.
     """
 
+    shape: ModelShape
     spread: Spread
     types: Types
     drops: bool
@@ -91,7 +93,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         ModelError: the model folder cannot be used.
         GuardError: ranks have different ones.
     """
-    shape = read_model(job.model)
+    shape = shape_of(job.model)
     reasons = execution_refusals(job, execution, model=shape)
     if job.adapters is not None and (reason := target_refusal(shape, job.adapters)) is not None:
         reasons.append(reason)
@@ -141,6 +143,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     )
     copies = frozenset(name for part in parts for name in part.copies)
     return TrainedModel(
+        shape=shape,
         spread=spread,
         types=types,
         drops=not job.train.disable_dropout,

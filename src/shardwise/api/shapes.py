@@ -1,0 +1,20 @@
+"""The shape of the model that a job names: by the catalogue, or where it has no row, by a process that builds it."""
+
+from __future__ import annotations
+
+from shardwise.catalog import models
+from shardwise.catalog.unlisted import UnlistedFamilyError
+from shardwise.launch.shapes import built_shape
+from shardwise.spec.model import ModelShape
+
+
+def find_model(name: str, *, offline: bool = False) -> ModelShape:
+    """Like the catalogue's `find_model`; a family without a row that transformers has is built and read.
+
+    Raises:
+        ModelError: it is no model, or none that can be planned.
+    """
+    try:
+        return models.find_model(name, offline=offline)
+    except UnlistedFamilyError as error:
+        return built_shape(error.data, file=error.file)

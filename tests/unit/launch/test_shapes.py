@@ -1,0 +1,42 @@
+"""The process that builds a model: what it answers, and what is said where it ends otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import ModelError
+from shardwise.launch.shapes import built_shape
+
+CONFIG = {"model_type": "stranger"}
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that stands in for the one that builds."""
+    paths = [str(tmp_path), *filter(None, sys.path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    return tmp_path / "standin.py"
+
+
+def test_what_is_not_understood_is_said_at_the_file(program: Path) -> None:
+    program.write_text(
+        "import json, sys; json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sys.stdout)"
+    )
+    with pytest.raises(ModelError, match=r"^m/config\.json: m/config\.json is odd$"):
+        built_shape(CONFIG, file="m/config.json", module="standin")
+
+
+def test_a_build_that_fails_says_its_last_words(program: Path) -> None:
+    program.write_text("raise MemoryError('no room')")
+    with pytest.raises(ModelError, match=r"'stranger' has no row .*, and building it failed: MemoryError: no room"):
+        built_shape(CONFIG, file="f", module="standin")
+
+
+def test_a_build_that_does_not_end_is_ended(program: Path) -> None:
+    program.write_text("import time; time.sleep(60)")
+    with pytest.raises(ModelError, match=r"has no row in the catalogue, and building it took more than 0\.5 s"):
+        built_shape(CONFIG, file="f", module="standin", limit=0.5)
