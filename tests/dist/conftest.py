@@ -26,7 +26,7 @@ MANY_PROCESSES = 4
 
 #: Cells of one test above which most of them are left to `make test-all`, and values of its longest side above which
 #: every other one is.
-LARGE_TABLE, LONG_SIDE = 10, 8
+LARGE_TABLE, LONG_SIDE = 6, 7
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

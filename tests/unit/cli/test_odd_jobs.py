@@ -14,13 +14,13 @@ from tests.unit.cli.conftest import Said, Shardwise
 from tests.unit.cli.odd import Case, odd_case, open_case
 from tests.unit.cli.plan_json import flaws
 
-NUM_CASES, NUM_QUICK = 1000, 200
+NUM_CASES, NUM_QUICK = 1000, 100
 CASES = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK else []) for seed in range(NUM_CASES)]
 #: Of a quiet core's time, for each.
 MOST_SECONDS = 1.0
 #: Where hardware or a value is open, one question is many of them: nine in ten take less than half a second, the others
 #: 1 to 2 s. For one of them all hardware is nearly as fast (the host decides), so that all of it is laid out.
-NUM_OPEN, NUM_QUICK_OPEN, MOST_SECONDS_OPEN = 200, 24, 3.0
+NUM_OPEN, NUM_QUICK_OPEN, MOST_SECONDS_OPEN = 200, 16, 3.0
 LONGER = {85: 6.0}
 OPEN = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK_OPEN else []) for seed in range(NUM_OPEN)]
 #: What a sentence for people never holds.
