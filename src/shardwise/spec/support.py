@@ -64,6 +64,7 @@ OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
 
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
 TENSOR_FAMILIES = (
+    "arcee",
     "cohere2",
     "ernie4_5",
     "exaone4",

@@ -1,0 +1,39 @@
+"""Models without a row in the catalogue, asked for as any other: planned from a build, or refused at their place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.api import plan
+from shardwise.errors import ModelError
+from tests.dist.worlds import installed
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}
+
+
+def asked(folder: Path, kind: str) -> list[str]:
+    if not installed([kind]):
+        pytest.skip(f"the installed transformers has no {kind}")
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, **SIZES}))
+    return [f"model={folder}", "hardware=2x A100-80GB", "data.max_length=512"]
+
+
+def test_a_plan_says_that_its_shape_was_read_off_a_build(tmp_path: Path) -> None:
+    made = plan(overrides=asked(tmp_path, "persimmon"))
+    assert made.model["built"] == ()
+    assert made.best is not None
+    assert made.best.reasons[-1] == (
+        "the catalogue has no row for persimmon: its shape was read off the model that transformers builds"
+    )
+    refused = {rejection.strategy: rejection.reason for rejection in made.rejected}
+    assert refused["pp"].startswith("persimmon is not cut in pipeline stages by this version")
+
+
+def test_what_is_not_understood_is_refused_at_its_place(tmp_path: Path) -> None:
+    overrides = asked(tmp_path, "mamba")
+    with pytest.raises(ModelError, match=r"model_type 'mamba' has no row .* no softmax attention") as caught:
+        plan(overrides=overrides)
+    assert "model" in str(caught.value.problems[0].where)
