@@ -18,10 +18,9 @@ NUM_CASES, NUM_QUICK = 1000, 100
 CASES = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK else []) for seed in range(NUM_CASES)]
 #: Of a quiet core's time, for each.
 MOST_SECONDS = 1.0
-#: Where hardware or a value is open, one question is many of them: nine in ten take less than half a second, the others
-#: 1 to 2 s. For one of them all hardware is nearly as fast (the host decides), so that all of it is laid out.
-NUM_OPEN, NUM_QUICK_OPEN, MOST_SECONDS_OPEN = 200, 16, 3.0
-LONGER = {85: 6.0}
+#: Where hardware or a value is open, one question is many of them: nine in ten take less than half a second, most others
+#: 1 to 2 s. For two of them some 40 to 260 clusters come so near to each other that all are laid out: 4 to 5 s.
+NUM_OPEN, NUM_QUICK_OPEN, MOST_SECONDS_OPEN = 200, 16, 6.0
 OPEN = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK_OPEN else []) for seed in range(NUM_OPEN)]
 #: What a sentence for people never holds.
 PYTHON = re.compile(r"Traceback|<class|object at 0x|\bError\(|\bdict\b|NoneType|\[type=")
@@ -45,8 +44,7 @@ def test_an_odd_job_is_answered_or_refused_in_a_sentence(
 def test_a_question_with_open_hardware_or_an_open_value_is_answered_or_refused_in_a_sentence(
     shardwise: Shardwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    most_seconds = LONGER.get(seed, MOST_SECONDS_OPEN)
-    _is_answered(shardwise, open_case(seed), tmp_path, monkeypatch, most_seconds=most_seconds)
+    _is_answered(shardwise, open_case(seed), tmp_path, monkeypatch, most_seconds=MOST_SECONDS_OPEN)
 
 
 def _is_answered(
