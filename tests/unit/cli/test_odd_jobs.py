@@ -18,8 +18,8 @@ NUM_CASES, NUM_QUICK = 1000, 100
 CASES = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK else []) for seed in range(NUM_CASES)]
 #: Of a quiet core's time, for each.
 MOST_SECONDS = 1.0
-#: Where hardware or a value is open, one question is many of them: nine in ten take less than half a second, most others
-#: 1 to 2 s. For two of them some 40 to 260 clusters come so near to each other that all are laid out: 4 to 5 s.
+#: Where hardware or a value is open, one question is many of them: nine in ten take less than half a second, most
+#: others 1 to 2 s. For two of them some 40 to 260 clusters come so near to each other that all are laid out: 4 to 5 s.
 NUM_OPEN, NUM_QUICK_OPEN, MOST_SECONDS_OPEN = 200, 16, 6.0
 OPEN = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK_OPEN else []) for seed in range(NUM_OPEN)]
 #: What a sentence for people never holds.
