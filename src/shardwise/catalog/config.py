@@ -15,9 +15,10 @@ from shardwise.catalog.behaviour import drops_out, steady_positions
 from shardwise.catalog.blocks import Dimensions
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
 from shardwise.catalog.family import LOGIT_TRANSFORMS, Family
-from shardwise.catalog.placing import blocks_of, windowed_layers
+from shardwise.catalog.placing import blocks_of
 from shardwise.catalog.stated import refuse_foreign, storage_type
 from shardwise.catalog.unlisted import unlisted
+from shardwise.catalog.windows import windowed_layers
 from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.model import ModelShape
 
@@ -260,6 +261,9 @@ def _shape(config: _Config) -> ModelShape:
 def _windowed(config: _Config, d: Dimensions) -> int | None:
     """How many blocks' attention has the window; None for all."""
     every, key = config.family.whole_every, config.family.pattern_key
+    if config.family.windowed is not None and not config.data.get("layer_types"):
+        windowed = config.family.windowed(d)
+        return None if windowed == d.layers else windowed
     if key is not None and key in config.data and not config.data.get("layer_types"):
         every = config.data[key]
         if type(every) is not int or every < 1:

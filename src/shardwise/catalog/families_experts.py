@@ -24,6 +24,7 @@ from shardwise.catalog.blocks import (
 )
 from shardwise.catalog.experts import changed, every_few, experts, interleaved, shared_gate, together
 from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, LLAMA, Family
+from shardwise.catalog.windows import every_other_up_to_a_layer
 from shardwise.spec.model import Norm
 
 _ROUTED = ("num_experts", "num_experts_per_tok")
@@ -125,6 +126,7 @@ EXPERTS: dict[str, Family] = {
             "num_attention_heads": 16,
             "num_key_value_heads": 16,
             "sliding_window": 4096,
+            "max_window_layers": 28,
             "num_experts": 60,
             "num_experts_per_tok": 4,
             "moe_intermediate_size": 1408,
@@ -132,6 +134,7 @@ EXPERTS: dict[str, Family] = {
             "qkv_bias": True,
         },
         numbers=(*_ROUTED, "moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"),
+        optional=("max_window_layers",),
         layer_lists=("mlp_only_layers",),
         attention=separate(bias=flag("qkv_bias"), output_bias=never),
         mlp=gated_mlp,
@@ -143,6 +146,7 @@ EXPERTS: dict[str, Family] = {
         placement=every_few,
         norms=LLAMA_NORMS,
         optional_window=True,
+        windowed=every_other_up_to_a_layer,
     ),
     "qwen3_moe": Family(
         defaults={

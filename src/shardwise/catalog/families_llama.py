@@ -32,6 +32,7 @@ from shardwise.catalog.blocks import (
     with_whole_norms,
 )
 from shardwise.catalog.family import COMMON, LLAMA, LLAMA_BIASES, Family
+from shardwise.catalog.windows import from_a_layer_on
 
 _QWEN: dict[str, Any] = {
     **COMMON,
@@ -41,6 +42,7 @@ _QWEN: dict[str, Any] = {
     "num_key_value_heads": 32,
     "use_sliding_window": False,
     "sliding_window": 4096,
+    "max_window_layers": 28,
 }
 _GEMMA: dict[str, Any] = {
     **COMMON,
@@ -121,13 +123,23 @@ LLAMA_KIN: dict[str, Family] = {
         norms=LLAMA_NORMS,
     ),
     "mistral": MISTRAL,
-    "qwen2": Family(defaults=_QWEN, attention=QWEN2_ATTENTION, mlp=gated_mlp, norms=LLAMA_NORMS, optional_window=True),
+    "qwen2": Family(
+        defaults=_QWEN,
+        optional=("max_window_layers",),
+        attention=QWEN2_ATTENTION,
+        mlp=gated_mlp,
+        norms=LLAMA_NORMS,
+        optional_window=True,
+        windowed=from_a_layer_on,
+    ),
     "qwen3": Family(
         defaults={**_QWEN, "head_dim": 128, "attention_bias": False},
+        optional=("max_window_layers",),
         attention=LLAMA_ATTENTION,
         mlp=gated_mlp,
         norms=with_head_norms(LLAMA_NORMS),
         optional_window=True,
+        windowed=from_a_layer_on,
     ),
     "arcee": Family(
         defaults={
@@ -160,24 +172,6 @@ LLAMA_KIN: dict[str, Family] = {
         attention=separate(bias=flag("attention_bias"), output_bias=flag("attention_out_bias")),
         mlp=gated_mlp,
         norms=LLAMA_NORMS,
-    ),
-    "smollm3": Family(
-        defaults={
-            **LLAMA_BIASES,
-            "vocab_size": 128256,
-            "hidden_size": 2048,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 32768,
-            "tie_word_embeddings": True,
-            "use_sliding_window": False,
-            "sliding_window": None,
-        },
-        attention=LLAMA_ATTENTION,
-        mlp=gated_mlp,
-        norms=LLAMA_NORMS,
-        optional_window=True,
     ),
     "exaone4": Family(
         defaults={

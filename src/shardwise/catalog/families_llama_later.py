@@ -6,6 +6,7 @@ from shardwise.catalog.attention import LLAMA_ATTENTION, separate
 from shardwise.catalog.blocks import LLAMA_NORMS, always, flag, gated_mlp, never, with_head_norms
 from shardwise.catalog.families_llama import MISTRAL
 from shardwise.catalog.family import LLAMA, LLAMA_BIASES, Family
+from shardwise.catalog.windows import without_rotation
 
 #: model_type -> its rules.
 LATER_LLAMA_KIN: dict[str, Family] = {
@@ -52,4 +53,27 @@ LATER_LLAMA_KIN: dict[str, Family] = {
         norms=with_head_norms(LLAMA_NORMS, query="query_layernorm", key="key_layernorm"),
     ),
     "ministral": MISTRAL,
+    "smollm3": Family(
+        defaults={
+            **LLAMA_BIASES,
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 32768,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+            "sliding_window": None,
+            "no_rope_layers": None,
+            "no_rope_layer_interval": 4,
+        },
+        numbers=("no_rope_layer_interval",),
+        layer_lists=("no_rope_layers",),
+        attention=LLAMA_ATTENTION,
+        mlp=gated_mlp,
+        norms=LLAMA_NORMS,
+        optional_window=True,
+        windowed=without_rotation,
+    ),
 }

@@ -60,6 +60,7 @@ class Family:
         parallel: see ModelShape.parallel_residual.
         activation: the MLP's, where no key says it.
         optional_window: `sliding_window` counts only where `use_sliding_window` says so.
+        windowed: how many blocks' attention has the window, by other keys than `layer_types`, which counts before them.
         whole_every: the attention of every so-manieth block has no window; 0 where all have it.
         pattern_key: the key that says so.
         floors_head_dim: heads that do not divide `hidden_size` are as wide as the quotient rounded down; elsewhere
@@ -95,6 +96,7 @@ class Family:
     parallel: Bias = never
     activation: str | None = None
     optional_window: bool = False
+    windowed: Callable[[Dimensions], int] | None = None
     whole_every: int = 0
     pattern_key: str | None = None
     floors_head_dim: bool = False

@@ -1,8 +1,6 @@
-"""Which blocks of a model are of which kind: with experts or dense, with a window or without."""
+"""Which blocks of a model are of which kind: with experts or dense."""
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 from shardwise.catalog.blocks import Dimensions
 from shardwise.catalog.family import Family
@@ -19,18 +17,3 @@ def blocks_of(family: Family, d: Dimensions) -> tuple[OtherBlocks, ...]:
     routed = OtherBlocks(count=sparse, matrices=attention + family.experts(d), norms=norms)
     kinds = (routed, dense) if routed.count >= dense.count else (dense, routed)
     return tuple(kind for kind in kinds if kind.count)
-
-
-def windowed_layers(layer_types: Any, *, every: int, layers: int) -> int | None:
-    """How many blocks' attention has the window; None for all.
-
-    Args:
-        layer_types: the kind of each block's attention, where the configuration lists them.
-        every: otherwise every so-manieth has none; 0 where all have it.
-        layers: all blocks.
-    """
-    if isinstance(layer_types, list):
-        listed = cast(list[Any], layer_types)[:layers]
-        windowed = sum(kind != "full_attention" for kind in listed)
-        return None if windowed == layers else windowed
-    return layers - layers // every if every else None

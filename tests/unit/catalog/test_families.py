@@ -19,8 +19,13 @@ VARIANTS = {
     "granite": [{"attention_bias": True, "mlp_bias": True}],
     "arcee": [{"attention_bias": True, "mlp_bias": True}],
     "internlm3": [{"attention_bias": True, "mlp_bias": True}, {"qkv_bias": True, "bias": True}],
-    "qwen2": [{"use_sliding_window": True, "max_window_layers": 2}],
-    "qwen3": [{"attention_bias": True}],
+    "qwen2": [{"use_sliding_window": True, "max_window_layers": most} for most in (0, 2, 99)],
+    "qwen3": [{"attention_bias": True}, {"use_sliding_window": True, "max_window_layers": 3}],
+    "smollm3": [
+        {"use_sliding_window": True, "sliding_window": 8},
+        {"use_sliding_window": True, "sliding_window": 8, "no_rope_layer_interval": 2},
+        {"use_sliding_window": True, "sliding_window": 8, "no_rope_layers": [0, 1, 0] + [1] * (LAYERS - 3)},
+    ],
     "helium": [{"attention_bias": True, "mlp_bias": True}],
     "ernie4_5": [{"use_bias": True}],
     "hunyuan_v1_dense": [{"attention_bias": True}, {"num_key_value_heads": None}],
@@ -53,7 +58,11 @@ VARIANTS = {
     "phi": [{"qk_layernorm": True, "head_dim": 16}, {"head_dim": 8}],
     "nemotron": [{"attention_bias": True, "mlp_bias": True}],
     "phimoe": [{"attention_bias": True, "lm_head_bias": True}],
-    "qwen2_moe": [{"mlp_only_layers": [1, 4]}, {"decoder_sparse_step": 2, "qkv_bias": False}],
+    "qwen2_moe": [
+        *({"use_sliding_window": True, "max_window_layers": most} for most in (0, 3, 99)),
+        {"mlp_only_layers": [1, 4]},
+        {"decoder_sparse_step": 2, "qkv_bias": False},
+    ],
     "qwen3_moe": [{"mlp_only_layers": [0]}],
     "llama4_text": [{"interleave_moe_layer_step": 2}, {"moe_layers": [4], "attention_bias": True}],
     "olmoe": [{"attention_bias": True}],
@@ -169,14 +178,14 @@ def our_matrices(kind):
 MIXED_WINDOWS = [
     config
     for config in CASES
-    if FAMILIES[config["model_type"]].whole_every or {"max_window_layers", "layer_types"} & config.keys()
+    if FAMILIES[config["model_type"]].whole_every or {"use_sliding_window", "layer_types"} & config.keys()
 ]
 
 
 @pytest.mark.parametrize("config", MIXED_WINDOWS, ids=name_of)
 def test_blocks_with_a_window_are_those_of_transformers(config):
     kinds = build(config).config.layer_types
-    shape = shape_from_data({**config, "layer_types": kinds} if "max_window_layers" in config else config, file="-")
+    shape = shape_from_data(config, file="-")
     windowed = sum(kind != "full_attention" for kind in kinds)
     ours = 0 if shape.sliding_window is None else shape.windowed_layers or LAYERS
     assert ours == windowed
@@ -204,8 +213,8 @@ def no_dropout(kind):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_defaults_are_those_of_transformers(kind):
     family, theirs = FAMILIES[kind], AutoConfig.for_model(kind)
-    # None here means computed, as there; the last two are filled in by transformers from others.
-    computed = {"num_key_value_heads", "head_dim", "intermediate_size", "num_kv_heads", "moe_layers"}
+    # None here means computed, as there; the last three are filled in by transformers from others.
+    computed = {"num_key_value_heads", "head_dim", "intermediate_size", "num_kv_heads", "moe_layers", "no_rope_layers"}
     for key, value in family.defaults.items():
         name = family.keys.get(key, key)
         name = name if hasattr(theirs, name) else key

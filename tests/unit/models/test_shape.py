@@ -32,9 +32,8 @@ REFUSED = {
     "opt": "the mask of attention is made without positions, which tell packed documents apart",
     **{kind: "mixtures of experts" for kind, family in FAMILIES.items() if family.experts is not None},
 }
-#: What a build says otherwise than the catalogue: granite's code divides logits by its scale, were it one; of Qwen's
-#: first blocks the window is only known by their kinds.
-OTHERWISE = {("granite", "plain_head"), ("qwen2", "windowed_layers")}
+#: What a build says otherwise than the catalogue: granite's code divides logits by its scale, were it one.
+OTHERWISE = {("granite", "plain_head")}
 
 SPECIALS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
 TIED = ("llama", "gemma3_text", "gpt2")
