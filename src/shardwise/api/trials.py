@@ -20,7 +20,8 @@ from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import as_trained, method_refusal, not_trained_under, refused_everywhere
+from shardwise.spec.splits import as_trained
+from shardwise.spec.support import method_refusal, not_trained_under, refused_everywhere
 
 T = TypeVar("T")
 

@@ -140,9 +140,9 @@ class _Reading:
 
     def _splits(self, blocks: list[Block], outside: Outside) -> tuple[Split, ...]:
         # What drops out between embedding and blocks leaves no trace here, and each stage would do it again.
-        staged = outside.staged and not drops_out(self._anatomy.model)
+        way: Split = "stages without dropout" if drops_out(self._anatomy.model) else "stages"
         sliced = outside.ended and slices_alike(self._anatomy, self._seen, blocks)
-        stages: tuple[Split, ...] = ("stages",) if staged else ()
+        stages: tuple[Split, ...] = (way,) if outside.staged else ()
         return (*stages, "slices") if sliced else stages
 
 

@@ -9,10 +9,9 @@ from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.tensors import Tensor
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Cut, Matrix, ModelShape
-from shardwise.spec.target_names import EMBEDDING_NAMES, HEAD_NAMES, target_refusal
+from shardwise.spec.target_names import EMBEDDING_NAMES, HEAD_NAMES, final_norm_names, target_refusal
 from shardwise.spec.targets import adapter_rank, half_named, hold_of, is_copied
 
-_FINAL_NORM_NAMES = frozenset({"norm", "ln_f", "final_layernorm", "final_layer_norm"})
 #: Behind the name of a tensor that is trained as a copy.
 COPY = ".saved"
 
@@ -47,7 +46,8 @@ def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
 
 def copies_outside(root: Iterable[Tensor], model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
     """Whole copies that PEFT trains of the final norm, the embedding and the head, beside the frozen originals."""
-    yield from copies((tensor for tensor in root if tensor.name.startswith("final_norm")), lora)
+    if _saves_final_norm(model, lora):
+        yield from (_copy(tensor) for tensor in root if tensor.name.startswith("final_norm"))
     for name in lora.modules_to_save:
         is_head = name in HEAD_NAMES
         if not is_head and name not in EMBEDDING_NAMES:
@@ -59,20 +59,30 @@ def copies_outside(root: Iterable[Tensor], model: ModelShape, lora: LoraSpec) ->
             cut="rows",
             place="back" if is_head else "front",
         )
+        if is_head and model.head_bias:
+            yield Tensor(name="saved.head.bias", rows=model.vocab_size, cut="rows", place="back")
 
 
 def copies(tensors: Iterable[Tensor], lora: LoraSpec) -> Iterator[Tensor]:
-    """Whole copies that PEFT trains of what is in a block, and of the final norm; their originals stay, frozen."""
-    ends = _FINAL_NORM_NAMES & set(lora.modules_to_save)
-    for tensor in tensors:
-        final = tensor.name.startswith("final_norm")
-        if ends if final else is_copied(tensor.name, lora.modules_to_save):
-            yield replace(tensor, name=f"{tensor.name}{COPY}", trained=True, quantised=False, widened=False)
+    """Whole copies that PEFT trains of what is in a block; their originals stay, frozen."""
+    yield from (_copy(tensor) for tensor in tensors if is_copied(tensor.name, lora.modules_to_save))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return replace(tensor, name=f"{tensor.name}{COPY}", trained=True, quantised=False, widened=False)
+
+
+def _saves_final_norm(model: ModelShape, lora: LoraSpec) -> bool:
+    """By PEFT's rule, the end of the name; where that is not known, by the whole of one that it may be."""
+    names = final_norm_names(model)
+    if model.built is not None:
+        return bool(names & set(lora.modules_to_save))
+    return any(name.endswith(end) for name in names for end in lora.modules_to_save)
 
 
 def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
     """Raises UnsupportedError for settings whose tensors are not known here."""
-    known = EMBEDDING_NAMES | HEAD_NAMES | _FINAL_NORM_NAMES
+    known = EMBEDDING_NAMES | HEAD_NAMES | final_norm_names(model)
     inside = [part.name for kind in model.kinds for part in (*kind.matrices, *kind.norms)]
     named = [name for name in lora.modules_to_save if name not in known]
     foreign = [name for name in named if model.has_experts or not any(is_copied(part, [name]) for part in inside)]
@@ -81,9 +91,29 @@ def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
         raise UnsupportedError(
             f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))}{whole}"
         )
+    if (reason := _beyond_a_block(model, lora)) is not None:
+        raise UnsupportedError(reason)
     if (reason := target_refusal(model, lora)) is not None:
         raise UnsupportedError(reason)
     _refuse_experts(model, lora)
+
+
+def _beyond_a_block(model: ModelShape, lora: LoraSpec) -> str | None:
+    """Why names of parts of blocks may copy more than those: PEFT takes every module whose name ends so."""
+    uncertain = final_norm_names(model) if model.built is not None else frozenset[str]()
+    outside = [*sorted(EMBEDDING_NAMES | HEAD_NAMES | uncertain), *(norm.name for norm in model.outer_norms)]
+    for name in lora.modules_to_save:
+        if name in outside or name in final_norm_names(model):
+            continue
+        others = [other for other in outside if other.endswith(name)]
+        if name.isdigit():
+            others = ["whole blocks"]
+        if others:
+            return (
+                f"lora.modules_to_save names {name}, and PEFT copies every module whose name ends so, {others[0]} too "
+                "where there is one; write whole names, of the part of a block with what is around it"
+            )
+    return None
 
 
 def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:

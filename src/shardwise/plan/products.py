@@ -16,7 +16,8 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import STRATEGIES, Layout, Schedule
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import as_trained, misfit, open_refusal
+from shardwise.spec.splits import as_trained
+from shardwise.spec.support import misfit, open_refusal
 
 SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "sequential")
 

@@ -11,7 +11,7 @@ MlpKind = Literal["gated", "plain"]
 #: away before, written out.
 NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, or each of them by tensor parallel.
-Split = Literal["stages", "slices"]
+Split = Literal["stages", "stages without dropout", "slices"]
 #: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
 Reads = Literal[
     "attention_input",

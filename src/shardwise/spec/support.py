@@ -7,13 +7,13 @@ plans it and does not train it; the trainer refuses it before it loads any weigh
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd
 
 from shardwise.spec.execution import Execution, Offload, OptimizerName, Precision
 from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape, Split
+from shardwise.spec.model import ModelShape
+from shardwise.spec.splits import as_trained, splits, unseen
 
 #: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
 #: `fsdp x pp`, trains what each of them does.
@@ -128,26 +128,26 @@ def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
     if layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward:
         # The deferred half of a cut backward comes when weights would have been let go of.
         return "schedule zero_bubble keeps gathered weights until a step ends; write zero_stage: 2, or schedule: 1f1b"
-    if model is not None and not _splits(model, "stages", proven=STAGED_FAMILIES):
-        return (
+    if model is not None and not splits(model, "stages", proven=STAGED_FAMILIES):
+        return unseen(model, "stages") or (
             f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
             "the nearest layout that trains it: fsdp"
         )
     return None
 
 
-def _splits(model: ModelShape, split: Split, *, proven: tuple[str, ...]) -> bool:
-    """Whether a model's blocks are split in a way: by its family, or by what was seen of a build."""
-    return model.family in proven if model.built is None else split in model.built
-
-
 def _slicing_refusal(layout: Layout, model: ModelShape | None) -> str | None:
     if model is None:
         return None
-    if not _splits(model, "slices", proven=TENSOR_FAMILIES):
+    if not splits(model, "slices", proven=TENSOR_FAMILIES):
+        heads = _uneven(model, layout.tp, parts=_heads(model))
         return (
-            f"{model.family} is not sliced by tensor parallel (tp) in this version; "
-            "the nearest layout that trains it: fsdp"
+            heads
+            or unseen(model, "slices")
+            or (
+                f"{model.family} is not sliced by tensor parallel (tp) in this version; "
+                "the nearest layout that trains it: fsdp"
+            )
         )
     return _uneven(model, layout.tp, parts={**_heads(model), "elements of the MLP's width": model.intermediate_size})
 
@@ -192,11 +192,6 @@ def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = N
     """
     known = None if model is None or model.has_experts else model
     return refusal(method=method if method_refusal(method) is None else NEAREST_METHOD, layout=layout, model=known)
-
-
-def as_trained(job: Job, model: ModelShape) -> ModelShape:
-    """A model as a job trains it: what that switches off is no reason to refuse it."""
-    return replace(model, layerdrop=0.0) if job.train.disable_dropout and model.layerdrop else model
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:

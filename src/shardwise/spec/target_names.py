@@ -15,6 +15,13 @@ from shardwise.spec.targets import hidden_names, names_it
 #: What transformers' models call their head; the second is what GPT-NeoX's was called.
 HEAD_NAMES = frozenset({"lm_head", "embed_out"})
 EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
+#: What the catalogue's families call their last norm, where that is not `norm`.
+_FINAL_NORMS = {
+    **dict.fromkeys(("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gptj"), "ln_f"),
+    **dict.fromkeys(("gpt_neox", "opt"), "final_layer_norm"),
+    "mpt": "norm_f",
+    "phi": "final_layernorm",
+}
 
 
 def target_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
@@ -37,6 +44,13 @@ def target_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
 def head_names(model: ModelShape) -> frozenset[str]:
     """What the head of a model may be called."""
     return HEAD_NAMES if model.family == "gpt_neox" else HEAD_NAMES - {"embed_out"}
+
+
+def final_norm_names(model: ModelShape) -> frozenset[str]:
+    """What the norm before the head is called, or may be called where the shape was read off a build."""
+    if model.built is not None:
+        return frozenset({"norm", *_FINAL_NORMS.values()})
+    return frozenset({_FINAL_NORMS.get(model.family, "norm")})
 
 
 def _embedding(unknown: list[str], _: ModelShape) -> str | None:
@@ -69,9 +83,11 @@ def _behind_number(name: str) -> str:
 
 def _is_known(name: str, model: ModelShape) -> bool:
     """Whether a target is the end of a module's name that adapters hang on, or what PEFT calls a bare parameter."""
-    if any(part.isdigit() for part in name.split(".")):
-        return False
-    return name.rpartition(".")[2] in hidden_names(model) or any(names_it(module, name) for module in _modules(model))
+    parts = name.split(".")
+    if parts[0].isdigit():
+        return False  # a block's own name may end so
+    hidden = parts[-1] in hidden_names(model) and not any(part.isdigit() for part in parts)
+    return hidden or any(names_it(module, name) for module in _modules(model))
 
 
 def _modules(model: ModelShape) -> Iterator[str]:
@@ -82,6 +98,11 @@ def _modules(model: ModelShape) -> Iterator[str]:
 
 
 def _ends(model: ModelShape) -> list[str]:
-    """The last parts of all names that targets may hold."""
-    ends = (name.rpartition(".")[2] for name in _modules(model))
+    """The shortest ends of all names that targets may hold: a number has what is around it before it."""
+    ends = (_end(name) for name in _modules(model))
     return list(dict.fromkeys([*ends, *sorted(hidden_names(model))]))
+
+
+def _end(name: str) -> str:
+    around, _, last = name.rpartition(".")
+    return f"{_end(around)}.{last}" if last.isdigit() and around else last

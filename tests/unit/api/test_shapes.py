@@ -29,7 +29,7 @@ def test_a_plan_says_that_its_shape_was_read_off_a_build(tmp_path: Path) -> None
         "the catalogue has no row for persimmon: its shape was read off the model that transformers builds"
     )
     refused = {rejection.strategy: rejection.reason for rejection in made.rejected}
-    assert refused["pp"].startswith("persimmon is not cut in pipeline stages by this version")
+    assert "its build was not seen to work when it is cut in pipeline stages" in refused["pp"]
 
 
 def test_what_is_not_understood_is_refused_at_its_place(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Names in `lora.target_modules`: each is counted as PEFT hangs it, or refused; none is trained uncounted."""
 
 import copy
+from dataclasses import replace
 
 import peft
 import pytest
@@ -64,6 +65,23 @@ def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(k
     assert not any(part.isdigit() for name in reached for part in name.split("."))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DENSE)
+def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused(kind):
+    """PEFT takes every module whose name ends so, in blocks and outside of them, whole words or not."""
+    config = small_config(kind, tie_word_embeddings=False)
+    model, matrices = built(config), shape(config).matrices
+    known = next(m.name for m in matrices if m.adaptable)
+    last = {name.rpartition(".")[2] for name, _ in model.named_modules() if name}
+    words = {"_".join(name.split("_")[count:]) for name in last for count in range(3)} - {""}
+    ends = sorted(words | {name[-4:] for name in last} | {"0", "1"})
+    counted = {end: ours(config, [known], modules_to_save=[end]) for end in ends}
+    reached = {end: count for end, count in counted.items() if count is not None}
+    wrong = {end: (count, theirs(model, [known], modules_to_save=[end])) for end, count in reached.items()}
+    assert {end: pair for end, pair in wrong.items() if pair[1] not in (None, pair[0])} == {}
+    assert reached
+
+
 LLAMA = small()
 
 
@@ -122,3 +140,29 @@ def test_what_is_trained_as_a_copy_has_no_adapter_and_one_adapter_at_least_is_le
     count = ours(config, named, modules_to_save=saved)
     assert count == theirs(built(config), named, modules_to_save=saved)
     assert (count is not None) == left
+
+
+def test_names_that_may_mean_more_than_parts_of_blocks_are_not_saved():
+    """Of a shape that was read off a build it is not known what its last norm is called."""
+    built_shape = replace(LLAMA, built=("stages",))
+    for model, name, other in ((built_shape, "layernorm", "final_layernorm"), (LLAMA, "0", "whole blocks")):
+        asked = job(method="lora", lora={"target_modules": ["q_proj"], "modules_to_save": [name]})
+        with pytest.raises(UnsupportedError, match=f"names {name}, and PEFT copies .* name ends so, {other} too"):
+            take_inventory(asked, numbered(model))
+    take_inventory(job(method="lora", lora={"target_modules": ["q_proj"], "modules_to_save": ["layernorm"]}), LLAMA)
+
+
+def test_parts_of_blocks_that_are_numbered_are_named_with_what_is_around_them():
+    model = numbered(LLAMA)
+    for names in (["mlp.0"], ["mlp.0", "q_proj"]):
+        assert target_refusal(model, job(method="lora", lora={"target_modules": names}).lora) is None
+    said = target_refusal(model, job(method="lora", lora={"target_modules": ["0"]}).lora)
+    assert said is not None
+    assert "mlp.0" in said
+
+
+def numbered(model):
+    """With a number for a name of one of its matrices."""
+    first = next(matrix for matrix in model.matrices if matrix.name == "mlp.gate_proj")
+    renamed = tuple(replace(m, name="mlp.0") if m is first else m for m in model.matrices)
+    return replace(model, matrices=renamed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from shardwise.catalog.models import read_model
 from shardwise.spec.execution import Execution
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.splits import as_trained
 from shardwise.spec.support import STAGED_FAMILIES, execution_refusals, impossibilities, refusal
 
 LLAMA = read_model("tinyllama-1.1b")
@@ -48,6 +50,21 @@ def test_a_family_that_is_not_cut_in_stages_is_refused_by_name() -> None:
     assert said.startswith("falcon is not cut in pipeline stages by this version, which does arcee, ")
     assert all(f" {family}" in said for family in STAGED_FAMILIES)
     assert refusal(method="full", layout=Layout(dp_shard=2), model=FALCON) is None
+
+
+def test_a_model_read_off_its_build_is_refused_by_what_was_seen_of_it() -> None:
+    whole, dropping = replace(LLAMA, built=()), replace(LLAMA, built=("stages without dropout", "slices"))
+    pipeline, sliced = Layout(pp=2), Layout(tp=2)
+    for layout, how in ((pipeline, "cut in pipeline stages"), (sliced, "sliced by tensor parallel (tp)")):
+        said = refusal(method="full", layout=layout, model=whole) or ""
+        assert said.endswith(f"was not seen to work when it is {how}; the nearest layout that trains it: fsdp")
+    said = refusal(method="full", layout=pipeline, model=dropping) or ""
+    assert "set train.disable_dropout: true, or use fsdp" in said
+    job = job_from_data({"model": "m", "data": {"num_rows": 8}, "train": {"disable_dropout": True}})
+    assert refusal(method="full", layout=pipeline, model=as_trained(job, dropping)) is None
+    assert refusal(method="full", layout=pipeline, model=as_trained(job, whole)) is not None
+    odd = replace(whole, num_key_value_heads=1)
+    assert "does not divide the model's 1 key-value heads" in (refusal(method="full", layout=sliced, model=odd) or "")
 
 
 def reasons(layout: Layout, **options: str) -> list[str]:
