@@ -4,7 +4,10 @@ by them could not have been chosen."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
+from typing import NamedTuple
 
 from shardwise.plan.choices import sized, sizes_on
 from shardwise.plan.climbs import Climb, Rung, climb
@@ -17,6 +20,21 @@ from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout, Schedule, stages_per_rank
+
+
+class Reach(NamedTuple):
+    """What sizes of a micro-batch may come to within a time.
+
+    Attributes:
+        seconds: of a step, at least.
+        smallest: the fewest sequences of a micro-batch of any of them.
+        fewest: the fewest forwards of a step of any of them.
+    """
+
+    seconds: float
+    smallest: int
+    fewest: int
+
 
 #: A number of executions that are alike, the sequences that a rank sees in a step, and how many sizes it has room for.
 _Same = tuple[int, int, int]
@@ -71,9 +89,28 @@ class Bounds(Needs):
         same, ladder = self._ladder_of(alike, cluster, ranks)
         key = (same, pp, schedule)
         if key not in self._climbs:
-            layout = Layout(pp=pp, schedule=schedule)
-            self._climbs[key] = climb(ladder, [self.seconds(layout, rung) for rung in ladder])
+            self._climbs[key] = climb(list(map(self._clock(pp, schedule), ladder)))
         return self._climbs[key]
+
+    def reach(
+        self, alike: int, cluster: Cluster, *, ranks: int, pp: int, schedule: Schedule, within: float
+    ) -> Reach | None:
+        """What sizes whose step may be over within so many seconds come to at best; None where there is none.
+
+        Sizes come in the order of their work, of which a rank has its share at least.
+        """
+        _, ladder = self._ladder_of(alike, cluster, ranks)
+        seconds_of = self._clock(pp, schedule)
+        least, smallest, fewest = inf, 0, 0
+        for rung in ladder:
+            if rung.seconds / pp * ROUNDING > within:
+                break
+            seconds = seconds_of(rung)
+            if seconds <= within:
+                smallest = rung.size if least == inf else min(smallest, rung.size)
+                fewest = rung.micros if least == inf else min(fewest, rung.micros)
+                least = min(least, seconds)
+        return None if least == inf else Reach(least, smallest, fewest)
 
     def least_seconds(self, alike: int, cluster: Cluster, *, ranks: int, pp: int) -> tuple[float, float]:
         """Of a step in any order of a pipeline, at least; and with one rank at work at a time. Quick to find.
@@ -143,16 +180,28 @@ class Bounds(Needs):
 
     def seconds(self, layout: Layout, rung: Rung) -> float:
         """Of a step, at least."""
-        if layout.pp == 1 or layout.schedule == "sequential" or rung.pieces is None:
-            return rung.seconds * ROUNDING
-        return max(rung.seconds / layout.pp, self._through_last(layout, rung, rung.pieces)) * ROUNDING
+        return self._clock(layout.pp, layout.schedule)(rung)
 
-    def _through_last(self, layout: Layout, rung: Rung, pieces: Pieces) -> float:
-        """The last rank waits for the first micro-batch, does its own work, and the others end behind its last."""
-        others, own = self._ends_of(layout.pp, layout.schedule)
-        ahead, back = pieces.forward.seconds, pieces.backward.seconds
-        behind = back - pieces.weights if layout.schedule == "zero_bubble" else back
-        return others * (ahead + behind) + rung.micros * (own * (ahead + back) + pieces.loss.seconds)
+    def _clock(self, pp: int, schedule: Schedule) -> Callable[[Rung], float]:
+        """Tells what a step takes at least, in one order of a pipeline or without one.
+
+        There the last rank waits for the first micro-batch, does its own work, and the others end behind its last.
+        """
+        if pp == 1 or schedule == "sequential":
+            return _in_turn
+        others, own = self._ends_of(pp, schedule)
+        splits = schedule == "zero_bubble"
+
+        def seconds(rung: Rung) -> float:
+            pieces = rung.pieces
+            if pieces is None:
+                return _in_turn(rung)
+            ahead, back = pieces.forward.seconds, pieces.backward.seconds
+            behind = back - pieces.weights if splits else back
+            through_last = others * (ahead + behind) + rung.micros * (own * (ahead + back) + pieces.loss.seconds)
+            return max(rung.seconds / pp, through_last) * ROUNDING
+
+        return seconds
 
     def _ends_of(self, pp: int, schedule: Schedule) -> tuple[int, int]:
         """Blocks of the first stages of all ranks but the last, and of all stages of that."""
@@ -181,3 +230,8 @@ class Bounds(Needs):
             return False
         end = totals.travelling_end / min(gpus, model.num_attention_heads)
         return max(end, self.logits(Layout(cp=gpus), size)) * ROUNDING <= capacity
+
+
+def _in_turn(rung: Rung) -> float:
+    """Seconds of a step at least where one rank works at a time, or there is one."""
+    return rung.seconds * ROUNDING

@@ -1,13 +1,11 @@
-"""Sizes of a micro-batch in the order of what a step takes at least with them, and the leanest of those within a time.
+"""Sizes of a micro-batch in the order of what a step takes at least with them.
 
 In a pipeline that order is another than the one of the work alone: fewer, larger micro-batches leave ranks waiting.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from shardwise.plan.pieces import Pieces
@@ -37,27 +35,13 @@ class Climb(NamedTuple):
     Attributes:
         seconds: of a step at least, in growing order.
         order: which of the ladder's sizes each is.
-        smallest: the fewest sequences of a micro-batch among the first so many sizes.
-        fewest: the fewest forwards of a step among them.
     """
 
     seconds: tuple[float, ...]
     order: tuple[int, ...]
-    smallest: tuple[int, ...]
-    fewest: tuple[int, ...]
-
-    def leanest(self, seconds: float) -> tuple[int, int] | None:
-        """The smallest size, and the fewest forwards, of all that a step within so many seconds may have; or None."""
-        count = bisect_right(self.seconds, seconds)
-        return (self.smallest[count - 1], self.fewest[count - 1]) if count else None
 
 
-def climb(ladder: Sequence[Rung], seconds: Sequence[float]) -> Climb:
+def climb(seconds: Sequence[float]) -> Climb:
     """Puts the sizes of a ladder in order: of each what a step takes at least."""
     order = tuple(sorted(range(len(seconds)), key=seconds.__getitem__))
-    return Climb(
-        seconds=tuple(seconds[index] for index in order),
-        order=order,
-        smallest=tuple(accumulate((ladder[index].size for index in order), min)),
-        fewest=tuple(accumulate((ladder[index].micros for index in order), min)),
-    )
+    return Climb(seconds=tuple(seconds[index] for index in order), order=order)

@@ -134,9 +134,11 @@ class Opener:
             if pp * stages_per_rank(fastest) > self._question.model.num_layers:
                 leanest.append(None)
                 continue
-            climb = self._bounds.climb_of(family.alike, cluster, ranks=family.ranks, pp=pp, schedule=fastest)
-            least = min(least, climb.seconds[0])
-            leanest.append(climb.leanest(within))
+            found = self._bounds.reach(
+                family.alike, cluster, ranks=family.ranks, pp=pp, schedule=fastest, within=within
+            )
+            least = min(least, found.seconds) if found else least
+            leanest.append((found.smallest, found.fewest) if found else None)
         figures = figures_of(self._question.job.goal, seconds=least, num_gpus=cluster.num_gpus, gpu=cluster.gpu)
         return _Reach(number, family._replace(least=figures), (family.spread, family.recompute), tuple(leanest))
 
