@@ -1,4 +1,4 @@
-"""Whether blocks are cut in stages, or sliced: by their family, or by what was seen of a build; as a job trains them."""
+"""Whether blocks are cut in stages, or sliced: by family, or by what was seen of a build; and a model as jobs train it."""
 
 from __future__ import annotations
 
