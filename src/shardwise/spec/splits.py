@@ -1,4 +1,4 @@
-"""Whether blocks are cut in stages, or sliced: by family, or by what was seen of a build; and a model as jobs train it."""
+"""Whether blocks are cut in stages, or sliced: by family, or by what was seen of a build."""
 
 from __future__ import annotations
 
