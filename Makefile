@@ -48,8 +48,8 @@ test-slow: $(DEV_READY) ## the rest: every cell of the large tables, in real pro
 test-timed: $(DEV_READY) ## of that, what is timed
 	$(BIN)/python -m pytest -m "slow and timed" --durations 12
 
-test-failed: $(DEV_READY) ## what failed of the slow tests, again, one at a time
-	$(BIN)/python -m pytest -m slow --last-failed --last-failed-no-failures none || test $$? -eq 5
+test-failed: $(DEV_READY) ## what failed the last time, again, one at a time
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none || test $$? -eq 5
 
 test-all: test test-slow ## both: everything this machine can run
 

@@ -217,7 +217,7 @@ def test_data_that_are_refused_leave_no_run_directory_behind(
 def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(
     make: Maker, job: JobMaker, tmp_path: Path
 ) -> None:
-    make(TRAIN.replace('outcome("finished")', "fail('no memory')"), name="failing_worker")
+    make(TRAIN.replace('outcome("finished")', "rank or fail('no memory')"), name="failing_worker")  # after its steps
     with pytest.raises(WorkerFailedError, match="no memory"):
         api.train(job(), programs=api.Programs(preparation="fake_prepare", worker="failing_worker"))
     before = {path.name for path in (tmp_path / "run").iterdir()}
