@@ -21,7 +21,7 @@ def contest(
 
     The simplest come first: a later one must be better than what they came to by more than the tie. As long as none is,
     the first stays chosen, and whoever was passed over was alike with it at best. Where one is, others may have been
-    passed over too early: the best of all is looked for, and then the simplest that is alike with it.
+    passed over too early: see `_look_again`.
 
     Args:
         names: of the strategies.
@@ -43,15 +43,23 @@ def contest(
 def _look_again(
     found: dict[str, Candidate], ordered: list[str], best: Best, *, goal: Goal, gpu: Gpu, enough: _Figures | None
 ) -> None:
-    """Several have been found, so that those passed over may be better than the best, or simpler and alike with it."""
-    for name in ordered:
-        if name not in found:
-            _look(found, name, best, _least(best_figures(list(found.values()), goal=goal, gpu=gpu), enough))
-    candidates = list(found.values())
-    chosen = chosen_first(candidates, goal=goal, gpu=gpu)[0].execution.layout.strategy
-    within = _least(reach(candidates, goal=goal, gpu=gpu), enough)
-    simpler = (name for name in ordered[: ordered.index(chosen)] if name not in found)
-    any(_look(found, name, best, within) for name in simpler)
+    """Several have been found: the chosen one stays so unless something simpler that was passed over is alike with it.
+
+    All that were passed over behind it are alike with it at best, so that the best of all only matters where there is
+    something simpler: then what is alike is what is so with the best.
+    """
+    chosen = chosen_first(list(found.values()), goal=goal, gpu=gpu)[0].execution.layout.strategy
+    simpler = ordered[: ordered.index(chosen)]
+
+    def finds_simpler() -> bool:
+        within = _least(reach(list(found.values()), goal=goal, gpu=gpu), enough)
+        return any(_look(found, name, best, within) for name in simpler if name not in found)
+
+    if finds_simpler():
+        for name in ordered:
+            if name not in found:
+                _look(found, name, best, _least(best_figures(list(found.values()), goal=goal, gpu=gpu), enough))
+        finds_simpler()
 
 
 def _look(found: dict[str, Candidate], name: str, best: Best, within: _Figures | None) -> bool:
