@@ -21,9 +21,21 @@ def quoted(value: object) -> str:
 
 
 def said(error: BaseException) -> str:
-    """What a library's error says as a message shows it: its first line with words, else the name of its class."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)[:_SAID_LETTERS]
+    """What a library's error says as a message shows it: its first line with words, else the name of its class.
+
+    A line that ends in a colon goes on in the next. What is too long ends with a sentence, or with a word.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = next((index for index, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
+    text = " ".join(lines[: first + 1]) or type(error).__name__
+    return text if len(text) <= _SAID_LETTERS else _beginning(text)
+
+
+def _beginning(text: str) -> str:
+    """As many sentences as there is room for, or words where the first sentence alone takes more than half of it."""
+    room = text[: _SAID_LETTERS - len(" ...")]
+    sentences = room[: room.rfind(". ") + 1]
+    return sentences if 2 * len(sentences) >= _SAID_LETTERS else f"{room.rpartition(' ')[0] or room} ..."
 
 
 @dataclass(frozen=True, kw_only=True)

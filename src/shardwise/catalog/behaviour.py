@@ -34,16 +34,36 @@ def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None
         stated: the keys of a configuration.
         positions: its `max_position_embeddings`.
     """
-    rope = stated.get("rope_parameters") or stated.get("rope_scaling")
-    if not isinstance(rope, dict):
-        return None
-    plain = cast(dict[str, Any], rope)
-    by_layer = [cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)]
-    for one in (plain, *by_layer):
-        kind = one.get("rope_type", one.get("type"))
-        original = one.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings")
-        if kind in ("longrope", "su"):
-            return original if type(original) is int else positions
-        if kind == "dynamic":
+    for _, rotation in _following(stated):
+        if _kind(rotation) == "dynamic":
             return positions
+        original = rotation.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings")
+        return original if type(original) is int else positions
     return None
+
+
+def rotation_by_length(stated: Mapping[str, Any]) -> str | None:
+    """The key by which rotary frequencies follow the longest sequence, and what it is; None where none says so.
+
+    Args:
+        stated: the keys of a configuration.
+    """
+    for place, rotation in _following(stated):
+        key = "rope_type" if "rope_type" in rotation else "type"
+        return f"{place}.{key} is {_kind(rotation)!r}"
+    return None
+
+
+def _following(stated: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rotations whose frequencies follow the length of sequences, and where the configuration states them."""
+    place = "rope_parameters" if stated.get("rope_parameters") else "rope_scaling"
+    rope = stated.get(place)
+    if not isinstance(rope, dict):
+        return
+    plain = cast(dict[str, Any], rope)
+    found = {place: plain, **{f"{place}.{kind}": one for kind, one in plain.items() if isinstance(one, dict)}}
+    yield from ((where, one) for where, one in found.items() if _kind(one) in ("longrope", "su", "dynamic"))
+
+
+def _kind(rotation: Mapping[str, Any]) -> Any:
+    return rotation.get("rope_type", rotation.get("type"))

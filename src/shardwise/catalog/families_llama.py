@@ -249,14 +249,14 @@ LLAMA_KIN: dict[str, Family] = {
         norms=GEMMA2_NORMS,
         norm_kind="gemma",
         whole_every=2,
+        eager_attention=True,  # whether scores are capped or not
     ),
     "gemma3_text": Family(
         defaults={
             **_GEMMA2,
             "vocab_size": 262208,
             "max_position_embeddings": 131072,
-            "attn_logit_softcapping": None,
-            "final_logit_softcapping": None,
+            "final_logit_softcapping": None,  # its attention never asks for attn_logit_softcapping
         },
         keys={"hidden_act": "hidden_activation"},
         attention=LLAMA_ATTENTION,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from shardwise.errors import ModelError, Problem, quoted
 
 #: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
 _CODE_KEYS = ("custom_pipelines", "trust_remote_code")
+#: Keys by which transformers' attention is not causal, and whether a configuration that states one says so. The first
+#: is asked of every configuration, a null being a no. Gemma's is true, or speaks of images alone. For what the last
+#: asks for, Falcon's code adds a mask of yes and no to scores.
+_NOT_CAUSAL: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "is_causal": lambda data: not data["is_causal"],
+    "use_bidirectional_attention": lambda data: data["use_bidirectional_attention"] not in (None, False, "vision"),
+    "output_attentions": lambda data: data.get("model_type") == "falcon" and bool(data["output_attentions"]),
+}
 _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
-    """Refuses a configuration that asks for code, or for what is no plain decoder.
+    """Refuses a configuration that asks for code, or for what is no plain causal decoder.
 
     Raises:
         ModelError: by which key.
@@ -28,8 +37,21 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
         message = "quantization_config says the weights are quantised already; name the unquantised model"
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
+    else:
+        message = _why_not_causal(data)
     if message is not None:
         raise ModelError(Problem(where=file, message=message))
+
+
+def _why_not_causal(data: dict[str, Any]) -> str | None:
+    """By which key a token sees those after it; None where it sees none."""
+    for key, says in _NOT_CAUSAL.items():
+        if key in data and says(data):
+            return (
+                f"{key} is {quoted(data[key])}, by which a token sees those after it, and a language model is trained "
+                "to foretell them; leave the key out"
+            )
+    return None
 
 
 def storage_type(data: dict[str, Any], *, file: str) -> str:

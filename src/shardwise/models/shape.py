@@ -11,11 +11,12 @@ import json
 import sys
 import warnings
 from collections import Counter
+from copy import deepcopy
 from typing import Any
 
 import torch
 
-from shardwise.catalog.behaviour import steady_positions
+from shardwise.catalog.behaviour import rotation_by_length, steady_positions
 from shardwise.catalog.models import read_model
 from shardwise.catalog.stated import refuse_foreign, storage_type
 from shardwise.catalog.unlisted import UnlistedFamilyError
@@ -73,7 +74,7 @@ class _Reading:
         self._config = _config(data)
         with watchable():
             self._anatomy = _built(self._config)
-            self._seen = _watched(self._anatomy)
+            self._seen = _watched(self._anatomy, self._config, data)
 
     def shape(self) -> ModelShape:
         """What was seen, as a shape.
@@ -125,7 +126,7 @@ class _Reading:
             value_head_dim=None if first.value_head_dim == first.head_dim else first.value_head_dim,
             embedding_size=None if outside.embedding_width == first.width else outside.embedding_width,
             outer_norms=outside.outer_norms,
-            eager_attention=not first.capped and not getattr(anatomy.model, "_supports_sdpa", False),
+            eager_attention=not getattr(anatomy.model, "_supports_sdpa", False),
             steady_positions=steady_positions(self._data, positions=positions),
             layerdrop=float(getattr(self._config, "layerdrop", None) or 0.0),
             drops_out=drops_out(anatomy.model),
@@ -149,36 +150,26 @@ class _Reading:
 def _config(data: dict[str, Any]) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    experts = next((key for key in _EXPERT_KEYS if isinstance(data.get(key), int) and data[key] > 0), None)
-    if experts is not None:
-        raise UnsupportedError(f"{experts} is {data[experts]}: mixtures of experts are counted from the catalogue only")
     try:
-        config: Any = CONFIG_MAPPING[data["model_type"]].from_dict(dict(data))
+        config: Any = CONFIG_MAPPING[data["model_type"]].from_dict(deepcopy(data))
     except Exception as error:  # noqa: BLE001 - a stranger's configuration meets a library's own checks
         raise UnsupportedError(f"transformers cannot read it: {said(error)}") from None
-    stated = config.to_dict()
-    experts = next((key for key in _EXPERT_KEYS if isinstance(stated.get(key), int) and stated[key] > 0), None)
-    if experts is not None:
-        raise UnsupportedError(
-            f"{experts} is {stated[experts]}: mixtures of experts are counted from the catalogue only"
-        )
+    _refuse_experts(config.to_dict())
     return config
 
 
-def _built(config: Any) -> Anatomy:
-    from transformers import AutoModelForCausalLM
+def _refuse_experts(stated: dict[str, Any]) -> None:
+    """One expert is none to choose from, and those that a switch leaves out are not there: what runs is looked at."""
+    key = next((key for key in _EXPERT_KEYS if isinstance(stated.get(key), int) and stated[key] > 1), None)
+    if key is not None and stated.get("is_moe", True):
+        raise UnsupportedError(f"{key} is {stated[key]}: mixtures of experts are counted from the catalogue only")
 
+
+def _built(config: Any) -> Anatomy:
     try:
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(
-                config, attn_implementation=WATCHED, dtype=torch.float32, trust_remote_code=False
-            )
-        model.tie_weights()
+        model = _on_meta(config, attention=WATCHED)
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
-        how = f"{type(error).__name__}: {said(error)}"
-        raise UnsupportedError(
-            f"transformers does not build it with an attention that can be watched ({how})"
-        ) from None
+        raise UnsupportedError(_why_unbuilt(config, error)) from None
     if config.get_text_config() is not config:
         raise UnsupportedError(
             "it is a language model inside a model of more than text; name the language model itself"
@@ -189,12 +180,37 @@ def _built(config: Any) -> Anatomy:
         raise UnsupportedError(f"{type(model).__name__} is no language model with a list of blocks ({error})") from None
 
 
-def _watched(anatomy: Anatomy) -> Seen:
+def _on_meta(config: Any, *, attention: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False
+        )
+    model.tie_weights()
+    return model
+
+
+def _why_unbuilt(config: Any, error: Exception) -> str:
+    """Whether transformers does not build a model with this attention, or not with any."""
+    try:
+        _on_meta(config, attention="eager")
+    except Exception as other:  # noqa: BLE001 - as above
+        return f"transformers cannot build it ({_how(other)})"
+    return f"transformers does not build it with an attention that can be watched ({_how(error)})"
+
+
+def _how(error: Exception) -> str:
+    return f"{type(error).__name__}: {said(error)}"
+
+
+def _watched(anatomy: Anatomy, config: Any, data: dict[str, Any]) -> Seen:
     try:
         return watch(anatomy)
     except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
-        how = f"{type(error).__name__}: {said(error)}"
-        raise UnsupportedError(f"its forward cannot be followed without numbers ({how})") from None
+        key = rotation_by_length(data) or rotation_by_length(config.to_dict())
+        why = f": {key}, by which rotary frequencies follow how long sequences are" if key else ""
+        raise UnsupportedError(f"its forward cannot be followed without numbers{why} ({_how(error)})") from None
 
 
 def _refuse_unread(anatomy: Anatomy, seen: Seen) -> None:

@@ -92,10 +92,11 @@ def _check_length(job: Job, model: ModelShape) -> None:
         raise UnsupportedError(
             f"data.max_length is {length}, and the model has {most} learned positions; lower it to {most}"
         )
-    if model.attention_softcap and job.train.attn_implementation == "sdpa":
-        raise UnsupportedError(
-            "train.attn_implementation is sdpa, which cannot cap scores as this model does; use eager"
+    if job.train.attn_implementation == "sdpa" and (model.attention_softcap or model.eager_attention):
+        why = (
+            "cannot cap scores as this model does" if model.attention_softcap else "transformers has not for this model"
         )
+        raise UnsupportedError(f"train.attn_implementation is sdpa, which {why}; use eager")
 
 
 def on_hardware(question: Question, cluster: Cluster) -> Question:

@@ -1,5 +1,6 @@
 """config.json -> ModelShape, held against models that transformers builds without memory."""
 
+import inspect
 from collections import Counter
 
 import pytest
@@ -191,10 +192,15 @@ def test_blocks_with_a_window_are_those_of_transformers(config):
     assert ours == windowed
 
 
+@pytest.mark.parametrize("cap", [None, 20.0])
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_what_only_eager_attention_can_do_is_known(kind):
-    shape = shape_from_data(small_config(kind), file="-")
-    assert (shape.eager_attention or shape.attention_softcap) == (not build(small_config(kind))._supports_sdpa)
+def test_what_only_eager_attention_can_do_is_known(kind, cap):
+    config = small_config(kind, attn_logit_softcapping=cap)
+    shape, theirs = shape_from_data(config, file="-"), type(build(config))
+    assert shape.eager_attention == (not theirs._supports_sdpa)
+    # Their code names the cap where attention is called, and nowhere else.
+    caps = "softcap=self." in inspect.getsource(inspect.getmodule(theirs))
+    assert shape.attention_softcap == (caps and cap is not None)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

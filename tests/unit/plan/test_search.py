@@ -224,6 +224,11 @@ def test_capped_scores_are_planned_with_eager_attention():
         plan("gemma-2-2b", "4x H100-SXM", "train: {attn_implementation: sdpa}\n")
 
 
+def test_sdpa_is_refused_where_transformers_has_none_of_a_model():
+    with pytest.raises(UnsupportedError, match="is sdpa, which transformers has not for this model; use eager"):
+        plan("gpt-oss-20b", "4x H100-SXM", "train: {attn_implementation: sdpa}\n")
+
+
 def test_fewest_gpus_takes_one_where_one_is_enough():
     answer = plan("tinyllama-1.1b", "8x H100-SXM", "method: lora\ngoal: fewest-gpus\n")
     assert answer.best.execution.layout.world_size == 1
