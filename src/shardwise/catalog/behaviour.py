@@ -61,8 +61,10 @@ def _following(stated: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
     if not isinstance(rope, dict):
         return
     plain = cast(dict[str, Any], rope)
-    found = {place: plain, **{f"{place}.{kind}": one for kind, one in plain.items() if isinstance(one, dict)}}
-    yield from ((where, one) for where, one in found.items() if _kind(one) in ("longrope", "su", "dynamic"))
+    by_layer = {f"{place}.{kind}": cast(dict[str, Any], one) for kind, one in plain.items() if isinstance(one, dict)}
+    for where, one in {place: plain, **by_layer}.items():
+        if _kind(one) in ("longrope", "su", "dynamic"):
+            yield where, one
 
 
 def _kind(rotation: Mapping[str, Any]) -> Any:
