@@ -14,6 +14,7 @@ LETTERS: dict[Kind, tuple[str, str]] = {
     "loss": ("L", "cyan"),
     "backward": ("B", "magenta"),
     "optimizer": ("O", "yellow"),
+    "wait": ("-", "bright_black"),
     "exchange": ("x", "red"),
     "gather": ("g", "green"),
     "reduce": ("r", "red"),
@@ -78,7 +79,10 @@ def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text
 
 
 def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
-    """The kind that fills most of each column; None where nothing fills a third of it."""
+    """The kind that fills most of each column; None where nothing fills a third of it.
+
+    What a column had no letter for is owed to the next ones, so that kinds that alternate within columns take turns.
+    """
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:
         first, last = (min(columns - 1, int(at / seconds * columns)) for at in (span.start, span.end))
@@ -86,8 +90,13 @@ def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) ->
             begin, end = column * seconds / columns, (column + 1) * seconds / columns
             inside = min(end, span.end) - max(begin, span.start)
             filled[column][span.kind] = filled[column].get(span.kind, 0.0) + max(0.0, inside)
-    least = seconds / columns / 3
-    return [max(one, key=lambda k: one[k]) if sum(one.values()) > least else None for one in filled]
+    found: list[Kind | None] = []
+    owed: dict[Kind, float] = {}
+    for here in filled:
+        due = {kind: inside + owed.get(kind, 0.0) for kind, inside in here.items()}
+        found.append(max(due, key=due.__getitem__) if sum(here.values()) > seconds / columns / 3 else None)
+        owed = {kind: left - sum(here.values()) * (kind == found[-1]) for kind, left in due.items()}
+    return found
 
 
 def _letters(kinds: list[Kind | None]) -> Text:
@@ -102,6 +111,4 @@ def legend(timeline: Timeline) -> str:
     """The letters that occur."""
     kinds = {span.kind for span in timeline.spans}
     words = [f"{LETTERS[kind][0]} {word}" for kind, word in KIND_WORDS.items() if kind in kinds]
-    # In a pipeline, what a stage gathers or exchanges inside a pass is part of that pass.
-    share = "is at work" if len(timeline.lanes) > 1 else "computes"
-    return "  ".join([*words, f"{WAITS} waits", f"%: share of the time in which it {share}"])
+    return "  ".join([*words, f"{WAITS} waits for others", "%: share of the time in which it computes"])

@@ -13,7 +13,7 @@ from shardwise.plan.inventory import take_inventory
 from shardwise.plan.passes import Stage
 from shardwise.plan.pieces import Piece, pieces_of
 from shardwise.plan.pipeline import walk
-from shardwise.plan.step import Ending, endings_of, send_seconds, stage_seconds, stages_of
+from shardwise.plan.step import Ending, endings_of, host_seconds, send_seconds, stage_seconds, stages_of
 from shardwise.plan.streams import Streams
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
@@ -28,6 +28,8 @@ from shardwise.spec.timeline import Kind, Lane, Span, Stream, Timeline
 DRAWN = 2
 #: In a pipeline, as many rounds of one micro-batch for each rank, and no more than can be told apart.
 DRAWN_ROUNDS, MOST_DRAWN = 2, 16
+#: A wait that is a smaller share of a stretch of work than this is rounding.
+_UNSEEN = 1e-9
 _LATE: dict[str, tuple[Stream, Kind]] = {
     "reduce gradients": ("links", "reduce"),
     "optimizer": ("compute", "optimizer"),
@@ -65,6 +67,7 @@ def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
     ends = _pipeline(shown, streams) if layout.pp > 1 else _whole_model(shown, streams)
     for rank, end, ending in zip(_lane_ranks(layout), ends, endings_of(work), strict=True):
         _lay_ending(streams, ending, rank=rank, end=end)
+    _lay_host(streams, host_seconds(work), ranks=_lane_ranks(layout))
     return Timeline(
         strategy=layout.strategy,
         seconds=streams.end,
@@ -98,21 +101,23 @@ def _lanes(layout: Layout) -> tuple[Lane, ...]:
 def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
     """Forwards and backwards of stages on all ranks, and the messages between them."""
     layout = work.execution.layout
-    ranks, send = _lane_ranks(layout), send_seconds(work)
+    ranks, send, stages = _lane_ranks(layout), send_seconds(work), stages_of(work, pieces_of(work))
+    passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
 
     def seen(pp: int, kind: ActionKind, stage: int, micro: int, start: float, end: float) -> None:
         ahead = kind == "forward"
         name = f"{kind.replace('_', ' of ')}: stage {stage}, micro-batch {micro}"
         drawn: Kind = "forward" if ahead else "backward"
-        streams.add("compute", end - start, name=name, rank=ranks[pp], kind=drawn, not_before=start)
+        whole = passes[stages[stage]][0 if ahead else 1]
+        computing = (end - start) * whole.computing / whole.seconds
+        _lay(streams, end - start, computing, name=name, kind=drawn, rank=ranks[pp], not_before=start)
         sends = stage < layout.num_stages - 1 if ahead else stage > 0 and kind != "backward_weight"
         if sends:
             streams.add("links", send, name=f"send {name}", rank=ranks[pp], kind="send", not_before=end)
 
-    stages = stage_seconds(stages_of(work, pieces_of(work)))
     return walk(
         layout.schedule,
-        stages=stages,
+        stages=stage_seconds(stages),
         num_micro_batches=work.execution.gradient_accumulation_steps,
         send=send,
         seen=seen,
@@ -172,11 +177,33 @@ def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
 
 def _block(streams: Streams, piece: Piece, kind: Kind, name: str, not_before: float) -> float:
     """A block's computation, and behind it what tensor and context parallelism exchange inside it."""
-    computed = streams.add("compute", piece.seconds - piece.talking, name=name, kind=kind, not_before=not_before)
+    own = piece.seconds - piece.talking
+    end = _lay(streams, own, piece.computing, name=name, kind=kind, not_before=not_before)
     if not piece.talking:
-        return streams.tasks[computed].end
+        return end
     exchanged = streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
     return streams.tasks[exchanged].end
+
+
+def _lay(
+    streams: Streams,
+    seconds: float,
+    computing: float,
+    *,
+    name: str,
+    kind: Kind,
+    not_before: float,
+    stream: Stream = "compute",
+    rank: int = 0,
+) -> float:
+    """Seconds of which some are computed; the others, which lie anywhere between, are drawn behind them."""
+    waiting = seconds - computing
+    if waiting <= _UNSEEN * seconds:
+        task = streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)
+        return streams.tasks[task].end
+    streams.add(stream, computing, name=name, rank=rank, kind=kind, not_before=not_before)
+    waited = streams.add(stream, waiting, name=f"waiting in {name}", rank=rank, kind="wait", busy=0.0)
+    return streams.tasks[waited].end
 
 
 def _link(streams: Streams, seconds: float, *, kind: Kind, name: str, not_before: float) -> float:
@@ -187,5 +214,13 @@ def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> N
     """Lays out what follows a rank's last backward."""
     for name, piece in ending.pieces:
         stream, kind = _LATE[name]
-        streams.add(stream, piece.seconds, name=name, rank=rank, kind=kind, not_before=end)
+        computing = piece.computing if stream == "compute" else piece.seconds
+        _lay(streams, piece.seconds, computing, stream=stream, name=name, kind=kind, rank=rank, not_before=end)
         end += piece.seconds
+
+
+def _lay_host(streams: Streams, seconds: float, *, ranks: list[int]) -> None:
+    """Lays out what the host does around a step, while every rank waits."""
+    end = streams.end
+    for rank in ranks if seconds else ():
+        streams.add("compute", seconds, name="waiting between steps", rank=rank, kind="wait", busy=0.0, not_before=end)

@@ -31,7 +31,7 @@ def _drawn_sentence(timeline: Timeline) -> str:
     if timeline.drawn_micro_batches < timeline.micro_batches:
         part = f"{timeline.drawn_micro_batches} of the step's {timeline.micro_batches} micro-batches are drawn"
     lanes = "" if len(timeline.lanes) <= MOST_LANES else f", and {MOST_LANES} of {len(timeline.lanes)} kinds of GPU"
-    stages = " In a pipeline, what a stage gathers or exchanges inside a pass is part of that pass."
+    stages = " In a pipeline, what a stage waits for inside a pass is drawn behind what it computes."
     return (
         f"{part}{lanes}. Thick: what a GPU computes, and how much of the time; where it is empty, it waits. Thin, "
         f"below: what travels meanwhile.{stages if len(timeline.lanes) > 1 else ''}"

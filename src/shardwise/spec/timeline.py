@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["forward", "loss", "backward", "optimizer", "exchange", "gather", "reduce", "send"]
+Kind = Literal["forward", "loss", "backward", "optimizer", "wait", "exchange", "gather", "reduce", "send"]
 Stream = Literal["compute", "links"]
 
 #: What runs on the GPU's own units; all else travels.
@@ -17,6 +17,7 @@ KIND_WORDS: dict[Kind, str] = {
     "loss": "head and loss",
     "backward": "backward",
     "optimizer": "optimizer",
+    "wait": "waiting for messages or for the host to launch work",
     "exchange": "exchanging slices",
     "gather": "gathering weights",
     "reduce": "reducing gradients",
@@ -30,7 +31,7 @@ class Span:
 
     Attributes:
         rank: the lowest of the ranks that do the same at the same time.
-        stream: `links` runs beside `compute`; `exchange` alone is waited for on the spot.
+        stream: `links` runs beside `compute`, where `exchange` and `wait` alone keep it from computing.
         name: such as `backward of layer 3`.
     """
 

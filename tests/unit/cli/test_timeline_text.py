@@ -29,6 +29,14 @@ def test_a_column_has_the_letter_of_what_fills_most_of_it_and_a_dot_where_nothin
     assert kinds_by_column(spans, seconds=40, columns=4) == ["forward", "backward", None, "optimizer"]
 
 
+def test_kinds_that_alternate_within_columns_take_turns_by_their_shares() -> None:
+    spans = [
+        one for at in range(0, 40, 2) for one in (span(0, "forward", at, at + 0.5), span(0, "wait", at + 0.5, at + 2))
+    ]
+    drawn = kinds_by_column(tuple(spans), seconds=40, columns=20)
+    assert (drawn.count("forward"), drawn.count("wait")) == (5, 15)
+
+
 def test_model_parallel_is_seen_as_a_staircase() -> None:
     lines = [line.plain for line in timeline_lines(staircase(), width=53)]
     assert lines == [
@@ -36,7 +44,7 @@ def test_model_parallel_is_seen_as_a_staircase() -> None:
         "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 9 + "." * 10 + "  50 %",
     ]
     assert heading(staircase()) == "one step of mp, 1 of its 3 micro-batches: 40 s from left to right"
-    assert legend(staircase()).startswith("F forward  B backward  . waits")
+    assert legend(staircase()).startswith("F forward  B backward  . waits for others")
 
 
 def test_gathers_stand_on_a_line_of_their_own_and_in_the_gaps_that_they_cause() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.plan.drawing import lay_backward, lay_forward, timeline_of, timeline_of_plan
-from shardwise.plan.kernels import HOST_SECONDS_PER_STEP
 from shardwise.plan.passes import Messages, Stage
 from shardwise.plan.pieces import Piece
 from shardwise.plan.streams import Streams
@@ -50,8 +49,10 @@ def test_the_closed_forms_are_the_schedule(stage):
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_whole_timeline_is_as_long_as_the_step(layout, method):
     made = made_of(shape(num_hidden_layers=8), layout, 2, 5, method, "8x H100-SXM")
-    drawn = timeline_of(made, micro_batches=5)
-    assert drawn.seconds + HOST_SECONDS_PER_STEP == pytest.approx(forecast_time(made).step_seconds)
+    drawn, forecast = timeline_of(made, micro_batches=5), forecast_time(made)
+    assert drawn.seconds == pytest.approx(forecast.step_seconds)
+    shares = [drawn.computing_share(lane) for lane in drawn.lanes]
+    assert sum(shares) / len(shares) == pytest.approx(forecast.compute_utilization), "the share that the table has"
     assert sorted(rank for lane in drawn.lanes for rank in lane.ranks) == list(range(layout.world_size))
 
 
@@ -72,6 +73,16 @@ def test_under_fsdp_every_layer_is_gathered_before_it_computes_and_most_gathers_
     computing = [span for span in drawn.spans if span.kind in COMPUTING]
     for gather in (span for span in drawn.spans if span.kind == "gather" and span.start > computing[0].start):
         assert any(span.start < gather.end and gather.start < span.end for span in computing)
+
+
+def test_where_the_host_launches_too_slowly_a_gpu_is_drawn_waiting():
+    made = plan("gpt2", "2 x 8x H100-SXM", "method: lora")
+    drawn = timeline_of_plan(made)
+    assert drawn is not None
+    (lane,) = drawn.lanes
+    waited = sum(span.end - span.start for span in drawn.of(lane, "compute") if span.kind == "wait")
+    assert waited > 0.7 * drawn.seconds
+    assert drawn.computing_share(lane) < 0.25
 
 
 def test_what_tensor_parallelism_exchanges_is_drawn_where_it_is_waited_for():
