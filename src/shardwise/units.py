@@ -56,15 +56,18 @@ def format_count(count: float) -> str:
     """A number of things with a decimal suffix: `8.03B`, `1.10M`, `512`."""
     value = float(count)
     suffixes = ["T", "B", "M", "k", ""]
-    while abs(value) >= 1000 and len(suffixes) > 1:
+    # From where three figures would round up to a thousand.
+    while abs(value) >= 999.5 and len(suffixes) > 1:
         value /= 1000
         suffixes.pop()
     suffix = suffixes[-1]
-    return f"{value:.0f}" if not suffix else f"{value:.3g}{suffix}"
+    return f"{value:.3g}{suffix}" if suffix and abs(value) < 999.5 else f"{value:,.0f}{suffix}"
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration for people: `0.42 s`, `59 s`, `3 min 53 s`, `5 h 02 min`, `3 d 4 h`."""
+    """A duration for people: `28.8 ms`, `0.42 s`, `59 s`, `3 min 53 s`, `5 h 02 min`, `3 d 4 h`."""
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.3g} ms"
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = round(seconds)
@@ -87,3 +90,8 @@ def format_ranks(ranks: Iterable[int]) -> str:
             runs.append([rank])
     named = ", ".join("-".join(map(str, run)) for run in runs)
     return f"rank {named}" if named.isdigit() else f"ranks {named}"
+
+
+def format_gib(count: int) -> str:
+    """GiB throughout a sentence, so that its figures compare; smaller units where they would read 0.0."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB / 10 else format_bytes(count)

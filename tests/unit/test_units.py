@@ -38,6 +38,8 @@ def test_what_is_no_number_of_bytes_is_an_error(text: str) -> None:
 
 def test_counts_and_durations_read_well() -> None:
     assert [format_count(n) for n in (512, 1_100_000_000, 8_030_000_000, 25_000_000)] == ["512", "1.1B", "8.03B", "25M"]
+    assert [format_count(n) for n in (999, 999_500, 999_885_952, 7e19)] == ["999", "1M", "1B", "70,000,000T"]
+    assert [format_seconds(s) for s in (0.0, 0.00044, 0.0288, 0.005)] == ["0.00 s", "0.44 ms", "28.8 ms", "5 ms"]
     assert [format_seconds(s) for s in (0.42, 59, 233, 18120, 273600)] == [
         "0.42 s",
         "59 s",

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from shardwise import api
 from shardwise.errors import InputError
+from shardwise.spec.offers import format_dollars
 from shardwise.units import format_bytes, format_count
 
 KINDS = ("models", "gpus")
@@ -38,4 +39,4 @@ def _gpus() -> list[tuple[str, ...]]:
 
 
 def _price(usd_per_hour: tuple[float, float] | None) -> str:
-    return "no price known" if usd_per_hour is None else f"${usd_per_hour[0]:.2f} to ${usd_per_hour[1]:.2f} an hour"
+    return "no price known" if usd_per_hour is None else f"{format_dollars(usd_per_hour)} an hour"

@@ -1,4 +1,4 @@
-"""Sentences: why the chosen one, why not each of the others, and what to do where nothing fits."""
+"""Sentences: why the chosen one, and why not each of the others that fit."""
 
 from __future__ import annotations
 
@@ -17,67 +17,8 @@ from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Goal, LayoutSpec
 from shardwise.spec.layout import STRATEGIES
-from shardwise.spec.plan import Candidate, MemoryForecast, Plan, TimeForecast
-from shardwise.units import GIB, format_bytes, format_seconds
-
-_NAMES = {
-    "weights": "weights are",
-    "gradients": "gradients are",
-    "optimizer": "optimizer states are",
-    "activations": "activations are",
-    "logits": "logits and their gradients are",
-    "communication": "gathered weights and communication buffers are",
-    "temporary": "temporaries are",
-    "context": "the driver's context and communicators are",
-}
-
-
-def why_not(work: Work, memory: MemoryForecast) -> str:
-    """Why an execution does not fit, what takes most of the memory, and what would help."""
-    worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
-    part = max(worst.parts, key=lambda name: worst.parts[name])
-    return (
-        f"needs {_gib(memory.peak_bytes)}, at most {_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at "
-        f"{memory.peak_instant}: "
-        f"{_NAMES[part]} {_gib(worst.parts[part])} of it; {_remedy(part, work)}"
-    )
-
-
-def _too_much(need: int, capacity: int) -> str:
-    """Both, with as many digits as tell them apart."""
-    if _gib(need) == _gib(capacity):
-        return f"{need / GIB:.5g} GiB of {capacity / GIB:.5g} GiB, {format_bytes(need - capacity)} too much,"
-    return f"{_gib(need)} of {_gib(capacity)}"
-
-
-def _gib(count: int) -> str:
-    """GiB throughout a sentence, so that its figures compare; smaller units where they would read 0.0."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB / 10 else format_bytes(count)
-
-
-def _remedy(part: str, work: Work) -> str:
-    if part in ("weights", "gradients", "optimizer"):
-        if not work.sharded:
-            lora = ", or use lora" if work.job.method == "full" else ""
-            return "shard them (fsdp)" if work.cluster.num_gpus > 1 else f"shard them over more GPUs (fsdp){lora}"
-        return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
-    if part == "logits":
-        return "train with loss: chunked" if work.execution.loss == "full" else "shorten data.max_length"
-    if part == "communication":
-        return (
-            "free gathered weights after forward (fsdp)"
-            if _keeps_gathered(work)
-            else "use a smaller model or precision"
-        )
-    if work.execution.gradient_checkpointing != "full":
-        return "recompute activations (gradient_checkpointing: full)"
-    if work.execution.micro_batch_size > 1:
-        return "lower train.micro_batch_size"
-    return "shorten data.max_length"
-
-
-def _keeps_gathered(work: Work) -> bool:
-    return work.sharded and not work.execution.layout.reshard_after_forward
+from shardwise.spec.plan import Candidate, Plan, TimeForecast
+from shardwise.units import format_bytes, format_gib, format_seconds
 
 
 def why(
@@ -187,12 +128,12 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
     """The largest of the differences, in words."""
     mine, best = _spent(candidate), _spent(chosen)
     most = max(mine, key=lambda kind: mine[kind] - best[kind])
-    share = _percent(mine[most] / sum(mine.values()))
+    share, before = (_percent(one[most] / sum(one.values())) for one in (mine, best))
     if most == "talking":
-        return f"for {share} of the time GPUs do nothing but send"
+        return f"for {share} of the time GPUs do nothing but send, against {before}"
     if most == "waiting":
-        pipelined = candidate.execution.layout.pp > 1
-        return f"for {share} of the time a GPU waits {'for other stages' if pipelined else 'for work to be launched'}"
+        what = "other stages" if candidate.execution.layout.pp > 1 else "work to be launched"
+        return f"for {share} of the time a GPU waits for {what}, against {before}"
     recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
     if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
         return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
@@ -202,14 +143,14 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return "less than 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def _fit(candidate: Candidate) -> str:
     memory = candidate.memory
     return (
-        f"needs {_gib(memory.peak_bytes)}, at most {_gib(memory.peak_high_bytes)}, of {_gib(memory.capacity_bytes)}; "
-        f"the peak is at {memory.peak_instant}"
+        f"needs {format_gib(memory.peak_bytes)}, at most {format_gib(memory.peak_high_bytes)}, "
+        f"of {format_gib(memory.capacity_bytes)}; the peak is at {memory.peak_instant}"
     )
 
 
@@ -260,7 +201,7 @@ def _recompute(explorer: Explorer, work: Work) -> str | None:
     if work.job.train.gradient_checkpointing != "auto":
         return f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
     _, memory = explorer.memory(work.cluster, replace(execution, gradient_checkpointing="none"))
-    kept = f"; without it this micro-batch needs {_gib(memory.peak_high_bytes)}"
+    kept = f"; without it this micro-batch needs {format_gib(memory.peak_high_bytes)}"
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
 
 
@@ -273,8 +214,8 @@ def _offload(work: Work, *, asked: bool) -> str | None:
     why = "as asked" if asked else "because nothing fits without"
     machine = held * min(node.num_gpus, work.execution.layout.world_size)
     return (
-        f"offload is {offload} {why}: {_gib(held)} for each GPU lie in the host's memory, {_gib(machine)} on one "
-        "machine; every step waits for the host"
+        f"offload is {offload} {why}: {format_gib(held)} for each GPU lie in the host's memory, {format_gib(machine)} "
+        "on one machine; every step waits for the host"
     )
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import chain
 
 from shardwise.plan.choices import offloads
-from shardwise.plan.explain import why_not
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.groups import Group
 from shardwise.plan.host import host_has_room, host_is_too_small
+from shardwise.plan.lacks import why_not
 from shardwise.plan.products import Choice, layouts
 from shardwise.plan.prospects import Prospects
 from shardwise.plan.question import Question

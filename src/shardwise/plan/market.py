@@ -9,8 +9,8 @@ from math import inf
 from shardwise.errors import UnsupportedError
 from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import bases, offloads
-from shardwise.plan.explain import why_not
 from shardwise.plan.fitting import Admits, every_layout, least_hungry, without_pipelines
+from shardwise.plan.lacks import why_not
 from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, on_hardware, work_on
 from shardwise.plan.ranking import TIE_SHARE

@@ -11,13 +11,14 @@ from shardwise.plan.candidates import candidate_of, hardware_json, model_json
 from shardwise.plan.choices import offloads
 from shardwise.plan.collector import circles_unsought
 from shardwise.plan.contest import contest
-from shardwise.plan.explain import why, why_faster, why_not, why_slower
+from shardwise.plan.explain import why, why_faster, why_slower
 from shardwise.plan.explorer import Explorer, Forecast
 from shardwise.plan.fewest import smallest_that_fits
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.frontier import Family, Frontier
 from shardwise.plan.groups import Group
 from shardwise.plan.host import host_has_room
+from shardwise.plan.lacks import why_not
 from shardwise.plan.look import Look
 from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question, ask

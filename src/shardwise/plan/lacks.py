@@ -1,0 +1,71 @@
+"""Why an execution does not fit: what takes most of the memory, and what would help."""
+
+from __future__ import annotations
+
+from shardwise.plan.work import Work
+from shardwise.spec.plan import MemoryForecast
+from shardwise.units import GIB, format_bytes, format_gib
+
+_NAMES = {
+    "weights": "weights are",
+    "gradients": "gradients are",
+    "optimizer": "optimizer states are",
+    "activations": "activations are",
+    "logits": "logits and their gradients are",
+    "communication": "gathered weights and communication buffers are",
+    "temporary": "temporaries are",
+    "context": "the driver's context and communicators are",
+}
+_STATES = ("weights", "gradients", "optimizer")
+
+
+def why_not(work: Work, memory: MemoryForecast) -> str:
+    """Why an execution does not fit, what takes most of the memory, and what would help."""
+    worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
+    part = max(worst.parts, key=lambda name: worst.parts[name])
+    return (
+        f"needs {format_gib(memory.peak_bytes)}, at most {_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at "
+        f"{memory.peak_instant}: "
+        f"{_NAMES[part]} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory)}"
+    )
+
+
+def _too_much(need: int, capacity: int) -> str:
+    """Both, with as many digits as tell them apart."""
+    if format_gib(need) == format_gib(capacity):
+        return f"{need / GIB:.5g} GiB of {capacity / GIB:.5g} GiB, {format_bytes(need - capacity)} too much,"
+    return f"{format_gib(need)} of {format_gib(capacity)}"
+
+
+def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
+    if part in _STATES:
+        if not work.sharded:
+            lora, gpus = ", or use lora" if work.job.method == "full" else "", work.cluster.num_gpus
+            enough = gpus > 1 and _bytes_of_a_copy(work, memory) <= gpus * memory.capacity_bytes
+            return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
+        return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
+    if part == "logits":
+        return "train with loss: chunked" if work.execution.loss == "full" else "shorten data.max_length"
+    if part == "communication":
+        return (
+            "free gathered weights after forward (fsdp)"
+            if _keeps_gathered(work)
+            else "use a smaller model or precision"
+        )
+    if work.execution.gradient_checkpointing != "full":
+        return "recompute activations (gradient_checkpointing: full)"
+    if work.execution.micro_batch_size > 1:
+        return "lower train.micro_batch_size"
+    return "shorten data.max_length"
+
+
+def _bytes_of_a_copy(work: Work, memory: MemoryForecast) -> float:
+    """Of the states of a model that is not sharded, each counted once, as they lie on all ranks at the peak."""
+    layout = work.execution.layout
+    copies = dict.fromkeys(_STATES, layout.data_world_size * layout.cp)
+    copies["optimizer"] //= layout.dp_shard
+    return sum(len(rank.ranks) * rank.parts[part] / copies[part] for rank in memory.ranks for part in _STATES)
+
+
+def _keeps_gathered(work: Work) -> bool:
+    return work.sharded and not work.execution.layout.reshard_after_forward
