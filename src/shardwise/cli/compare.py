@@ -26,8 +26,8 @@ def compare(
 ) -> None:
     """Run a job under several layouts and put utilisation, time, memory and loss side by side, the fastest first.
 
-    Exits 0: compared, 1: a run failed, the others stand, 2: bad input, 130 or 143: stopped by a signal; run again,
-    it goes on.
+    Exits 0: compared, 1: a run failed, the others stand, 2: bad input, or a layout that was named cannot run here, the
+    others stand, 130 or 143: stopped by a signal; run again, it goes on.
     """
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
@@ -46,8 +46,8 @@ def compare(
         print_json(found.to_json())
     else:
         print_versus(found, console)
-    if found.failed:
-        raise typer.Exit(1)
+    if found.failed or found.unable:
+        raise typer.Exit(1 if found.failed else 2)
 
 
 def print_versus(found: Versus, console: Console) -> None:

@@ -119,7 +119,7 @@ def test_compare_prints_measured_above_forecast_and_the_fastest(
 ) -> None:
     asked: dict[str, object] = {}
     runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))]
-    found = versus(runs, job="tiny", unable=[("tp-2", "tp is not trained")])
+    found = versus(runs, job="tiny")
     monkeypatch.setattr(api, "compare", lambda job, **options: asked.update(options) or found)
     said = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp", "--steps", "9")
     assert said.code == 0
@@ -130,10 +130,21 @@ def test_compare_prints_measured_above_forecast_and_the_fastest(
     assert lines[at + 1].startswith("  forecast ")
     assert lines[at + 2].startswith("fsdp-2 ")
     assert "ddp-2: rank 0: 90.0 % busy" in said.out
-    assert "cannot run here: tp-2" in said.out
     assert "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2" in said.out
     assert json.loads(shardwise("compare", "job.yaml", "--layouts", "ddp", "--json").out)["version"] == 1
     assert shardwise("compare", "job.yaml").code == 2
+
+
+def test_a_layout_that_was_named_for_a_comparison_and_cannot_run_is_said_and_exits_2(
+    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = versus([ran(tmp_path, "ddp-2", seconds=2.0)], job="tiny", unable=[("tp-2", "tp is not trained")])
+    monkeypatch.setattr(api, "compare", lambda job, **options: found)
+    said = shardwise("compare", "job.yaml", "--layouts", "ddp,tp")
+    assert said.code == 2
+    assert "cannot run here: tp-2: tp is not trained" in said.out
+    assert "ddp-2 is the fastest" in said.out, "what ran stands"
+    assert shardwise("compare", "job.yaml", "--layouts", "ddp,tp", "--json").code == 2
 
 
 @pytest.mark.parametrize("names", [("ddp-2",), ()])
