@@ -93,10 +93,16 @@ def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) ->
     found: list[Kind | None] = []
     owed: dict[Kind, float] = {}
     for here in filled:
-        due = {kind: inside + owed.get(kind, 0.0) for kind, inside in here.items()}
-        found.append(max(due, key=due.__getitem__) if sum(here.values()) > seconds / columns / 3 else None)
-        owed = {kind: left - sum(here.values()) * (kind == found[-1]) for kind, left in due.items()}
+        taken = sum(here.values())
+        due: dict[Kind, float] = {kind: inside + owed.get(kind, 0.0) for kind, inside in here.items()}
+        kind = _most(due) if taken > seconds / columns / 3 else None
+        owed = {one: left - taken if one == kind else left for one, left in due.items()}
+        found.append(kind)
     return found
+
+
+def _most(due: dict[Kind, float]) -> Kind:
+    return max(due, key=lambda kind: due[kind])
 
 
 def _letters(kinds: list[Kind | None]) -> Text:
