@@ -7,7 +7,7 @@ transformers has natively is read as that type: transformers, told to trust no c
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -251,6 +251,7 @@ def _shape(config: _Config) -> ModelShape:
         embedding_size=None if width in (None, d.hidden) else width,
         outer_matrices=family.outer_matrices(d),
         outer_norms=family.outer_norms(d),
+        names=family.names if family.final_norm(d) else replace(family.names, final_norm=None),
         eager_attention=family.eager_attention,
         layerdrop=config.share("layerdrop"),
         steady_positions=steady_positions(config.data, positions=d.positions),

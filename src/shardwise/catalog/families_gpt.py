@@ -21,6 +21,7 @@ from shardwise.catalog.blocks import (
 )
 from shardwise.catalog.family import BIASED_FINAL_NORM, EQUAL_HEADS, Family
 from shardwise.spec.model import Matrix
+from shardwise.spec.outer_names import OuterNames
 
 _GPT_KEYS = {
     "hidden_size": "n_embd",
@@ -42,6 +43,9 @@ _GPT2: dict[str, Any] = {
     "hidden_act": "gelu_new",
     "tie_word_embeddings": True,
 }
+_GPT_NAMES = OuterNames(
+    embedding="transformer.wte", final_norm="transformer.ln_f", blocks="transformer.h", positions="transformer.wpe"
+)
 _GPT2_DROPOUT: dict[str, Any] = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 
 
@@ -86,6 +90,9 @@ GPT: dict[str, Family] = {
         partial_rotary=True,
         mlp_kind="plain",
         norm_kind="layer",
+        names=OuterNames(
+            embedding="gpt_neox.embed_in", final_norm="gpt_neox.final_layer_norm", blocks="gpt_neox.layers"
+        ),
         final_norm=BIASED_FINAL_NORM,
     ),
     "gpt2": Family(
@@ -97,6 +104,7 @@ GPT: dict[str, Family] = {
         norms=hidden_norms("ln_1", "ln_2", bias=True),
         mlp_kind="plain",
         norm_kind="layer",
+        names=_GPT_NAMES,
         final_norm=BIASED_FINAL_NORM,
         position_offset=0,
     ),
@@ -110,6 +118,7 @@ GPT: dict[str, Family] = {
         norms=hidden_norms("ln_1", "ln_2", bias=True),
         mlp_kind="plain",
         norm_kind="layer",
+        names=_GPT_NAMES,
         final_norm=BIASED_FINAL_NORM,
         position_offset=0,
     ),
@@ -132,6 +141,7 @@ GPT: dict[str, Family] = {
         norms=hidden_norms("ln_1", "ln_2", bias=True),
         mlp_kind="plain",
         norm_kind="layer",
+        names=_GPT_NAMES,
         final_norm=BIASED_FINAL_NORM,
         position_offset=0,
         eager_attention=True,
@@ -153,6 +163,7 @@ GPT: dict[str, Family] = {
         norms=hidden_norms("ln_1", bias=True),
         mlp_kind="plain",
         norm_kind="layer",
+        names=replace(_GPT_NAMES, positions=None),
         final_norm=BIASED_FINAL_NORM,
         head_bias=always,
         parallel=always,
@@ -189,8 +200,16 @@ GPT: dict[str, Family] = {
         ),
         mlp_kind="plain",
         norm_kind="layer",
+        names=OuterNames(
+            embedding="model.decoder.embed_tokens",
+            final_norm="model.decoder.final_layer_norm",
+            blocks="model.decoder.layers",
+            positions="model.decoder.embed_positions",
+        ),
         final_norm=where(
-            _opt_has_final_norm, where(flag("layer_norm_elementwise_affine"), BIASED_FINAL_NORM, no_norms), no_norms
+            _opt_has_final_norm,
+            where(flag("layer_norm_elementwise_affine"), BIASED_FINAL_NORM, bare_norms("norm")),
+            no_norms,
         ),
         position_offset=2,
         outer_matrices=_opt_projections,
@@ -220,6 +239,7 @@ GPT: dict[str, Family] = {
         norms=LAYER_NORMS,
         mlp_kind="plain",
         norm_kind="layer",
+        names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
         final_norm=BIASED_FINAL_NORM,
         outer_norms=hidden_norms("word_embeddings_layernorm", bias=True),
         activation="gelu_pytorch_tanh",

@@ -20,6 +20,7 @@ from shardwise.catalog.blocks import (
     stablelm_norms,
 )
 from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, EQUAL_HEADS, LLAMA_BIASES, Family
+from shardwise.spec.outer_names import OuterNames
 
 
 def _falcon_heads(d: Dimensions) -> Dimensions:
@@ -55,6 +56,7 @@ LAYER_NORM: dict[str, Family] = {
         norms=phi_norms,
         even_heads=flag("qk_layernorm"),
         mlp_kind="plain",
+        names=OuterNames(final_norm="model.final_layernorm"),
         norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
         head_bias=always,
@@ -148,6 +150,9 @@ LAYER_NORM: dict[str, Family] = {
         ),
         norms=falcon_norms,
         mlp_kind="plain",
+        names=OuterNames(
+            embedding="transformer.word_embeddings", final_norm="transformer.ln_f", blocks="transformer.h"
+        ),
         norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
         parallel=_falcon_parallel,
@@ -174,6 +179,7 @@ LAYER_NORM: dict[str, Family] = {
         mlp=plain_mlp("ffn.up_proj", "ffn.down_proj", bias=never),
         norms=hidden_norms("norm_1", "norm_2"),
         mlp_kind="plain",
+        names=OuterNames(embedding="transformer.wte", final_norm="transformer.norm_f", blocks="transformer.blocks"),
         norm_kind="layer",
         activation="gelu",
         eager_attention=True,

@@ -24,7 +24,6 @@ from shardwise.catalog.blocks import (
     gated_mlp,
     hidden_norms,
     never,
-    no_norms,
     phi3_mlp,
     plain_mlp,
     where,
@@ -194,7 +193,7 @@ LLAMA_KIN: dict[str, Family] = {
         mlp=gated_mlp,
         norms=bare_norms("input_layernorm", "post_attention_layernorm"),
         norm_kind="layer",
-        final_norm=no_norms,
+        final_norm=bare_norms("norm"),
     ),
     "olmo2": Family(
         defaults=_OLMO,

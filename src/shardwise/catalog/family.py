@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.catalog.blocks import Bias, Dimensions, Matrices, Norms, hidden_norms, never, no_matrices, no_norms
 from shardwise.catalog.experts import Placement, everywhere
 from shardwise.spec.model import MlpKind, NormKind
+from shardwise.spec.outer_names import LLAMA_NAMES, OuterNames
 
 FINAL_NORM = hidden_norms("norm")
 BIASED_FINAL_NORM = hidden_norms("norm", bias=True)
@@ -51,6 +52,7 @@ class Family:
         placement: which blocks those are.
         bare_experts: see ModelShape.
         final_norm: before the head.
+        names: see ModelShape.
         head_bias: the head has one.
         position_offset: rows of the table of positions beyond `max_position_embeddings`; None where there is no table.
         outer_matrices: see ModelShape.
@@ -87,6 +89,7 @@ class Family:
     mlp_kind: MlpKind = "gated"
     norm_kind: NormKind = "rms"
     final_norm: Norms = FINAL_NORM
+    names: OuterNames = LLAMA_NAMES
     head_bias: Bias = never
     position_offset: int | None = None
     outer_matrices: Matrices = no_matrices

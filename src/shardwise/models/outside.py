@@ -16,6 +16,7 @@ from shardwise.models.seen import POSITIONS, TOKENS, Call, Seen
 from shardwise.models.stage import outer_modules
 from shardwise.models.watch import is_linear
 from shardwise.spec.model import Norm, NormKind
+from shardwise.spec.outer_names import OuterNames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class Outside:
     final_norm_parameters: int
     head_bias: bool
     outer_norms: tuple[Norm, ...]
+    names: OuterNames
     norm_kinds: frozenset[NormKind]
     plain_head: bool
     staged: bool
@@ -79,6 +81,7 @@ class _Reader:
             final_norm_parameters=0 if final is None else self._norm(final).num_parameters,
             head_bias=getattr(head.module, "bias", None) is not None,
             outer_norms=tuple(self._norm(call) for call in before),
+            names=self._names(embedding, head, final),
             norm_kinds=frozenset(norm_kind(call) for call in self._norms),
             plain_head=self._is_plain(head),
             staged=ended and not before and self._hands_on(embedding),
@@ -105,6 +108,17 @@ class _Reader:
             names = ", ".join(call.name for call in others)
             raise UnsupportedError(f"{names} stands beside its embedding; one table looked up by positions is known")
         return sum(call.module.get_parameter("weight").numel() for call in others)
+
+    def _names(self, embedding: Call, head: Call, final: Call | None) -> OuterNames:
+        """What they are called, beside the list of blocks and a table of positions."""
+        modules = self._anatomy.model.named_modules()
+        return OuterNames(
+            embedding=embedding.name,
+            head=head.name,
+            final_norm=None if final is None else final.name,
+            blocks=next(name for name, module in modules if module is self._anatomy.blocks),
+            positions=next((call.name for call in self._tables if call is not embedding), None),
+        )
 
     def _refuse_unchained(self) -> None:
         """The blocks must run once each, in order, each on what the one before gave."""

@@ -126,6 +126,7 @@ class _Reading:
             value_head_dim=None if first.value_head_dim == first.head_dim else first.value_head_dim,
             embedding_size=None if outside.embedding_width == first.width else outside.embedding_width,
             outer_norms=outside.outer_norms,
+            names=outside.names,
             eager_attention=not getattr(anatomy.model, "_supports_sdpa", False),
             steady_positions=steady_positions(self._data, positions=positions),
             layerdrop=float(getattr(self._config, "layerdrop", None) or 0.0),

@@ -9,8 +9,9 @@ from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.tensors import Tensor
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Cut, Matrix, ModelShape
-from shardwise.spec.target_names import EMBEDDING_NAMES, HEAD_NAMES, final_norm_names, target_refusal
-from shardwise.spec.targets import adapter_rank, half_named, hold_of, is_copied
+from shardwise.spec.saved_names import is_saved, saved_refusal
+from shardwise.spec.target_names import target_refusal
+from shardwise.spec.targets import adapter_rank, half_named, hold_of, is_copied, names_it
 
 #: Behind the name of a tensor that is trained as a copy.
 COPY = ".saved"
@@ -35,9 +36,9 @@ def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: C
 
 def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
     """Adapters on the head."""
-    named = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
-    vocab, width = model.vocab_size, model.embedding_width
-    if HEAD_NAMES & set(named) - set(lora.modules_to_save):
+    named = [] if lora.target_modules == "all-linear" else lora.target_modules
+    vocab, width, head = model.vocab_size, model.embedding_width, model.names.head
+    if any(names_it(head, end) for end in named) and not is_saved(head, lora):
         yield Tensor(name="head.lora_A", rows=lora.r, columns=width, place="back")
         yield Tensor(name="head.lora_B", rows=vocab, columns=lora.r, cut="rows", place="back")
         if lora.use_dora:
@@ -45,22 +46,17 @@ def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
 
 
 def copies_outside(root: Iterable[Tensor], model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
-    """Whole copies that PEFT trains of the final norm, the embedding and the head, beside the frozen originals."""
-    if _saves_final_norm(model, lora):
-        yield from (_copy(tensor) for tensor in root if tensor.name.startswith("final_norm"))
-    for name in lora.modules_to_save:
-        is_head = name in HEAD_NAMES
-        if not is_head and name not in EMBEDDING_NAMES:
-            continue
-        yield Tensor(
-            name=f"saved.{'head' if is_head else 'embedding'}",
-            rows=model.vocab_size,
-            columns=model.embedding_width,
-            cut="rows",
-            place="back" if is_head else "front",
-        )
-        if is_head and model.head_bias:
-            yield Tensor(name="saved.head.bias", rows=model.vocab_size, cut="rows", place="back")
+    """Whole copies that PEFT trains of norms, the embedding and the head, beside the frozen originals."""
+    names, rows, width = model.names, model.vocab_size, model.embedding_width
+    called = {"final_norm": names.final_norm}
+    called |= {norm.name: f"{names.backbone}.{norm.name}" for norm in model.outer_norms}
+    yield from (_copy(tensor) for tensor in root if is_saved(called.get(tensor.name.removesuffix(".bias")), lora))
+    if is_saved(names.embedding, lora):
+        yield Tensor(name="saved.embedding", rows=rows, columns=width, cut="rows", place="front")
+    if is_saved(names.head, lora):
+        yield Tensor(name="saved.head", rows=rows, columns=width, cut="rows", place="back")
+        if model.head_bias:
+            yield Tensor(name="saved.head.bias", rows=rows, cut="rows", place="back")
 
 
 def copies(tensors: Iterable[Tensor], lora: LoraSpec) -> Iterator[Tensor]:
@@ -72,48 +68,12 @@ def _copy(tensor: Tensor) -> Tensor:
     return replace(tensor, name=f"{tensor.name}{COPY}", trained=True, quantised=False, widened=False)
 
 
-def _saves_final_norm(model: ModelShape, lora: LoraSpec) -> bool:
-    """By PEFT's rule, the end of the name; where that is not known, by the whole of one that it may be."""
-    names = final_norm_names(model)
-    if model.built is not None:
-        return bool(names & set(lora.modules_to_save))
-    return any(name.endswith(end) for name in names for end in lora.modules_to_save)
-
-
 def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
     """Raises UnsupportedError for settings whose tensors are not known here."""
-    known = EMBEDDING_NAMES | HEAD_NAMES | final_norm_names(model)
-    inside = [part.name for kind in model.kinds for part in (*kind.matrices, *kind.norms)]
-    named = [name for name in lora.modules_to_save if name not in known]
-    foreign = [name for name in named if model.has_experts or not any(is_copied(part, [name]) for part in inside)]
-    if foreign:
-        whole = "" if model.has_experts else f", and for what is in a block: {', '.join(dict.fromkeys(inside))}"
-        raise UnsupportedError(
-            f"lora.modules_to_save names {', '.join(foreign)}; forecasts are made for {', '.join(sorted(known))}{whole}"
-        )
-    if (reason := _beyond_a_block(model, lora)) is not None:
-        raise UnsupportedError(reason)
-    if (reason := target_refusal(model, lora)) is not None:
-        raise UnsupportedError(reason)
+    for refusal in (saved_refusal, target_refusal):
+        if (reason := refusal(model, lora)) is not None:
+            raise UnsupportedError(reason)
     _refuse_experts(model, lora)
-
-
-def _beyond_a_block(model: ModelShape, lora: LoraSpec) -> str | None:
-    """Why names of parts of blocks may copy more than those: PEFT takes every module whose name ends so."""
-    uncertain = final_norm_names(model) if model.built is not None else frozenset[str]()
-    outside = [*sorted(EMBEDDING_NAMES | HEAD_NAMES | uncertain), *(norm.name for norm in model.outer_norms)]
-    for name in lora.modules_to_save:
-        if name in outside or name in final_norm_names(model):
-            continue
-        others = [other for other in outside if other.endswith(name)]
-        if name.isdigit():
-            others = ["whole blocks"]
-        if others:
-            return (
-                f"lora.modules_to_save names {name}, and PEFT copies every module whose name ends so, {others[0]} too "
-                "where there is one; write whole names, of the part of a block with what is around it"
-            )
-    return None
 
 
 def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import Matrix, ModelShape
-from shardwise.spec.target_names import HEAD_NAMES
+from shardwise.spec.saved_names import is_saved
 from shardwise.spec.targets import adapter_rank, hold_of, is_copied
 
 
@@ -47,7 +47,7 @@ def _adapters(shape: ModelShape, lora: LoraSpec, experts: Callable[[Matrix], int
 
 def copied_parameters(shape: ModelShape, lora: LoraSpec) -> int:
     """Elements of the matrices that are trained as whole copies: of the blocks, and the head."""
-    head = shape.embedding_parameters if HEAD_NAMES & set(lora.modules_to_save) else 0
+    head = shape.embedding_parameters if is_saved(shape.names.head, lora) else 0
     return head + sum(
         kind.num_layers * matrix.routed * matrix.rows * matrix.columns
         for kind in shape.kinds

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from shardwise.spec.outer_names import LLAMA_NAMES, OuterNames
+
 MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
 #: away before, written out.
@@ -158,6 +160,7 @@ class ModelShape:
         value_head_dim: width of a head's values where it is not `head_dim`.
         embedding_size: width of the embedding and the head where it is not `hidden_size`.
         outer_matrices, outer_norms: outside the blocks, beside the head and the final norm.
+        names: of the modules outside the blocks; of a plan that is older than they are, Llama's.
         eager_attention: the family's code has no other attention than the one written out.
         steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
         layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
@@ -197,6 +200,7 @@ class ModelShape:
     embedding_size: int | None = None
     outer_matrices: tuple[Matrix, ...] = ()
     outer_norms: tuple[Norm, ...] = ()
+    names: OuterNames = LLAMA_NAMES
     eager_attention: bool = False
     steady_positions: int | None = None
     layerdrop: float = 0.0
@@ -264,14 +268,8 @@ class ModelShape:
         )
 
     def _only(self, other: OtherBlocks) -> ModelShape:
-        return replace(
-            self,
-            num_layers=other.count,
-            matrices=other.matrices,
-            norms=other.norms,
-            norm_parameters_per_layer=sum(norm.num_parameters for norm in other.norms),
-            other_blocks=(),
-        )
+        kind = replace(self, num_layers=other.count, matrices=other.matrices, norms=other.norms, other_blocks=())
+        return replace(kind, norm_parameters_per_layer=sum(norm.num_parameters for norm in other.norms))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for plan.json."""
@@ -286,6 +284,7 @@ class ModelShape:
         """
         plain: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         plain["built"] = tuple(plain["built"]) if plain.get("built") is not None else None
+        plain["names"] = OuterNames(**plain.get("names", {}))
         plain["matrices"] = tuple(Matrix(**matrix) for matrix in data["matrices"])
         for key, noun in (("outer_matrices", Matrix), ("norms", Norm), ("outer_norms", Norm)):
             plain[key] = tuple(noun(**part) for part in plain.get(key, ()))

@@ -12,17 +12,6 @@ from shardwise.spec.job import LoraSpec
 from shardwise.spec.model import ModelShape
 from shardwise.spec.targets import hidden_names, names_it
 
-#: What transformers' models call their head; the second is what GPT-NeoX's was called.
-HEAD_NAMES = frozenset({"lm_head", "embed_out"})
-EMBEDDING_NAMES = frozenset({"embed_tokens", "wte", "embed_in"})
-#: What the catalogue's families call their last norm, where that is not `norm`.
-_FINAL_NORMS = {
-    **dict.fromkeys(("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gptj"), "ln_f"),
-    **dict.fromkeys(("gpt_neox", "opt"), "final_layer_norm"),
-    "mpt": "norm_f",
-    "phi": "final_layernorm",
-}
-
 
 def target_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
     """Why the targets hold names that no adapter is planned for; None where each of them is known."""
@@ -41,20 +30,8 @@ def target_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
     )
 
 
-def head_names(model: ModelShape) -> frozenset[str]:
-    """What the head of a model may be called."""
-    return HEAD_NAMES if model.family == "gpt_neox" else HEAD_NAMES - {"embed_out"}
-
-
-def final_norm_names(model: ModelShape) -> frozenset[str]:
-    """What the norm before the head is called, or may be called where the shape was read off a build."""
-    if model.built is not None:
-        return frozenset({"norm", *_FINAL_NORMS.values()})
-    return frozenset({_FINAL_NORMS.get(model.family, "norm")})
-
-
-def _embedding(unknown: list[str], _: ModelShape) -> str | None:
-    named = [name for name in unknown if name.rpartition(".")[2] in EMBEDDING_NAMES]
+def _embedding(unknown: list[str], model: ModelShape) -> str | None:
+    named = [name for name in unknown if names_it(model.names.embedding, name)]
     if not named:
         return None
     return (
@@ -65,7 +42,7 @@ def _embedding(unknown: list[str], _: ModelShape) -> str | None:
 
 def _single_blocks(unknown: list[str], model: ModelShape) -> str | None:
     """Names with a block's number in them: all blocks of a kind are planned alike."""
-    ends = {name: end for name in unknown if (end := _behind_number(name)) and _is_known(end, model)}
+    ends = {name: end for name in unknown if (end := behind_number(name)) and _is_known(end, model)}
     if not ends:
         return None
     return (
@@ -74,7 +51,7 @@ def _single_blocks(unknown: list[str], model: ModelShape) -> str | None:
     )
 
 
-def _behind_number(name: str) -> str:
+def behind_number(name: str) -> str:
     """What of a module's name stands behind the last number in it; empty where there is none."""
     parts = name.split(".")
     numbers = [place for place, part in enumerate(parts) if part.isdigit()]
@@ -94,7 +71,7 @@ def _modules(model: ModelShape) -> Iterator[str]:
     """Names of the modules that targets reach, those of blocks as in a block."""
     matrices = (*(m for kind in model.kinds for m in kind.matrices), *model.outer_matrices)
     yield from (m.name for m in matrices if m.adaptable)
-    yield from sorted(head_names(model), reverse=True)
+    yield model.names.head
 
 
 def _ends(model: ModelShape) -> list[str]:

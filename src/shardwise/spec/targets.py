@@ -71,9 +71,13 @@ def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], l
 def is_copied(name: str, saved: Sequence[str]) -> bool:
     """Whether a part of a block is trained as a whole copy, by PEFT's rule: the end of its module's name, or of a
     module's around it, is one of `modules_to_save`."""
+    return any(module.endswith(end) for module in around(name) for end in saved)
+
+
+def around(name: str) -> Iterator[str]:
+    """The modules around one, the outermost first, and itself."""
     parts = name.split(".")
-    around = (".".join(parts[: count + 1]) for count in range(len(parts)))
-    return any(module.endswith(end) for module in around for end in saved)
+    return (".".join(parts[: count + 1]) for count in range(len(parts)))
 
 
 def names_it(name: str, end: str) -> bool:

@@ -30,6 +30,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
+from shardwise.spec.saved_names import saved_refusal
 from shardwise.spec.stages import stage_blocks
 from shardwise.spec.support import execution_refusals
 from shardwise.spec.target_names import target_refusal
@@ -95,8 +96,9 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     """
     shape = shape_of(job.model)
     reasons = execution_refusals(job, execution, model=shape)
-    if job.adapters is not None and (reason := target_refusal(shape, job.adapters)) is not None:
-        reasons.append(reason)
+    if job.adapters is not None:
+        refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
+        reasons += [reason for reason in refused if reason is not None]
     if reasons:
         raise UnsupportedError("; ".join(reasons))
     types = TYPES[execution.precision]

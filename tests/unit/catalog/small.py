@@ -49,7 +49,8 @@ def small_config(kind, **changes):
 
 def build(config):
     keys = {key: value for key, value in config.items() if key != "model_type"}
-    theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
+    specials = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    theirs = AutoConfig.for_model(config["model_type"], **specials | keys)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(theirs)
     model.tie_weights()

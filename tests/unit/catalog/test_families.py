@@ -142,6 +142,24 @@ def test_every_parameter_is_counted_by_kind(config):
     assert shape.tied == (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
 
 
+@pytest.mark.parametrize("config", CASES, ids=name_of)
+def test_modules_outside_the_blocks_are_called_as_in_the_module_tree(config):
+    model, names = build(config), shape_from_data(config, file="-").names
+    called = {id(module): name for name, module in model.named_modules()}
+    assert names.embedding == called[id(model.get_input_embeddings())]
+    assert names.head == called[id(model.get_output_embeddings())]
+    assert names.blocks == called[id(blocks_of(model))]
+    around = names.embedding.rpartition(".")[0]
+    beside = {name for name in called.values() if name.rpartition(".")[0] == around and name != names.embedding}
+    weighty = {name for name in beside if any(True for _ in model.get_submodule(name).parameters())}
+    norms = {name for name in weighty if "Norm" in type(model.get_submodule(name)).__name__}
+    positions = {name for name in weighty if isinstance(model.get_submodule(name), torch.nn.Embedding)}
+    before = {f"{names.backbone}.{norm.name}" for norm in shape_from_data(config, file="-").outer_norms}
+    assert norms - before <= {names.final_norm}
+    assert names.final_norm is None or names.final_norm in beside
+    assert positions == ({names.positions} if names.positions else set())
+
+
 def test_heads_that_do_not_divide_the_width_are_refused_but_where_transformers_rounds_down():
     """The default GLM-4-MoE has 96 heads on 4,096."""
     default = {"model_type": "glm4_moe", "num_hidden_layers": 2}

@@ -78,7 +78,7 @@ def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused
     counted = {end: ours(config, [known], modules_to_save=[end]) for end in ends}
     reached = {end: count for end, count in counted.items() if count is not None}
     wrong = {end: (count, theirs(model, [known], modules_to_save=[end])) for end, count in reached.items()}
-    assert {end: pair for end, pair in wrong.items() if pair[1] not in (None, pair[0])} == {}
+    assert {end: pair for end, pair in wrong.items() if pair[1] != pair[0]} == {}
     assert reached
 
 
@@ -143,12 +143,9 @@ def test_what_is_trained_as_a_copy_has_no_adapter_and_one_adapter_at_least_is_le
 
 
 def test_names_that_may_mean_more_than_parts_of_blocks_are_not_saved():
-    """Of a shape that was read off a build it is not known what its last norm is called."""
-    built_shape = replace(LLAMA, built=("stages",))
-    for model, name, other in ((built_shape, "layernorm", "final_layernorm"), (LLAMA, "0", "whole blocks")):
-        asked = job(method="lora", lora={"target_modules": ["q_proj"], "modules_to_save": [name]})
-        with pytest.raises(UnsupportedError, match=f"names {name}, and PEFT copies .* name ends so, {other} too"):
-            take_inventory(asked, numbered(model))
+    asked = job(method="lora", lora={"target_modules": ["q_proj"], "modules_to_save": ["0"]})
+    with pytest.raises(UnsupportedError, match=r"names 0, and PEFT copies .* name ends so, whole blocks too"):
+        take_inventory(asked, numbered(LLAMA))
     take_inventory(job(method="lora", lora={"target_modules": ["q_proj"], "modules_to_save": ["layernorm"]}), LLAMA)
 
 

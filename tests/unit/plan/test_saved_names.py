@@ -1,0 +1,177 @@
+"""Names in `lora.modules_to_save`: each is counted as PEFT copies it in this very model, or refused in a sentence."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from shardwise.catalog.families import FAMILIES
+from shardwise.errors import JobError, UnsupportedError
+from shardwise.methods.lora import add_adapters
+from shardwise.models.shape import built_shape
+from shardwise.plan.inventory import take_inventory
+from shardwise.spec.model import ModelShape
+from shardwise.spec.outer_names import OuterNames
+from shardwise.spec.saved_names import saved_refusal
+from tests.unit.catalog.small import build, small_config
+from tests.unit.models.test_shape import stranger
+from tests.unit.plan.asking import job
+from tests.unit.plan.asking import shape as small
+from tests.unit.plan.test_against_torch import shape
+
+TIED = ("llama", "gemma3_text", "gpt2", "bloom", "mixtral")
+LLAMA = small()
+GPTJ = shape(small_config("gptj"))
+GPT2 = shape(small_config("gpt2"))
+OPT = shape(small_config("opt", word_embed_proj_dim=32))
+MIXTRAL = shape(small_config("mixtral"))
+
+
+def asking(*saved, targets="all-linear"):
+    return job(method="lora", lora={"r": 3, "target_modules": targets, "modules_to_save": list(saved)})
+
+
+def ours(model, asked):
+    """Trained elements and all, or the sentence of the plan's refusal."""
+    try:
+        inventory = take_inventory(asked, model)
+    except UnsupportedError as error:
+        return str(error)
+    return inventory.trained_elements, inventory.elements
+
+
+def theirs(model, asked):
+    """Those of the real adapters, or None where PEFT or the trainer refuses."""
+    adapted = copy.deepcopy(model)
+    adapted.tie_weights()
+    try:
+        add_adapters(adapted, asked.adapters, base_model="base")
+    except JobError:
+        return None
+    parameters = [*adapted.parameters()]
+    return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
+
+
+def own_names(model):
+    """Of embedding, head and last norm: whole, and their last words."""
+    outside = [model.names.embedding, model.names.head, model.names.final_norm]
+    whole = [name for name in outside if name is not None]
+    return list(dict.fromkeys([*whole, *(name.rpartition(".")[2] for name in whole)]))
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT warns of adapters on tied ends
+@pytest.mark.parametrize(
+    ("kind", "tied"), [(kind, tied) for kind in FAMILIES for tied in (False, True) if not tied or kind in TIED]
+)
+def test_every_name_of_a_family_is_counted_as_the_real_adapters_have_it(kind, tied):
+    config = small_config(kind, tie_word_embeddings=tied)
+    model, built = shape(config), build(config)
+    names = own_names(model)
+    for saved in (*([name] for name in names), names):
+        assert ours(model, asking(*saved)) == theirs(built, asking(*saved)), saved
+
+
+@pytest.mark.parametrize("kind", ["ctrl", "nanochat", "persimmon"])
+def test_every_name_of_a_family_without_a_row_is_read_off_its_build(kind):
+    config = stranger(kind)
+    model, built = built_shape(config, file="-"), build(config)
+    assert model.built is not None
+    names = own_names(model)
+    for saved in (*([name] for name in names), names):
+        assert ours(model, asking(*saved)) == theirs(built, asking(*saved)), saved
+    for name in {"embed_tokens", "w", "final_layernorm"} - set(names):
+        assert f"names {name}, which {kind} has no module of with weights; its " in ours(model, asking(name))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_name_of_another_family_is_refused_with_the_names_of_this_one(kind):
+    model = shape(small_config(kind))
+    own = (model.names.embedding, model.names.head, model.names.final_norm or "")
+    for name in ("embed_tokens", "wte", "embed_in", "word_embeddings", "embed_out", "final_layernorm", "norm_f", "w"):
+        parts = [part.name for each in model.kinds for part in (*each.norms, *each.matrices)]
+        if any(there.endswith(name) for there in (*own, *parts)):
+            continue
+        said = saved_refusal(model, asking(name).adapters)
+        assert said is not None
+        assert said.startswith(f"lora.modules_to_save names {name}, which {kind} has no module of with weights; its ")
+        assert f"its embedding is {own[0].rpartition('.')[2]}, its head lm_head" in said
+        assert ours(model, asking(name)) == said
+
+
+@pytest.mark.parametrize(
+    ("model", "saved", "targets", "says"),
+    [
+        (
+            LLAMA,
+            ["wte", "norm", "typo"],
+            "all-linear",
+            "wte, typo, which llama has no module of with weights; its embedding is embed_tokens, its head lm_head, "
+            "its last norm norm, and a block has input_layernorm, post_attention_layernorm, self_attn.q_proj",
+        ),
+        (
+            LLAMA,
+            ["proj"],
+            ["up_proj"],
+            "proj, and PEFT makes no copy of mlp.up_proj, whose name ends so and which carries an adapter; write its "
+            "whole name, up_proj, or leave it out of lora.target_modules",
+        ),
+        (LLAMA, ["head", "norm"], ["lm_head"], "head, and PEFT makes no copy of lm_head, whose name ends so"),
+        (
+            LLAMA,
+            ["mlp", "down_proj"],
+            "all-linear",
+            "mlp, down_proj, and mlp.down_proj is inside mlp, whose copy has one of it; write the whole name of",
+        ),
+        (
+            LLAMA,
+            ["model.layers.1.mlp", "norm"],
+            "all-linear",
+            "model.layers.1.mlp, and copies in single blocks are not planned by this version; write the end of the "
+            "name that all of them have: mlp",
+        ),
+        (LLAMA, ["layers"], "all-linear", "layers, and PEFT copies every module whose name ends so, whole blocks too"),
+        (LLAMA, [".1"], "all-linear", ".1, and PEFT copies every module whose name ends so, whole blocks too"),
+        (LLAMA, [""], "all-linear", "'', and PEFT copies every module whose name ends so, whole blocks too"),
+        (LLAMA, ["model"], "all-linear", "model, and PEFT copies every module whose name ends so, model too, of which"),
+        (GPTJ, ["out"], "all-linear", "out, and PEFT copies every module whose name ends so, lora_dropout too, of"),
+        (GPT2, ["wpe"], "all-linear", "wpe, and PEFT copies every module whose name ends so, transformer.wpe too"),
+        (OPT, ["project_in"], "all-linear", "project_in, and PEFT copies every module whose name ends so, model.proj"),
+        (
+            MIXTRAL,
+            ["norm", "q_proj"],
+            "all-linear",
+            "q_proj, and copies of what is in a block of mixtral, a mixture of experts, are not planned by this "
+            "version; its embedding is embed_tokens, its head lm_head, its last norm norm",
+        ),
+    ],
+)
+def test_what_would_not_be_copied_as_counted_is_refused_in_a_sentence(model, saved, targets, says):
+    said = ours(model, asking(*saved, targets=targets))
+    assert isinstance(said, str)
+    assert said.startswith(f"lora.modules_to_save names {says}")
+    assert saved_refusal(model, asking(*saved, targets=targets).adapters) == said
+
+
+def test_no_module_is_counted_twice():
+    once = ours(LLAMA, asking("embed_tokens", "norm", "lm_head"))
+    assert once == ours(LLAMA, asking("embed_tokens", "tokens", "model.norm", "norm", "norm", "lm_head", "head"))
+
+
+def test_names_that_a_build_gave_are_those_that_count():
+    strange = OuterNames(embedding="transformer.w", final_norm="transformer.layernorm", blocks="transformer.h")
+    model = replace(LLAMA, built=("stages",), names=strange)
+    plain = take_inventory(asking(), model).trained_elements
+    copied = take_inventory(asking("w"), model).trained_elements
+    assert copied - plain == model.embedding_parameters
+    for name in ("embed_tokens", "final_layernorm"):
+        said = ours(model, asking(name))
+        assert f"names {name}, which llama has no module of with weights; its embedding is w, its head lm_head" in said
+    # The last norm ends so too, beside two of each block.
+    norms = ours(model, asking("layernorm"))[0] - ours(model, asking())[0]
+    assert norms == (2 * model.num_layers + 1) * model.hidden_size
+
+
+def test_a_shape_from_before_its_names_were_written_down_is_read():
+    data = LLAMA.to_json()
+    assert data.pop("names")["blocks"] == "model.layers"
+    assert ModelShape.from_json(data) == LLAMA
