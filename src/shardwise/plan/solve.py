@@ -104,6 +104,9 @@ def _smallest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
 def _solved(unknown: Unknown, index: int | None, trials: _Trials) -> Solved:
     following = _next(unknown, index)
     value = None if index is None else unknown.values[index]
+    lack = None if following is None else _lack(unknown, following, offload=trials.offload)
+    if lack is not None and value is not None:
+        lack += _by_offload(unknown, unknown.values.index(following), beyond=trials.offload)
     return Solved(
         key=unknown.key,
         asks=unknown.asks,
@@ -113,9 +116,19 @@ def _solved(unknown: Unknown, index: int | None, trials: _Trials) -> Solved:
         highest=unknown.values[-1],
         limit=unknown.limit,
         next_value=following,
-        next_reason=None if following is None else _lack(unknown, following, offload=trials.offload),
+        next_reason=lack,
         tried=tuple(trials.known.items()),
     )
+
+
+def _by_offload(unknown: Unknown, index: int, *, beyond: Offload) -> str:
+    """With which offload, taken only where no value fits without, a value would fit; empty: with none."""
+    question = unknown.at(unknown.values[index])
+    tried = offloads(question.job, question.cluster)
+    for offload in tried[tried.index(beyond) + 1 :]:
+        if _Trials(unknown=unknown, offload=offload).fits(index):
+            return f"; train.offload: {offload} would hold it"
+    return ""
 
 
 def _next(unknown: Unknown, index: int | None) -> int | None:

@@ -25,7 +25,7 @@ from shardwise.spec.execution import Offload
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Plan
-from tests.unit.plan.asking import TINY, execution, job, shape, work
+from tests.unit.plan.asking import TINY, execution, job, plan, shape, work
 
 POSITIONS = 24
 #: Logits of 64 such sequences of 11 tokens are kept whole, and of 12 in chunks.
@@ -187,6 +187,19 @@ def test_where_the_next_value_takes_too_much_of_the_host_that_is_what_it_lacks()
     larger = solved("lora.r", model="qwen2.5-14b", hardware="1x RTX-4090", **stated).solved
     assert larger is not None
     assert (larger.value or 0) > found.value
+
+
+def test_a_value_that_an_offload_would_hold_is_said_to_be():
+    found = solved("max_length", model="llama-3.1-8b", hardware="2x L4", method="lora").solved
+    assert found is not None
+    assert found.value is not None
+    assert (found.next_reason or "").endswith("; train.offload: optimizer would hold it")
+    stated = f"method: lora\ndata: {{max_length: {found.next_value}}}\ntrain: {{offload: optimizer}}\n"
+    assert plan("llama-3.1-8b", "2x L4", stated).best is not None
+    without = {"method": "lora", "train": {"offload": "none"}}
+    same = solved("max_length", model="llama-3.1-8b", hardware="2x L4", **without).solved
+    assert same is not None
+    assert (same.value, "would hold" in (same.next_reason or "")) == (found.value, False)
 
 
 def test_a_rank_is_bounded_by_the_narrowest_matrix_that_is_adapted():
