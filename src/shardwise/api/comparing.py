@@ -67,7 +67,9 @@ def compare(
     if not ran and not lost:
         raise InputError(_nothing_to_compare(unable))
     listed = [(one.layout, one.reason) for one in unable]
-    made = versus(ran, job=f"{trials.asked.model}, {trials.asked.method}", unable=listed, failed=lost)
+    gpu, name = trials.cluster.gpu, f"{trials.asked.model}, {trials.asked.method}"
+    nominal = gpu.kind == "cpu" and not gpu.measured
+    made = versus(ran, job=name, unable=listed, failed=lost, nominal=nominal)
     with trials.request.blaming("output_dir"):
         _write(made, folder)
     return made

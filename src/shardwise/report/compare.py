@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -141,7 +141,6 @@ def time_comparisons(sources: Sources, candidate: Candidate | None) -> tuple[Com
     forecast = candidate.time if candidate else None
     covers = f"median of steps {steady[0]['step']:,} to {steady[-1]['step']:,}" if steady else ""
     seconds = _values(steady, "step_seconds")
-    utilization = _values(steady, "gpu_utilization")
     return (
         Comparison(
             what="step time",
@@ -168,8 +167,8 @@ def time_comparisons(sources: Sources, candidate: Candidate | None) -> tuple[Com
             what="GPU utilisation",
             unit="share",
             forecast=forecast.gpu_utilization if forecast else None,
-            measured=_middle(utilization),
-            note="share of time in which any kernel runs",
+            measured=share_of_time((record, record.get("gpu_utilization")) for record in steady),
+            note="share of those steps' time in which any kernel runs",
         ),
         _total_time(sources, forecast.total_seconds if forecast else None),
     )
@@ -198,6 +197,18 @@ def _was_resumed(sources: Sources) -> bool:
 
 def _values(records: Sequence[dict[str, Any]], key: str) -> list[float]:
     return [value for record in records if (value := as_number(record.get(key))) is not None]
+
+
+def share_of_time(shares: Iterable[tuple[dict[str, Any], object]]) -> float | None:
+    """The share of all steps' time that shares of single steps come to; of records that have both. None: none has.
+
+    Args:
+        shares: (record of a step, a share of its seconds).
+    """
+    known = [(as_number(record.get("step_seconds")), as_number(share)) for record, share in shares]
+    pairs = [(seconds, share) for seconds, share in known if seconds is not None and share is not None]
+    total = sum(seconds for seconds, _ in pairs)
+    return sum(seconds * share for seconds, share in pairs) / total if total > 0 else None
 
 
 def _middle(values: list[float]) -> float | None:

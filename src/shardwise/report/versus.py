@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.compare import steady_records
-from shardwise.report.fields import as_number, items
+from shardwise.report.compare import WARM_UP_STEPS, share_of_time, steady_records
+from shardwise.report.fields import items
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.text import NOT_MEASURED, write_seconds, write_value
 from shardwise.spec.execution import Execution
@@ -26,7 +26,7 @@ class RankFigures:
     """One rank; None is "not forecast" or "not measured".
 
     Attributes:
-        gpu_utilization: mean over the steps after the warm-up.
+        gpu_utilization: of the time of the steps after the warm-up.
         forecast_peak_bytes, measured_peak_bytes: inside the allocator.
     """
 
@@ -144,12 +144,14 @@ class Versus:
     Attributes:
         unable: (layout, reason) of those that cannot run here.
         failed: those that ran and did not come to their end.
+        nominal: the forecasts take rates that were not measured on this machine.
     """
 
     job: str
     contenders: tuple[Contender, ...]
     unable: tuple[tuple[str, str], ...]
     failed: tuple[Failed, ...] = ()
+    nominal: bool = False
 
     @property
     def sentence(self) -> str:
@@ -172,7 +174,15 @@ class Versus:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the table alone would leave to be wondered at."""
-        return tuple(self._staircase(one, one.turns) for one in self.contenders if one.turns is not None)
+        said = [self._staircase(one, one.turns) for one in self.contenders if one.turns is not None]
+        if any(one.num_steps <= WARM_UP_STEPS for one in self.contenders):
+            said.append(
+                f"of {WARM_UP_STEPS} steps or fewer all are counted, the first ones too, which are slow; "
+                f"--steps {WARM_UP_STEPS + 10} says more"
+            )
+        if self.nominal:
+            said.append("forecast times are nominal: the rates of this machine's CPU processes were not measured")
+        return tuple(said)
 
     def _staircase(self, one: Contender, turns: Turns) -> str:
         figures = [other.figure("GPU utilisation").measured for other in self.contenders]
@@ -236,6 +246,7 @@ def versus(
     job: str,
     unable: Sequence[tuple[str, str]] = (),
     failed: Sequence[Failed] = (),
+    nominal: bool = False,
 ) -> Versus:
     """Side by side; a run without a measured step stands last."""
 
@@ -243,17 +254,17 @@ def versus(
         return float("inf") if one.step_seconds is None else one.step_seconds
 
     fastest_first = tuple(sorted(contenders, key=seconds))
-    return Versus(job=job, contenders=fastest_first, unable=tuple(unable), failed=tuple(failed))
+    return Versus(job=job, contenders=fastest_first, unable=tuple(unable), failed=tuple(failed), nominal=nominal)
 
 
 def utilization_by_rank(records: Sequence[dict[str, Any]]) -> dict[int, float]:
-    """Mean share by rank over the steps after the warm-up, of the ranks that could measure it."""
-    shares: dict[int, list[float]] = {}
+    """Share by rank of the time of the steps after the warm-up, of the ranks that could measure it."""
+    shares: dict[int, list[tuple[dict[str, Any], object]]] = {}
     for record in steady_records(records):
         for rank, share in enumerate(items(record, "gpu_utilization_by_rank")):
-            if (known := as_number(share)) is not None:
-                shares.setdefault(rank, []).append(known)
-    return {rank: sum(found) / len(found) for rank, found in shares.items()}
+            shares.setdefault(rank, []).append((record, share))
+    whole = {rank: share_of_time(found) for rank, found in shares.items()}
+    return {rank: share for rank, share in whole.items() if share is not None}
 
 
 def _ranks(report: Report, utilization: dict[int, float]) -> tuple[RankFigures, ...]:

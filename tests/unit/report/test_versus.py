@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,9 @@ def test_ranks_are_told_apart_where_they_were_measured_apart(tmp_path: Path) -> 
 
 
 def test_utilisation_by_rank_leaves_the_warm_up_out() -> None:
-    records = [{"gpu_utilization_by_rank": [share, 1.0]} for share in (0.0, 0.0, 0.0, 0.4, 0.6)]
-    assert utilization_by_rank(records) == {0: pytest.approx(0.5), 1: 1.0}
+    steps = ((0.0, 9.0), (0.0, 9.0), (0.0, 9.0), (0.4, 3.0), (0.8, 1.0))
+    records = [{"gpu_utilization_by_rank": [share, 1.0], "step_seconds": seconds} for share, seconds in steps]
+    assert utilization_by_rank(records) == {0: pytest.approx(0.5), 1: 1.0}, "a step counts by how long it takes"
     assert utilization_by_rank([{"gpu_utilization": 0.5}]) == {}
 
 
@@ -176,3 +178,18 @@ def test_bars_are_drawn_to_one_scale() -> None:
     assert "a: measured 10 s, forecast 5 s; b: measured 2.5 s" in drawn
     nothing = bar_chart([Bar(name="a", measured=None, forecast=None)], ident="x", title="t", width=400, write=str)
     assert "not measured" in nothing
+
+
+def test_the_utilisation_of_a_layout_is_the_mean_of_its_ranks(tmp_path: Path) -> None:
+    one = ran(tmp_path, "ddp-2", seconds=2.0, shares=[0.5, 0.3], busy=0.4)
+    assert one.figure("GPU utilisation").measured == pytest.approx(0.4)
+    assert [rank.gpu_utilization for rank in one.ranks] == [pytest.approx(0.5), pytest.approx(0.3)]
+
+
+def test_a_comparison_of_few_steps_and_one_with_nominal_rates_say_so(tmp_path: Path) -> None:
+    one = ran(tmp_path, "ddp-2", seconds=2.0)
+    assert versus([one], job="tiny").notes == ()
+    (few,) = versus([replace(one, num_steps=3)], job="tiny").notes
+    assert few == "of 3 steps or fewer all are counted, the first ones too, which are slow; --steps 13 says more"
+    (nominal,) = versus([one], job="tiny", nominal=True).notes
+    assert nominal == "forecast times are nominal: the rates of this machine's CPU processes were not measured"
