@@ -43,7 +43,7 @@ def test_continuous_integration_runs_the_readme_commands():
     script = text_of(".ci/run")
     assert "set -euo pipefail" in script
     for command in ("make check", "make test", "make demo"):
-        assert re.search(rf"^{command}( \|\| .*)?$", script, flags=re.MULTILINE)
+        assert re.search(rf"^(logged )?{command}( \|\| .*)?$", script, flags=re.MULTILINE)
 
 
 def test_the_changelog_has_a_place_for_what_comes_next():
