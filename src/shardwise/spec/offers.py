@@ -126,7 +126,8 @@ class Offers:
         """When and where the prices were read, as the beginning of a sentence."""
         if self.price_date is None:
             return "no price is known for what was compared"
-        return f"prices of {self.price_date}, from the lowest to the highest: {self.price_source}"
+        ordered = "from the lowest to the highest, the cheapest by the lowest"
+        return f"prices of {self.price_date}, {ordered}: {self.price_source}"
 
     def notes(self) -> list[str]:
         """What has no price, what else fits, and what does not: those with one reason together."""

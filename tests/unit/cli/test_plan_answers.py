@@ -92,6 +92,7 @@ def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path:
     assert said.out.startswith("cheapest: ")
     assert all(f"; {goal}: " in said.out.replace("\n", " ") for goal in ("fastest", "smallest"))
     assert "prices of 20" in said.out
+    assert "from the lowest to the highest, the cheapest by the lowest: " in " ".join(said.out.split())
     source = page.read_text(encoding="utf-8")
     assert_safe(Page(source), source)
     assert "prices of 20" in Page(source).words.lower()
