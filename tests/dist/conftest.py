@@ -21,12 +21,11 @@ from tests.dist.worlds import toy_model
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
 
-#: Processes of a cell above which it is left to `make test-all`.
-MANY_PROCESSES = 4
+#: Processes of a cell above which it is left to `make test-all`, where it is not `core`: two cores take turns for them.
+MANY_PROCESSES = 2
 
-#: Cells of one test above which most of them are left to `make test-all`, and values of its longest side above which
-#: every other one is.
-LARGE_TABLE, LONG_SIDE = 6, 7
+#: Cells of one test, without those that are `core`, that `make test` runs at the most.
+MOST_CELLS = 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,15 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
+            if item.get_closest_marker("core") is not None:
+                continue
             if _processes(item) > MANY_PROCESSES:
                 item.add_marker(pytest.mark.slow)
             if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
                 tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
-        if len(cells) > LARGE_TABLE:
-            chosen = {id(item) for item in _one_of_each(cells)}
+        if len(cells) > MOST_CELLS:
+            chosen = {id(item) for item in _spread(cells)}
             for item in cells:
-                if id(item) not in chosen and item.get_closest_marker("core") is None:
+                if id(item) not in chosen:
                     item.add_marker(pytest.mark.slow)
 
 
@@ -58,17 +59,14 @@ def _processes(item: pytest.Item) -> int:
     return max((layout.world_size for layout in layouts if isinstance(layout, Layout)), default=1)
 
 
-def _one_of_each(cells: list[pytest.Function]) -> list[pytest.Function]:
-    """One cell for each value of the table's longest side (its layouts, as a rule), going round the other sides.
-
-    Of the longest tables it is every other value.
-    """
+def _spread(cells: list[pytest.Function]) -> list[pytest.Function]:
+    """Cells at even distances along the table's longest side (its layouts, as a rule), going round the other sides."""
     values = [{name: repr(value) for name, value in item.callspec.params.items()} for item in cells]
     longest = max(values[0], key=lambda name: len({value[name] for value in values}))
     rows: dict[str, list[pytest.Function]] = {}
     for item, value in zip(cells, values, strict=True):
         rows.setdefault(value[longest], []).append(item)
-    kept = [*rows.values()][:: 2 if len(rows) > LONG_SIDE else 1]
+    kept = [*rows.values()][:: -(-len(rows) // MOST_CELLS)]
     return [row[turn % len(row)] for turn, row in enumerate(kept)]
 
 
@@ -146,20 +144,27 @@ TOYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> dict[str, Path]:
-    """Folders of random models by the names of `TOYS`."""
-    texts = rows["train"].read_text().splitlines()
-    folders: dict[str, Path] = {}
-    for name, settings in TOYS.items():
-        folder = tmp_path_factory.mktemp(name.replace(" ", "-"))
-        size = _add_tokenizer(folder, texts)
-        folders[name] = toy_model(folder, vocab_size=size + 7, **settings)
-    return folders
+class Toys(dict[str, Path]):
+    """Folders of random models by the names of `TOYS`, each made when it is first asked for."""
+
+    def __init__(self, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._texts, self._folders = texts, tmp_path_factory
+
+    def __missing__(self, name: str) -> Path:
+        folder = self._folders.mktemp(name.replace(" ", "-"))
+        size = _add_tokenizer(folder, self._texts)
+        self[name] = toy_model(folder, vocab_size=size + 7, **TOYS[name])
+        return self[name]
 
 
 @pytest.fixture(scope="session")
-def make_job(models: dict[str, Path], rows: dict[str, Path]) -> Callable[..., Job]:
+def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> Toys:
+    return Toys(rows["train"].read_text().splitlines(), tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
     """Makes jobs on the toys; keyword arguments go to the section of their name."""
 
     def make(model: str = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any) -> Job:

@@ -24,6 +24,7 @@ from shardwise.spec.layout import Layout
 from tests.dist.cells import execution, must_equal, train_cell
 from tests.dist.test_slices import slice_toy, toy, train_once
 from tests.dist.worlds import run_world
+from tests.marks import first
 
 RATE = 0.25
 #: Masks of a module, call by call, by its name.
@@ -81,8 +82,11 @@ def train_with(masks: Masks, options: dict[str, Any]) -> tuple[float, dict[str, 
     return train_once(model), gradients(model)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(
+    ("recompute", "options"),
+    first(2, [("none", {}), ("full", {"use_dora": True}), ("none", {"use_dora": True}), ("full", {})]),
+    ids=["none-lora", "full-dora", "none-dora", "full-lora"],
+)
 def test_ranks_together_drop_out_what_one_process_could(recompute: Recompute, options: dict[str, Any]) -> None:
     (loss, found, masks), (_, _, others) = run_world(2, train_in_slices, recompute, options)
     together: Masks = {}
@@ -166,9 +170,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "cell", [pytest.param(name, marks=[pytest.mark.slow] if index % 2 else []) for index, name in enumerate(CELLS)]
-)
+@pytest.mark.parametrize("cell", first(1, CELLS))
 def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
     cell: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

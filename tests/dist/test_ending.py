@@ -27,6 +27,7 @@ runpy.run_module("shardwise.train.worker", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_no_shutdown_of_the_interpreter_turns_success_into_failure(
     make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from shardwise.train.signals import StopFlag
 from tests.dist.cells import Trained, composed, execution, parity_job, prepare_cell, relative, train_cell, train_rank
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.worlds import run_world
+from tests.marks import first
 
 TOLERANCE = 1e-5
 
@@ -225,7 +226,7 @@ def test_on_cpu_processes_the_copies_are_held_beside_the_weights_and_are_forecas
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("none", "optimizer"), ("optimizer", "parameters"), ("parameters", "none")]
+    ("before", "after"), first(1, [("none", "optimizer"), ("optimizer", "parameters"), ("parameters", "none")])
 )
 def test_a_run_goes_on_with_another_offload(
     before: str, after: str, make_job: Callable[..., Job], tmp_path: Path

@@ -124,7 +124,8 @@ def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
     assert processes_of(run) == []
 
 
-@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("torchrun", [False, True])
 def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, *, torchrun: bool
 ) -> None:

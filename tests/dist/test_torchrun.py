@@ -61,6 +61,7 @@ def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(
     assert processes_of(run) == []
 
 
+@pytest.mark.slow
 def test_a_group_of_torchrun_that_is_asked_to_stop_saves_and_goes_on_later(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_group_of_torchrun_that_is_asked_to_stop_saves_and_goes_on_later(
     assert processes_of(run) == []
 
 
+@pytest.mark.slow
 def test_a_group_of_torchrun_names_one_cause_when_a_rank_fails(job_file: Callable[..., Path], tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = torchrun(job_file(max_steps=4000))

@@ -87,6 +87,7 @@ def records(log: bytes) -> Iterator[bytes]:
             whole = b""
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_every_step(reporting: Callable[[str], Job], tmp_path: Path) -> None:
     losses = trained(reporting("tensorboard"))
     assert len(losses) == 3

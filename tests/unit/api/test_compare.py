@@ -10,6 +10,7 @@ import pytest
 from shardwise import api
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.versus import Turns
+from tests.marks import first
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
 
@@ -55,7 +56,7 @@ def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tm
 
 
 @needs_torch
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", 'fail("the shard is empty")'])
+@pytest.mark.parametrize("end", first(1, ["os.kill(os.getpid(), signal.SIGKILL)", 'fail("the shard is empty")']))
 def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_stand(
     end: str, make: Maker, job: JobMaker, tmp_path: Path
 ) -> None:

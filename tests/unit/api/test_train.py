@@ -324,6 +324,7 @@ def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
 
 @needs_torch
 @pytest.mark.dist
+@pytest.mark.slow
 def test_under_torchrun_one_rank_says_why_nothing_can_start(make: Maker, job: JobMaker) -> None:
     make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")
     done = torchrun(job(), "bad_prepare")

@@ -42,6 +42,7 @@ outcome("finished")
 
 
 @needs_torch
+@pytest.mark.slow
 def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
     make: Maker, job: JobMaker, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_what_there_is_to_say_of_the_data_is_said_once(
 
 
 @needs_torch
+@pytest.mark.slow
 def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Maker, job: JobMaker) -> None:
     make(WRONG, name="wrong_worker")
     parity = api.verify(job(), layouts=["zero2", "zero1", "ddp"], programs=FAKE)
@@ -110,6 +112,7 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Ma
 
 
 @needs_torch
+@pytest.mark.slow
 def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make: Maker, job: JobMaker) -> None:
     refusing = 'if run.root.name == "fsdp-2":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n'
     make(refusing + WRONG, name="wrong_worker")

@@ -12,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families import FAMILIES
 from shardwise.errors import ModelError
+from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config
 
 #: One dense block and one of experts.
@@ -73,7 +74,7 @@ def changes_of(kind):
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", every_second(FAMILIES))
 def test_no_key_changes_the_parameters_unseen(kind):
     plain, seen, wrong = parameters(few_layers(kind)), set(), []
     for config, change, expected in changes_of(kind):

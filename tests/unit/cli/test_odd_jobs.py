@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
+from tests.marks import first
 from tests.speed import quiet_seconds
 from tests.unit.cli.conftest import Said, Shardwise
 from tests.unit.cli.odd import Case, odd_case, open_case
 from tests.unit.cli.plan_json import flaws
 
-NUM_CASES, NUM_QUICK = 1000, 100
-CASES = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK else []) for seed in range(NUM_CASES)]
+NUM_CASES, NUM_QUICK = 1000, 60
+CASES = first(NUM_QUICK, range(NUM_CASES))
 #: Of a quiet core's time, for each.
 MOST_SECONDS = 1.0
 #: Where hardware or a value is open, one question is many of them: nine in ten take less than half a second, most
 #: others 1 to 2 s. For two of them some 40 to 260 clusters come so near to each other that all are laid out: 4 to 5 s.
 NUM_OPEN, NUM_QUICK_OPEN, MOST_SECONDS_OPEN = 200, 16, 6.0
-OPEN = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= NUM_QUICK_OPEN else []) for seed in range(NUM_OPEN)]
+OPEN = first(NUM_QUICK_OPEN, range(NUM_OPEN))
 #: What a sentence for people never holds.
 PYTHON = re.compile(r"Traceback|<class|object at 0x|\bError\(|\bdict\b|NoneType|\[type=")
 

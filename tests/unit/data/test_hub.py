@@ -17,6 +17,7 @@ from shardwise.data.sources import Source, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job_data import SourceSpec
 from shardwise.spec.places import Places
+from tests.marks import first
 from tests.unit.data.helpers import write_jsonl
 
 pytest.importorskip("datasets", reason="the optional extra `hub` is not installed")
@@ -70,7 +71,7 @@ def test_a_split_becomes_a_parquet_file_in_the_cache_and_is_kept(tmp_path: Path)
     assert "Traceback" not in missing.stderr
 
 
-@pytest.mark.parametrize("endpoint", UNREACHABLE)
+@pytest.mark.parametrize("endpoint", first(1, UNREACHABLE))
 def test_without_a_network_the_copy_fetched_before_is_used(tmp_path: Path, endpoint: str) -> None:
     write_jsonl(tmp_path / "repo" / "train.jsonl", [{"question": "q", "answer": "a"}])
     kept = Path(json.loads(fetch({"path": str(tmp_path / "repo")}, tmp_path / "hub").stdout)["path"])
@@ -93,7 +94,7 @@ def test_without_a_network_and_a_copy_a_data_set_is_refused_in_a_sentence(tmp_pa
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("endpoint", UNREACHABLE)
+@pytest.mark.parametrize("endpoint", first(1, UNREACHABLE))
 def test_a_model_that_no_hub_gives_is_a_sentence(tmp_path: Path, endpoint: str) -> None:
     code = """
 import shardwise.data.hub as data, shardwise.models.load as models

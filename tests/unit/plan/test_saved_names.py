@@ -13,6 +13,7 @@ from shardwise.plan.inventory import take_inventory
 from shardwise.spec.model import ModelShape
 from shardwise.spec.outer_names import OuterNames
 from shardwise.spec.saved_names import saved_refusal
+from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger
 from tests.unit.plan.asking import job
@@ -61,7 +62,8 @@ def own_names(model):
 
 @pytest.mark.filterwarnings("ignore")  # PEFT warns of adapters on tied ends
 @pytest.mark.parametrize(
-    ("kind", "tied"), [(kind, tied) for kind in FAMILIES for tied in (False, True) if not tied or kind in TIED]
+    ("kind", "tied"),
+    every_second((kind, tied) for kind in FAMILIES for tied in (False, True) if not tied or kind in TIED),
 )
 def test_every_name_of_a_family_is_counted_as_the_real_adapters_have_it(kind, tied):
     config = small_config(kind, tie_word_embeddings=tied)

@@ -104,6 +104,7 @@ def test_405b_needs_many_gpus_that_shard_and_compute_again():
     assert best.execution.gradient_checkpointing == "full"
 
 
+@pytest.mark.slow
 def test_405b_is_cheapest_on_a_number_of_gpus_that_no_doubling_meets():
     cheapest = plan("llama-3.1-405b", "128 x 8x H100-SXM", f"goal: cheapest\n{LARGE}").best
     assert cheapest.execution.layout == Layout(dp_shard=172, tp=2)
@@ -302,7 +303,7 @@ def test_one_job_is_planned_in_a_fraction_of_a_second(method, hardware):
     assert seconds_of("llama-3.1-8b", hardware, f"method: {method}\n{BATCH}", limit=1) < 1
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.integers(1, 10**6),
     st.integers(1, 10**6),

@@ -343,6 +343,7 @@ def test_the_error_is_relative_to_the_measurement_and_absent_where_it_has_no_val
     assert error(1, None) is None
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "run", num_steps=100_000).planned().prepared().started()
     lines = [json.dumps(record(step, job=maker.job)) for step in range(1, 100_001)]
