@@ -52,6 +52,7 @@ class Feasibility:
     grade: str
     ran: bool
     fits: bool
+    plain_fits: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,14 @@ def compare_memory(rows: Iterable[Published]) -> Compared:
         figures = memory_figures(row)
         comparisons += [_memory(case, found, kind=kind, measured=figures[kind]) for kind in figures]
         feasibility.append(
-            Feasibility(row_id=row.row_id, source=row.source, grade=row.grade, ran=row.ran, fits=found.fits)
+            Feasibility(
+                row_id=row.row_id,
+                source=row.source,
+                grade=row.grade,
+                ran=row.ran,
+                fits=found.fits,
+                plain_fits=found.plain_fits,
+            )
         )
         if row.ran and not figures:
             left_out["no figure that could be compared, feasibility only"] += 1

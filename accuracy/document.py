@@ -123,6 +123,10 @@ def _feasibility(found: Sequence[Feasibility]) -> str:
         f"{_named(false_fits)}. {len(ran)} runs of grade A came to an end; {len(refused)} of them were forecast not to "
         f"fit{_named(refused)}. To fit means that the upper end of the forecast's interval does.",
         "",
+        f"That is with the terms of each stack. What `plan` says is of our own trainer, without them: of the "
+        f"{len(died)}, {sum(f.plain_fits for f in died)} would fit, and of the {len(ran)}, "
+        f"{sum(not f.plain_fits for f in ran)} would not.",
+        "",
     ]
     return "\n".join(lines)
 

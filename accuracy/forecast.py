@@ -23,7 +23,8 @@ class Answer:
         plain_memory: as our trainer would.
         parts: bytes by part at the peak.
         instant: when that is.
-        fits: the upper end of the interval is below the GPU's memory.
+        fits: the upper end of the interval, as the row's stack would need it, is below the GPU's memory.
+        plain_fits: that of our trainer is, which is what `plan` says.
     """
 
     memory: dict[str, float]
@@ -31,6 +32,7 @@ class Answer:
     parts: dict[str, int]
     instant: str
     fits: bool
+    plain_fits: bool
     tokens_per_second: float
 
 
@@ -58,6 +60,7 @@ def answer(case: Case) -> Answer:
         parts=worst.parts,
         instant=instant,
         fits=memory.peak_high_bytes + reserved - plain_reserved <= memory.capacity_bytes,
+        plain_fits=memory.peak_high_bytes <= memory.capacity_bytes,
         tokens_per_second=seconds.tokens_per_second,
     )
 

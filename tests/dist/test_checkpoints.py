@@ -185,6 +185,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(damage: str, saved: RunDirectory) -> None:
     DAMAGE[damage](saved.checkpoint(5))
     assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
+    assert "checkpoint-5 is damaged and is skipped: " in saved.notices.read_text()
 
 
 def test_the_newest_whole_checkpoint_is_loaded(saved: RunDirectory) -> None:
@@ -245,4 +246,5 @@ def _fail_to_save(run: RunDirectory, chosen: Execution) -> bool:
 def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved: RunDirectory) -> None:
     (saved.root / "metrics.jsonl").write_text("")
     assert run_world(2, _fail_to_save, saved, LAYOUTS["fsdp"]) == [False, False]
+    assert "was not saved: " in saved.notices.read_text()
     assert not list(saved.root.glob(".checkpoint*"))

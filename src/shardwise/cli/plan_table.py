@@ -195,7 +195,10 @@ def why(plan: Plan) -> list[str]:
         return list(plan.advice)
     seconds, cost = plan.best.time.total_seconds, plan.best.cost
     price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
-    whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}"]
+    packed = (
+        "; each row counts as one sequence, of which packing makes fewer" if plan.job["data"].get("packing") else ""
+    )
+    whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
     warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]
     return [*warnings, *plan.best.reasons, *whole]
 

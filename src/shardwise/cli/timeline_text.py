@@ -81,7 +81,8 @@ def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text
 def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
     """The kind that fills most of each column; None where nothing fills a third of it.
 
-    What a column had no letter for is owed to the next ones, so that kinds that alternate within columns take turns.
+    What a column had no letter for is owed to the next ones that have some of it, so that kinds that alternate within
+    columns take turns, and what is short and often gets as many columns as it fills together.
     """
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:
@@ -92,11 +93,13 @@ def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) ->
             filled[column][span.kind] = filled[column].get(span.kind, 0.0) + max(0.0, inside)
     found: list[Kind | None] = []
     owed: dict[Kind, float] = {}
+    whole = seconds / columns
     for here in filled:
         taken = sum(here.values())
-        due: dict[Kind, float] = {kind: inside + owed.get(kind, 0.0) for kind, inside in here.items()}
-        kind = _most(due) if taken > seconds / columns / 3 else None
-        owed = {one: left - taken if one == kind else left for one, left in due.items()}
+        due: dict[Kind, float] = {kind: inside + owed.get(kind, 0.0) for kind, inside in here.items() if inside > 0}
+        full = taken > whole / 3
+        kind = _most(due) if due and (full or max(due.values()) > whole / 2) else None
+        owed |= {one: left - (taken if full else whole) if one == kind else left for one, left in due.items()}
         found.append(kind)
     return found
 
@@ -117,4 +120,7 @@ def legend(timeline: Timeline) -> str:
     """The letters that occur."""
     kinds = {span.kind for span in timeline.spans}
     words = [f"{LETTERS[kind][0]} {word}" for kind, word in KIND_WORDS.items() if kind in kinds]
-    return "  ".join([*words, f"{WAITS} waits for others", "%: share of the time in which it computes"])
+    waits = f"{WAITS} waits for others"
+    if any(_overlaps(timeline, lane) for lane in timeline.lanes):
+        waits += ", beside: nothing is sent"
+    return "  ".join([*words, waits, "%: share of the time in which it computes"])

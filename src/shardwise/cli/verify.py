@@ -37,7 +37,7 @@ def verify(
     """Train a job as one process and under each kind of layout that this machine can hold, and compare step by step.
 
     Exits 0: the same training, 1: a layout differs, and the first difference is named, 2: bad input, such as a layout
-    in LIST that cannot run here.
+    in LIST that cannot run here, 130 or 143: stopped by a signal; run again, it starts anew.
     """
     from shardwise import api
     from shardwise.cli.console import make_console, print_json

@@ -88,7 +88,7 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
     else:
         say(f"the data was prepared before: {entry}")
     data_json = _data_json(entry, summary, train=train, evaluation=evaluation, states=states, fingerprint=key)
-    _announce(summary, data_json, sources=train + evaluation)
+    _announce(summary, data_json, sources=train + evaluation, cut=job.data.over_long == "truncate")
     write_json(run.data, data_json)
     return data_json
 
@@ -233,13 +233,14 @@ def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]
     }
 
 
-def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Sequence[Source]) -> None:
+def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Sequence[Source], cut: bool) -> None:
+    why = ", of which truncation leaves nothing trained" if cut else " as longer than max_length"
     for source, facts in zip(sources, summary["sources"], strict=True):
         files = f"{len(source.files)} files, " if len(source.files) > 1 else ""
         say(f"{source.label}: {files}{facts['num_rows']:,} rows, {facts['label']}")
         if facts["num_dropped"]:
             some = "all its" if facts["num_dropped"] == facts["num_rows"] else f"{facts['num_dropped']:,}"
-            say(f"  {some} rows dropped as longer than max_length")
+            say(f"  {some} rows dropped{why}")
         if facts["ignored_columns"]:
             say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
         if source.num_ignored:

@@ -148,6 +148,10 @@ def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:
             return f"has {length} tokens; max_length is {rules.max_length}: {choice}"
         cut = slice(rules.max_length)
         tokens = Tokens(ids=tokens.ids[cut], trained=tokens.trained[cut], was_truncated=True)
+    if not length:
+        return (
+            "has no token: the model's tokenizer makes nothing of its text. Is it the one that the model was made with?"
+        )
     if tokens.num_trained:
         return tokens
     return None if tokens.was_truncated else "has no trained token; nothing can be learnt from it. Remove the row"

@@ -10,6 +10,7 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.joined import Place
+from shardwise.spec.attention import attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job, LayoutSpec
@@ -110,7 +111,7 @@ def check_present(request: Request, cluster: Cluster) -> None:
     Raises:
         InputError: files that are not there, packages that are not installed, kernels that the hardware has not.
     """
-    lacking = _missing_kernels(request) if cluster.gpu.kind == "cpu" else _missing_packages(request, _KERNELS)
+    lacking = list(_missing_kernels(request, cluster)) or _missing_packages(request, _KERNELS)
     problems = [*_missing_files(request), *_missing_packages(request, _TRACKERS), *lacking]
     if problems:
         raise InputError(problems)
@@ -131,11 +132,9 @@ def _missing_files(request: Request) -> Iterator[Problem]:
         yield Problem(where=request.where("data", "chat_template"), message=message)
 
 
-def _missing_kernels(request: Request) -> Iterator[Problem]:
-    """Of attention on processors: flash attention has none, and PyTorch's flex attention no backward."""
+def _missing_kernels(request: Request, cluster: Cluster) -> Iterator[Problem]:
     stated = request.job.train.attn_implementation
-    if stated not in ("auto", "sdpa", "eager"):
-        message = f"train.attn_implementation is {stated}, which is not trained on processors; use sdpa or eager"
+    if stated != "auto" and (message := attention_refusal(stated, cluster.gpu)):
         yield Problem(where=request.where("train", "attn_implementation"), message=message)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, ShardwiseError, UnsupportedError, WorkerFailedError
+from shardwise.launch.rank import STARTED
 from shardwise.spec.run import RunDirectory, read_json
 
 #: A rank ended by one of these was not ended by its peers' failure.
@@ -139,16 +140,20 @@ def how_it_ended(code: int) -> str:
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, set apart from the message above it."""
-    lines = [line for line in tail(log).splitlines() if line.strip()][-NUM_LINES:]
+    """The end of what the last start wrote to a log, set apart from the message above it."""
+    lines = [line for line in _said(log).splitlines() if line.strip()][-NUM_LINES:]
     if not lines:
-        return f"its log is empty: {log}"
+        return f"it wrote nothing to its log: {log}"
     return "\n".join([f"the end of {log}:", *(f"  | {line}" for line in lines)])
+
+
+def _said(log: Path) -> str:
+    return tail(log).rpartition(f"{STARTED}\n")[2]
 
 
 def _launcher_failed(run: RunDirectory, exit_code: int) -> str:
     """Where even the cause could not be written down (a full disk), the logs of the ranks may have it."""
     how = how_it_ended(exit_code)
     logs = [launcher_log(run), *sorted(run.logs.glob("rank_*.log"))]
-    told = [last_lines(log) for log in logs if tail(log).strip()]
+    told = [last_lines(log) for log in logs if _said(log).strip()]
     return "\n".join([f"torch.distributed.run {how}, before any rank said why", *(told or [last_lines(logs[0])])])

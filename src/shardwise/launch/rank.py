@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from shardwise.launch.leash import end_with_parent
 from shardwise.spec.run import RunDirectory
+
+#: A line of a rank's log behind which a start of it begins; what is above was said by earlier ones.
+STARTED = "===== started ====="
 
 
 def worker_argv(module: str, run: RunDirectory) -> list[str]:
@@ -34,6 +38,8 @@ def main(arguments: list[str]) -> None:
     # A restarted rank begins with a clean slate: what it failed of before is not what it fails of now.
     run.rank_failure(rank).unlink(missing_ok=True)
     log = os.open(run.rank_log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with suppress(OSError):  # a full disk stops nothing here
+        os.write(log, f"{STARTED}\n".encode())
     os.dup2(log, 1)
     os.dup2(log, 2)
     argv = worker_argv(module, run)

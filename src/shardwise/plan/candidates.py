@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwise.plan.question import Question
 from shardwise.plan.work import Work
+from shardwise.spec.attention import attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.support import not_trained
@@ -22,8 +23,13 @@ def candidate_of(question: Question, work: Work, memory: MemoryForecast, time: T
         memory=memory,
         time=time,
         cost=Cost(usd=usd, usd_per_hour=hourly),
-        not_trained=tuple(not_trained(question.job, work.execution, model=question.model)),
+        not_trained=tuple(_not_trained(question, work)),
     )
+
+
+def _not_trained(question: Question, work: Work) -> list[str]:
+    kernel = attention_refusal(work.execution.attn_implementation, work.cluster.gpu)
+    return [*not_trained(question.job, work.execution, model=question.model), *([kernel] if kernel else [])]
 
 
 def _usd_per_hour(work: Work) -> float | None:

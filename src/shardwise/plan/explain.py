@@ -95,9 +95,15 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu,
     apart = f"{_percent(tie_of(gpu))} {BETTER[goal][0]}"
     whose = f"none is more than {apart}; one that fits is " if one_of_many and not close else ""
     return (
-        f"{whose}{much} ({format_seconds(seconds)} against {format_seconds(chosen.time.step_seconds)} a step"
+        f"{whose}{much} ({_against(seconds, chosen.time.step_seconds)} a step"
         f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
     )
+
+
+def _against(one: float, other: float) -> str:
+    """Both times, with as many digits as tell them apart."""
+    named = format_seconds(one), format_seconds(other)
+    return " against ".join(named if named[0] != named[1] else (f"{one:.4g} s", f"{other:.4g} s"))
 
 
 def _as(goal: Goal) -> str:

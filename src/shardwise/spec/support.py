@@ -97,8 +97,6 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
         layout: any.
         model: whose family must be proven under the layout, where it is known.
     """
-    if layout.ep > 1:
-        return "expert parallel (ep) is not trained by this version; write ep: 1"
     for way in layout.strategy.split(" x "):
         if way not in TRAINABLE:
             nearest = "fsdp" if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1 or layout.cp > 1 else "ddp"

@@ -71,7 +71,7 @@ class Checkpoints:
             with self.journal.progress.patient(), staged(self.world, self.run.checkpoint(step)) as folder:
                 self._write(folder, step)
         except SaveError as error:
-            self.journal.enter(f"WARNING: checkpoint-{step} was not saved: {error}")
+            self.journal.warn(f"checkpoint-{step} was not saved: {error}")
             return False
         if self.world.is_first:
             self._prune(newest=step)
@@ -152,12 +152,12 @@ class Checkpoints:
         for step, folder in self.run.checkpoints():
             faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
             if faults:
-                self.journal.enter(f"WARNING: {folder.name} is damaged and is skipped: {faults[0]}")
+                self.journal.warn(f"{folder.name} is damaged and is skipped: {faults[0]}")
                 continue
             try:
                 self._load(folder)
             except SaveError as error:
-                self.journal.enter(f"WARNING: {folder.name} is damaged and is skipped: {error}")
+                self.journal.warn(f"{folder.name} is damaged and is skipped: {error}")
                 continue
             self.journal.enter(f"resuming from {folder.name}")
             return step

@@ -60,8 +60,11 @@ class Journal:
 
     @property
     def at(self) -> str:
-        """The phase, and the step it is in, for messages."""
-        return self.phase if not self.step else f"{self.phase} (step {self.step + 1})"
+        """The phase, and the step it is in or comes after, for messages."""
+        if not self.step:
+            return self.phase
+        step = f"step {self.step + 1}" if self.phase == "training" else f"after step {self.step}"
+        return f"{self.phase} ({step})"
 
     def note(self, write: Callable[[], None]) -> None:
         """Writes something whose loss harms nobody; a disk that is full or gone is said once and stops nothing."""

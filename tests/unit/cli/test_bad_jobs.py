@@ -45,7 +45,7 @@ BAD: list[tuple[str, int, str]] = [
     (GOOD + "layout: []\n", 3, "layout is []; expected a list of 1 or more"),
     (GOOD + "layout: {dp_shard: 0}\n", 3, "layout.dp_shard"),
     (GOOD + "layout: {dp_shards: 2}\n", 3, "did you mean 'dp_shard'"),
-    (GOOD + "layout: {dp_shard: 3, ep: 2}\n", 3, "does not divide"),
+    (GOOD + "layout: {dp_shard: 4, ep: 2}\n", 3, "write ep: 1"),
     (GOOD + "hardware: 4x Wonder-9000\n", 3, "Wonder-9000"),
     (GOOD + "hardware: 0x H100-SXM\n", 3, "0x H100-SXM"),
     (GOOD + "hardware: 100001x H100-SXM\n", 3, "at most 100000 can be planned for"),

@@ -95,7 +95,7 @@ BAD: list[tuple[Callable[[Plain], object], str]] = [
     (chosen(layout={"d": 2, "p": 1}), "unknown key 'candidates.0.layout.d'"),
     (layout(dp_shard=0), "layout.dp_shard is 0"),
     (layout(tp=2.5), "layout.tp is 2.5; expected a whole number"),
-    (layout(dp_shard=3, ep=2), "ep = 2 does not divide dp_shard = 3"),
+    (layout(dp_shard=3, ep=2), "ep = 2: expert parallel is neither"),
     (layout(dp_replicate=64), "expected hardware.num_gpus, 4, at most"),
     (layout(schedule="slow"), "layout.schedule is 'slow'; expected 1f1b"),
     (memory(peak_bytes="many"), "memory.peak_bytes is 'many'; expected a whole number"),

@@ -37,11 +37,19 @@ def test_kinds_that_alternate_within_columns_take_turns_by_their_shares() -> Non
     assert (drawn.count("forward"), drawn.count("wait")) == (5, 15)
 
 
+def test_what_is_short_and_often_has_as_many_columns_as_it_fills_together() -> None:
+    """A twelfth of each column, which is never a third of one."""
+    spans = tuple(span(0, "gather", column + 0.1, column + 0.1 + 1 / 12, "links") for column in range(48))
+    kinds = kinds_by_column(spans, seconds=48.0, columns=48)
+    assert kinds.count("gather") == 4
+    assert kinds_by_column(spans[:5], seconds=48.0, columns=48) == [None] * 48
+
+
 def test_model_parallel_is_seen_as_a_staircase() -> None:
     lines = [line.plain for line in timeline_lines(staircase(), width=53)]
     assert lines == [
         "GPU 0   " + "F" * 10 + "." * 19 + "B" * 10 + "  50 %",
-        "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 9 + "." * 10 + "  50 %",
+        "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 10 + "." * 9 + "  50 %",
     ]
     assert heading(staircase()) == "one step of mp, 1 of its 3 micro-batches: 40 s from left to right"
     assert legend(staircase()).startswith("F forward  B backward  . waits for others")

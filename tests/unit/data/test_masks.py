@@ -272,6 +272,12 @@ def test_a_row_that_truncation_leaves_without_trained_tokens_is_dropped_and_one_
     assert complaint.startswith("has no trained token")
 
 
+def test_a_text_of_which_a_tokenizer_makes_nothing_is_no_fault_of_the_row() -> None:
+    complaint = shorten(tokens(0, trained_from=0), rules())
+    assert isinstance(complaint, str)
+    assert complaint.startswith("has no token: the model's tokenizer makes nothing of its text")
+
+
 def test_the_first_token_is_never_a_target() -> None:
     assert tokens(5, trained_from=0).num_trained == 4
     assert isinstance(shorten(tokens(1, trained_from=0), rules()), str)

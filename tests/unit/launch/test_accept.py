@@ -138,7 +138,7 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> N
     file = tmp_path / "job.yaml"
     file.write_text(text)
     with pytest.raises(InputError) as caught:
-        check_present(read_request(file), parse_hardware("2x A100-80GB-SXM"))
+        check_present(read_request(file), parse_hardware("2x H100-SXM"))
     found = [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems]
     assert found == [
         "3: data.path names no.jsonl, which does not exist",
@@ -147,6 +147,14 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> N
         "7: train.report_to names mlflow, which is not installed; pip install mlflow-skinny",
         "8: train.attn_implementation names flash_attention_3, which is not installed; use sdpa",
     ]
+
+
+def test_a_kernel_that_the_gpu_has_not_is_refused_at_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("model: m\ndata: {path: org/rows}\ntrain: {attn_implementation: flash_attention_2}\n")
+    with pytest.raises(InputError) as caught:
+        check_present(read_request(file), parse_hardware("1x T4"))
+    assert str(caught.value).startswith(f"{file}:3: train.attn_implementation is flash_attention_2, which needs a GPU ")
 
 
 @pytest.mark.parametrize("attention", ["flex_attention", "flash_attention_2"])

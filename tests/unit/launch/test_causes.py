@@ -4,6 +4,7 @@ import pytest
 
 from shardwise.errors import InputError, UnsupportedError, WorkerFailedError
 from shardwise.launch.causes import RankExit, first_cause, how_it_ended, launcher_log, rank_exits, seen_exits
+from shardwise.launch.rank import STARTED
 from shardwise.spec.run import RunDirectory, write_json
 
 SUMMARY = """
@@ -63,6 +64,16 @@ def test_a_rank_that_vanished_comes_before_what_its_peers_wrote(run: RunDirector
     cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
     assert cause.startswith("rank 1 was ended by signal 9 (SIGKILL)")
     assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one\n  | two")
+
+
+def test_what_an_earlier_start_wrote_to_the_log_is_not_how_this_one_ended(run: RunDirectory) -> None:
+    launcher_log(run).write_text(SUMMARY)
+    run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\n")
+    cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
+    assert cause.endswith(f"it wrote nothing to its log: {run.rank_log(1)}")
+    run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\none\n")
+    cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
+    assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one")
 
 
 def test_a_rank_that_a_library_ended_comes_before_what_its_peers_wrote(run: RunDirectory) -> None:

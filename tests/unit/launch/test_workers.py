@@ -15,6 +15,7 @@ from shardwise.errors import InputError, WorkerFailedError
 from shardwise.launch.conclusion import Outcome
 from shardwise.launch.follow import Notice, Phase, Step, Update
 from shardwise.launch.processes import PROC
+from shardwise.launch.rank import STARTED
 from shardwise.launch.workers import run_workers
 from shardwise.spec.run import RunDirectory, write_json
 from tests.unit.fakes import Maker, needs_torch, processes_of, wait_until
@@ -54,7 +55,7 @@ outcome("finished")
         Step(step=1, loss=2.5, peak_memory_bytes=20),
     ]
     for rank in (0, 1):
-        assert run.rank_log(rank).read_text() == "to stdout\nto stderr\n"
+        assert run.rank_log(rank).read_text() == f"{STARTED}\nto stdout\nto stderr\n"
         threads = max(1, len(os.sched_getaffinity(0)) // 2)
         assert (run.logs / f"environment_{rank}.json").read_text().split() == [
             "{",

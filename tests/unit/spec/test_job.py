@@ -90,7 +90,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ),
         ("model: m\ndata: {eval_path: e, eval_fraction: 0.1}", "eval_path and eval_fraction exclude each other"),
         ("model: m\nlayout: {tp: 0}", "job.yaml:2: layout.tp is 0"),
-        ("model: m\nlayout: {dp_shard: 4, ep: 3}", "ep = 3 does not divide dp_shard = 4"),
+        ("model: m\nlayout: {dp_shard: 4, ep: 2}", "ep = 2: expert parallel is neither forecast nor trained"),
         ("model: m\nlayout: ddq", "did you mean 'ddp'?"),
         ("model: m\ntrain: 3", "job.yaml:2: train is 3; expected keys below it"),
         ("model: m\ntrain: {optimizer: adam}", "did you mean 'adamw'?"),

@@ -58,9 +58,9 @@ def test_a_degree_is_a_whole_number_of_at_least_one(degree: object) -> None:
         Layout(tp=degree)  # type: ignore[arg-type]
 
 
-def test_expert_parallel_must_divide_the_shards() -> None:
-    with pytest.raises(ValueError, match="does not divide dp_shard"):
-        Layout(dp_shard=4, ep=3)
+def test_expert_parallel_which_no_forecast_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match="ep = 2: expert parallel is neither forecast nor trained"):
+        Layout(dp_shard=4, ep=2)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

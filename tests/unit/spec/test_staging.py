@@ -37,7 +37,6 @@ def test_a_product_of_ways_that_are_trained_is_trained(layout: Layout) -> None:
     [
         (Layout(cp=2, pp=2), "pp x cp is not trained by this version; the nearest layout that is: fsdp"),
         (Layout(pp=2, dp_shard=2, schedule="zero_bubble"), "write zero_stage: 2, or schedule: 1f1b"),
-        (Layout(dp_shard=2, ep=2), "write ep: 1"),
     ],
 )
 def test_what_is_not_trained_is_refused_with_the_nearest_that_is(layout: Layout, said: str) -> None:

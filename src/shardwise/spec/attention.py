@@ -1,0 +1,29 @@
+"""Attention kernels, and the GPUs that have them."""
+
+from __future__ import annotations
+
+from shardwise.spec.cluster import Gpu
+from shardwise.spec.execution import Attention
+
+#: How the names of Hopper's GPUs begin: FlashAttention-3 is written for them (its README: "H100 / H800 GPU").
+_HOPPER = ("H100", "H200", "H800", "H20", "GH200")
+
+
+def attention_refusal(attention: Attention, gpu: Gpu) -> str | None:
+    """Why a GPU does not run a kernel of attention, and what it does run; None where it runs it.
+
+    FlashAttention-2 needs the tensor cores of Ampere and later (its README), the first of NVIDIA's with bfloat16.
+    """
+    named = f"train.attn_implementation is {attention}, which"
+    if gpu.kind == "cpu":
+        # Flash attention has no kernel there, and PyTorch's flex attention no backward.
+        return None if attention in ("sdpa", "eager") else f"{named} is not trained on processors; use sdpa or eager"
+    if attention == "flash_attention_3" and not gpu.name.startswith(_HOPPER):
+        return f"{named} needs a GPU like the H100; use {'sdpa' if _old(gpu) else 'flash_attention_2 or sdpa'}"
+    if attention == "flash_attention_2" and _old(gpu):
+        return f"{named} needs a GPU with bfloat16, and the {gpu.name} has none; use sdpa"
+    return None
+
+
+def _old(gpu: Gpu) -> bool:
+    return "bfloat16" not in gpu.dense_flops
