@@ -170,7 +170,8 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("cell", first(1, CELLS))
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", CELLS)
 def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
     cell: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_full_model_loads_with_from_pretrained(
     assert tokenizer.chat_template, "the default template the rows were rendered with belongs to the model now"
 
 
+@pytest.mark.slow
 def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers_saves_them(
     make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.dist.cells import Trained, execution, must_equal, prepare_cell, train
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.test_final import _finish
 from tests.dist.worlds import run_world
-from tests.marks import every_second, first
+from tests.marks import every_second
 
 #: What is trained lies on the last stage alone, or on both ends, so that the one of three in the middle has nothing.
 TARGETS: dict[str, dict[str, Any]] = {
@@ -85,7 +85,6 @@ def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactor
     return run
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("targets", "cell", "idle"), every_second(IDLE))
 def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
     targets: str,
@@ -100,7 +99,8 @@ def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
     must_equal(single(targets), ranks)
 
 
-@pytest.mark.parametrize("optimizer", first(1, ["adamw", "adamw_foreach"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_foreach"])
 def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(
     optimizer: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

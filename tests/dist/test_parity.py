@@ -14,10 +14,9 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from tests.dist.cells import TOLERANCE, Trained, digest, execution, must_equal, parity_job, relative, train_cell
-from tests.marks import first
 
 #: What everything else stands on: with every method and model, every time.
-CORE = ("ddp(2)", "fsdp(2)", "fsdp(4)")
+CORE = ("ddp(2)", "fsdp(2)")
 
 CELLS: dict[str, Execution] = {
     "single, accumulation 2": execution(micro_batch_size=4, gradient_accumulation_steps=2),
@@ -94,17 +93,9 @@ def test_sgd_ends_in_the_same_weights(
     must_equal(single(method, model, optimizer), ranks)
 
 
-@pytest.mark.parametrize(
-    ("method", "cell"),
-    first(
-        1,
-        [
-            (method, cell)
-            for method in ("full", "lora")
-            for cell in ("fsdp(2)", "ddp(2)", "fsdp(2), recompute, chunked", "zero2(2)")
-        ],
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "fsdp(2), recompute, chunked", "zero2(2)"])
+@pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_model_whose_blocks_return_views_trains_as_one_process_does(
     method: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

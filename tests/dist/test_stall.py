@@ -84,6 +84,7 @@ def _stuck(run: RunDirectory) -> bool:
     return len(read_metrics(run)) == 2 and (run.checkpoint(2) / "manifest.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "rank", "words"),
     [
@@ -96,14 +97,12 @@ def _stuck(run: RunDirectory) -> bool:
                 "; rank 1 waits in pulse (metrics.py:",
             ),
             id="skips a collective",
-            marks=pytest.mark.slow,
         ),
         pytest.param(
             FREEZES,
             1,
             ("rank 1 does not answer, its process is stopped or hangs outside Python; rank 0 waits in ",),
             id="frozen",
-            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -57,16 +57,17 @@ CELLS: dict[str, Execution] = {
 SOME = ("tp(2)", "fsdp(2) x tp(2)", "1f1b(2) x tp(2)")
 
 
-def _row(model: str, cell: str) -> Any:
+PAIRS = [(model, cell) for model in ("tied", "untied") for cell in CELLS]
+PAIRS += [(model, cell) for model in ("qwen2", "qwen3") for cell in SOME]
+TABLE = [(method, model, cell) for method in ("full", "lora") for model, cell in PAIRS]
+
+
+def _row(method: str, model: str, cell: str) -> Any:
     """What the tied model shows too is left to `make test-all`; one product of two never is."""
-    if (model, cell) == ("tied", "fsdp(2) x tp(2)"):
-        return pytest.param(model, cell, marks=[pytest.mark.core])
+    if (method, model, cell) == ("full", "tied", "fsdp(2) x tp(2)"):
+        return pytest.param(method, model, cell, marks=[pytest.mark.core])
     slow = model == "untied" and cell not in SOME
-    return pytest.param(model, cell, marks=[pytest.mark.slow] if slow else [])
-
-
-TABLE = [_row(model, cell) for model in ("tied", "untied") for cell in CELLS]
-TABLE += [_row(model, cell) for model in ("qwen2", "qwen3") for cell in SOME]
+    return pytest.param(method, model, cell, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,7 @@ def job_of(make_job: Callable[..., Job], model: str, method: str, lora: Any = No
     return make_job(model, method=method, train=train, **({"lora": lora} if lora else {}))
 
 
-@pytest.mark.parametrize(("model", "cell"), TABLE)
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize(("method", "model", "cell"), [_row(*cell) for cell in TABLE])
 def test_slices_train_as_one_process_does(
     method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

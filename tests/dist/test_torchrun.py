@@ -42,6 +42,7 @@ def torchrun(job: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

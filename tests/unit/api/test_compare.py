@@ -78,6 +78,7 @@ def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_sta
 
 
 @needs_torch
+@pytest.mark.slow
 def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make: Maker, job: JobMaker) -> None:
     make(
         'if run.root.name == "fsdp":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n' + TIMED,

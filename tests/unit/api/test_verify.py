@@ -87,6 +87,7 @@ def test_what_agrees_with_sgd_is_what_adamw_makes_of_rounding(make: Maker, job: 
     assert not sgd.agrees
 
 
+@pytest.mark.slow
 @needs_torch
 def test_what_there_is_to_say_of_the_data_is_said_once(
     make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]

@@ -64,6 +64,7 @@ def holding(cluster: Cluster, num_bytes: int) -> Cluster:
     return replace(cluster, node=replace(cluster.node, gpu=gpu))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6))
 def test_what_fits_on_any_part_is_expected_to(seed):
