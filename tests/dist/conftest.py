@@ -25,7 +25,7 @@ NUM_EVAL_ROWS = 11
 MANY_PROCESSES = 2
 
 #: Cells of one test, without those that are `core`, that `make test` runs at the most.
-MOST_CELLS = 3
+MOST_CELLS = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ from tests.unit.cli.conftest import Said, Shardwise
 from tests.unit.cli.odd import Case, odd_case, open_case
 from tests.unit.cli.plan_json import flaws
 
-NUM_CASES, NUM_QUICK = 1000, 60
+NUM_CASES, NUM_QUICK = 1000, 30
 CASES = first(NUM_QUICK, range(NUM_CASES))
 #: Of a quiet core's time, for each.
 MOST_SECONDS = 1.0
