@@ -16,7 +16,7 @@ MAX_CHARACTERS = 200
 def execution_settings(execution: Execution) -> tuple[Setting, ...]:
     """What was chosen to run."""
     layout = execution.layout
-    axes = [f"{axis} {getattr(layout, axis)}" for axis in (*AXES, "ep") if getattr(layout, axis) > 1]
+    axes = [f"{axis} {getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1]
     facts = {
         "strategy": layout.strategy,
         "layout": " × ".join(axes) or "one process",

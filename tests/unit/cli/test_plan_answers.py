@@ -85,6 +85,14 @@ def test_a_bad_question_is_bad_input(shardwise: Shardwise, arguments: list[str],
     assert sentence in said.err
 
 
+def test_a_kernel_that_the_gpu_has_not_is_planned_and_said_not_to_be_trained(shardwise: Shardwise) -> None:
+    asked = ("--hardware", "1x T4", "--set", "train.attn_implementation=flash_attention_2")
+    said = shardwise("plan", "--model", "llama-3.2-1b", "--method", "lora", *asked)
+    assert said.code == 0
+    words = " ".join(said.out.split())
+    assert "PLANNED, NOT TRAINED: train.attn_implementation is flash_attention_2, which needs a GPU with" in words
+
+
 def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     said = shardwise("plan", *LORA, "--hardware", "any", "--set", "goal=cheapest", "--html", page)

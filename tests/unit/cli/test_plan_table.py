@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, ranks_text
+from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, ranks_text, why
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import PARTS, Plan, RankMemory, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
@@ -80,6 +80,14 @@ def test_a_bar_ends_where_the_peak_is(weights: int, optimizer: int, expected: st
 def test_every_part_of_memory_has_a_letter_of_its_own() -> None:
     assert set(LETTERS) == set(PARTS)
     assert len({letter for letter, _ in LETTERS.values()}) == len(PARTS)
+
+
+def test_the_length_of_a_packed_run_is_said_to_count_rows() -> None:
+    said = "; each row counts as one sequence, of which packing makes fewer"
+    made = plan()
+    assert not why(made)[-1].endswith(said)
+    packed = replace(made, job={**made.job, "data": {**made.job["data"], "packing": True}})
+    assert why(packed)[-1] == f"{why(made)[-1]}{said}"
 
 
 def test_ranks_are_written_as_spans() -> None:

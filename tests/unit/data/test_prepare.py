@@ -163,7 +163,9 @@ def test_rows_to_evaluate_on_may_come_from_files_of_their_own(tmp_path: Path, pl
     assert data_json["eval"]["sources"][0]["format"] == "text"
 
 
-def test_long_rows_are_counted_under_each_policy(tmp_path: Path, plain_model: Path) -> None:
+def test_long_rows_are_counted_under_each_policy(
+    tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [
         {"prompt": "the cat sat", "completion": " on the mat"},
         {"prompt": "the cat sat", "completion": " on the mat" * 40},
@@ -182,6 +184,9 @@ def test_long_rows_are_counted_under_each_policy(tmp_path: Path, plain_model: Pa
     assert (dropped["num_rows"], dropped["num_dropped"], dropped["num_truncated"]) == (1, 2, 0)
     assert (truncated["num_rows"], truncated["num_dropped"], truncated["num_truncated"]) == (2, 1, 1)
     assert truncated["longest"] == 64
+    said = capsys.readouterr().err
+    assert "2 rows dropped as longer than max_length\n" in said
+    assert "1 rows dropped, of which truncation leaves nothing trained\n" in said
 
 
 def test_a_set_of_which_nothing_is_left_stops(tmp_path: Path, plain_model: Path) -> None:

@@ -303,7 +303,8 @@ def test_one_job_is_planned_in_a_fraction_of_a_second(method, hardware):
     assert seconds_of("llama-3.1-8b", hardware, f"method: {method}\n{BATCH}", limit=1) < 1
 
 
-@settings(max_examples=10)
+@pytest.mark.slow
+@settings(max_examples=25)
 @given(
     st.integers(1, 10**6),
     st.integers(1, 10**6),
