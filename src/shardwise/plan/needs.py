@@ -17,7 +17,7 @@ from shardwise.plan.tensors import Place
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import CHUNK_TOKENS, Execution
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout import Layout, Schedule
 from shardwise.spec.stages import stage_blocks
 
 #: Sums are taken in another order than the forecast takes them.
@@ -48,6 +48,10 @@ class _Totals:
     travelling_end: float
 
 
+#: Of a ladder the smallest size, how many pairs are in flight on the ranks looked at, and whether gradients pile up.
+_Leanest = tuple[Rung, list[tuple[int, int]], bool]
+
+
 class Needs:
     """Bytes that one question's executions need at least; what they share is found once."""
 
@@ -55,6 +59,7 @@ class Needs:
         self._question = question
         self._totals: dict[tuple[object, ...], _Totals] = {}
         self._stages: dict[int, tuple[int, ...]] = {}
+        self._leanest: dict[tuple[int, Schedule, int], tuple[tuple[Rung, ...], _Leanest]] = {}
 
     def bytes(self, cluster: Cluster, base: Execution, rung: Rung) -> float:
         """Of the upper end on the rank that needs most: what the mean rank reserves, and what the first two do.
@@ -114,15 +119,23 @@ class Needs:
 
     def least_bytes(self, cluster: Cluster, base: Execution, ladder: tuple[Rung, ...]) -> float:
         """What no size of a ladder goes below: the smallest, with no more sequences in flight than any of them has."""
-        smallest, layout = min(ladder, key=lambda rung: rung.size), base.layout
-        pairs = [
-            min(rung.size * _in_flight(layout, rung.micros, rank=rank) for rung in ladder) // smallest.size
-            for rank in _looked_at(layout)
-        ]
-        # Of larger sizes a block more is counted apart.
-        flying = [(count, count) for count in pairs]
-        piled = _piles_up(layout, min(rung.micros for rung in ladder))
+        smallest, flying, piled = self._leanest_of(base.layout, ladder)
         return self._bytes(cluster, base, smallest, flying=flying, piled=piled)
+
+    def _leanest_of(self, layout: Layout, ladder: tuple[Rung, ...]) -> _Leanest:
+        """Many layouts share a ladder; it is kept with what is found, so that no other takes its place in memory."""
+        key = (id(ladder), layout.schedule, layout.pp)
+        if key not in self._leanest:
+            smallest = min(ladder, key=lambda rung: rung.size)
+            pairs = [
+                min(rung.size * _in_flight(layout, rung.micros, rank=rank) for rung in ladder) // smallest.size
+                for rank in _looked_at(layout)
+            ]
+            # Of larger sizes a block more is counted apart.
+            flying = [(count, count) for count in pairs]
+            piled = _piles_up(layout, min(rung.micros for rung in ladder))
+            self._leanest[key] = (ladder, (smallest, flying, piled))
+        return self._leanest[key][1]
 
     def totals_of(self, cluster: Cluster, base: Execution) -> _Totals:
         """Of an execution with such an offload."""

@@ -148,8 +148,7 @@ def layouts_of(
     strategy: str, job: Job, model: ModelShape, cluster: Cluster, *, copy: dict[str, int]
 ) -> Iterator[Choice]:
     """The layouts of a strategy on all GPUs of a cluster whose copies are spread so."""
-    named = (layout for layout in _spread_so(cluster, copy) if layout.strategy == strategy)
-    return (_choice(job, model, layout, cluster) for layout in named)
+    return (_choice(job, model, layout, cluster) for layout in _spread_as(strategy, cluster, copy))
 
 
 def layouts_spread(job: Job, model: ModelShape, cluster: Cluster, *, copy: dict[str, int]) -> Iterator[Choice]:
@@ -163,6 +162,17 @@ def _spread_so(cluster: Cluster, copy: dict[str, int]) -> Iterator[Layout]:
     ranks = cluster.num_gpus // prod(copy.values())
     for shard in reversed(divisors(ranks)):
         yield from _variants({**copy, "dp_shard": shard, "dp_replicate": ranks // shard})
+
+
+def _spread_as(strategy: str, cluster: Cluster, copy: dict[str, int]) -> Iterator[Layout]:
+    """Of these the layouts of one strategy; few others are formed."""
+    ranks = cluster.num_gpus // prod(copy.values())
+    first, *_ = names = strategy.split(" x ")
+    stage = {"zero1": 1, "zero2": 2}.get(first, 3)
+    for shard in {"ddp": (1,), "fsdp": (ranks,)}.get(first, reversed(divisors(ranks))):
+        degrees = {**copy, "dp_shard": shard, "dp_replicate": ranks // shard}
+        ways = _variants(degrees, zero_stage=stage, in_turn="mp" in names)
+        yield from (layout for layout in ways if layout.strategy == strategy)
 
 
 def ways_to_share(
@@ -200,13 +210,24 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*low, *(number // n for n in low)}))
 
 
-def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
-    """What a product of degrees leaves open, the simplest first."""
+def _variants(
+    degrees: dict[str, int], *, zero_stage: int | None = None, in_turn: bool | None = None
+) -> Iterator[Layout]:
+    """What a product of degrees leaves open, the simplest first.
+
+    Args:
+        degrees: of the axes.
+        zero_stage: of what is sharded only what this stage shards.
+        in_turn: of pipelines only those whose ranks work in turn, or only the others.
+    """
     shardings = _SHARDINGS if degrees.get("dp_shard", 1) > 1 else _SHARDINGS[:1]
     schedules: tuple[Schedule, ...] = SCHEDULE_ORDER if degrees.get("pp", 1) > 1 else ("1f1b",)
     for sharding in shardings:
+        if zero_stage not in (None, sharding.get("zero_stage", 3)):
+            continue
         for schedule in schedules:
-            yield Layout(**degrees, **sharding, schedule=schedule)
+            if in_turn in (None, schedule == "sequential"):
+                yield Layout(**degrees, **sharding, schedule=schedule)
 
 
 def can_be_formed(job: Job, cluster: Cluster) -> bool:
