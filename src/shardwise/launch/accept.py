@@ -10,7 +10,7 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.joined import Place
-from shardwise.spec.attention import attention_refusal
+from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job, LayoutSpec
@@ -133,8 +133,7 @@ def _missing_files(request: Request) -> Iterator[Problem]:
 
 
 def _missing_kernels(request: Request, cluster: Cluster) -> Iterator[Problem]:
-    stated = request.job.train.attn_implementation
-    if stated != "auto" and (message := attention_refusal(stated, cluster.gpu)):
+    if message := stated_attention_refusal(request.job, cluster.gpu):
         yield Problem(where=request.where("train", "attn_implementation"), message=message)
 
 

@@ -18,6 +18,7 @@ from shardwise.plan.remedies import least_bytes
 from shardwise.plan.search import best_alone
 from shardwise.plan.step import least_launched
 from shardwise.plan.work import Work
+from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal
 from shardwise.spec.layout import Layout
@@ -66,6 +67,10 @@ class Market:
     Args:
         question: whose hardware is open.
         kinds: of each GPU the sizes it is offered in, the smallest first.
+
+    Attributes:
+        able: those of them that have what the job states.
+        open: their sizes on which the job fits.
     """
 
     def __init__(self, question: Question, kinds: Sequence[Sequence[Cluster]]) -> None:
@@ -80,11 +85,16 @@ class Market:
         self._bounds: dict[str, Bounds] = {}
         self._laid_out: dict[str, Candidate | None] = {}
         self.kinds = kinds
-        self.open = [size for kind in kinds for size in self._sizes(kind)]
+        self.able = [kind for kind in kinds if self._refusal(kind[0]) is None]
+        self.open = [size for kind in self.able for size in self._sizes(kind)]
 
     def on(self, cluster: Cluster) -> Question:
         """The question asked of one of the sizes."""
         return on_hardware(self._question, cluster)
+
+    def _refusal(self, size: Cluster) -> str | None:
+        """Why the job is trained on no GPU of this kind, however many there are."""
+        return stated_attention_refusal(self._question.job, size.gpu)
 
     def _sizes(self, kind: Sequence[Cluster]) -> list[Cluster]:
         usual = [size for size in kind if size.num_gpus <= USUAL_GPUS and self._fits(size)]
@@ -175,7 +185,9 @@ class Market:
         return figure(goal, size, step_seconds=self.at_least(size))
 
     def missing(self, size: Cluster) -> str:
-        """Why a job does not fit on a size."""
+        """Why a job does not fit on a size, or is not trained there."""
+        if refusal := self._refusal(size):
+            return refusal
         shape = (size.num_nodes, size.node.num_gpus)
         if shape not in self._lacking:
             try:

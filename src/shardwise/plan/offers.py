@@ -16,6 +16,7 @@ from shardwise.plan.collector import circles_unsought
 from shardwise.plan.market import Found, Market, figure
 from shardwise.plan.question import ask, on_hardware
 from shardwise.plan.search import answer
+from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job
 from shardwise.spec.model import ModelShape
@@ -48,7 +49,7 @@ def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[C
         market = Market(question, kinds)
     found = market.best(job.goal, kinds=_LAID_OUT)
     if not found:
-        largest = max((kind[-1] for kind in market.kinds), key=lambda size: size.num_gpus * size.gpu.memory_bytes)
+        largest = max((kind[-1] for kind in market.able or market.kinds), key=_memory)
         return _as_asked(answer(market.on(largest)), job, list(_not_fitting(market)), among=kinds)
     others = [size.name for goal in GOALS if goal != job.goal for size, _ in market.best(goal, kinds=1)]
     compared = market.laid_out(job.goal, also=others)
@@ -65,8 +66,10 @@ def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) ->
     """
     question = ask(job, model=model, cluster=clusters[0])
     plans: list[tuple[Cluster, Plan]] = []
-    refused: list[Offer] = []
-    for cluster in clusters:
+    unable = {c.name: why for c in clusters if (why := stated_attention_refusal(job, c.gpu))}
+    able = [cluster for cluster in clusters if cluster.name not in unable]
+    refused = [_unfit(cluster, unable[cluster.name]) for cluster in clusters if able and cluster.name in unable]
+    for cluster in able or clusters:
         try:
             plans.append((cluster, answer(on_hardware(question, cluster))))
         except UnsupportedError as error:
@@ -83,9 +86,13 @@ def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) ->
 def _figure_of(goal: Goal, cluster: Cluster, made: Plan) -> tuple[float, ...]:
     """Of what a plan chose; where nothing fits, the more memory the nearer."""
     if made.best is None:
-        return inf, -float(cluster.num_gpus * cluster.gpu.memory_bytes)
+        return inf, -float(_memory(cluster))
     part = cluster.part(made.best.execution.layout.world_size)
     return figure(goal, part, step_seconds=made.best.time.step_seconds)
+
+
+def _memory(cluster: Cluster) -> int:
+    return cluster.num_gpus * cluster.gpu.memory_bytes
 
 
 def _as_asked(made: Plan, job: Job, options: Sequence[Offer], *, among: Sequence[Sequence[Cluster]]) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwise.spec.cluster import Gpu
 from shardwise.spec.execution import Attention
+from shardwise.spec.job import Job
 
 #: How the names of Hopper's GPUs begin: FlashAttention-3 is written for them (its README: "H100 / H800 GPU").
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
@@ -21,8 +22,14 @@ def attention_refusal(attention: Attention, gpu: Gpu) -> str | None:
     if attention == "flash_attention_3" and not gpu.name.startswith(_HOPPER):
         return f"{named} needs a GPU like the H100; use {'sdpa' if _old(gpu) else 'flash_attention_2 or sdpa'}"
     if attention == "flash_attention_2" and _old(gpu):
-        return f"{named} needs a GPU with bfloat16, and the {gpu.name} has none; use sdpa"
+        return f"{named} needs a GPU with bfloat16 (Ampere or newer); use sdpa"
     return None
+
+
+def stated_attention_refusal(job: Job, gpu: Gpu) -> str | None:
+    """The same of the kernel that a job states; a job that states none takes what a GPU has."""
+    stated = job.train.attn_implementation
+    return None if stated == "auto" else attention_refusal(stated, gpu)
 
 
 def _old(gpu: Gpu) -> bool:

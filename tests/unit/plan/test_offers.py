@@ -181,6 +181,35 @@ def test_what_a_list_names_in_vain_stands_behind_with_its_sentence():
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
 
 
+@pytest.mark.parametrize(
+    ("kernel", "without"),
+    [
+        ("flash_attention_2", {"T4"}),
+        ("flash_attention_3", {"T4", "RTX-4090", "RTX-4060-Ti-16GB", "MI325X"}),
+        ("sdpa", set[str]()),
+    ],
+)
+def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: set[str]):
+    """With the cheapest GPU of all among them."""
+    stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}
+    made, names = offered(**stated), "1x T4, 1x RTX-4090, 1x H100-SXM"
+    assert made.best is not None and not made.best.not_trained
+    for plan in (made, of_list(names, **stated)):
+        assert plan.offers is not None and plan.best is not None and not plan.best.not_trained
+        refused = {
+            o.hardware.split("x ")[-1] for o in plan.offers.options if f"is {kernel}, which needs" in (o.reason or "")
+        }
+        assert refused == without & ({*NAMES} if plan is made else {"T4", "RTX-4090", "H100-SXM"})
+
+
+def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
+    stated = {"train": {"attn_implementation": "flash_attention_3"}, "method": "lora"}
+    sizes = [typical_sizes(parse_hardware(name), most=4) for name in ("T4", "L4")]
+    for made in (offered(SMALL, sizes, **stated), of_list("1x T4, 4x L4", **stated)):
+        assert made.best is not None
+        assert any("needs a GPU like the H100" in sentence for sentence in made.best.not_trained)
+
+
 def test_the_whole_catalogue_is_answered_in_seconds():
     asked = {"method": "lora", "data": {"max_length": 4096}, "train": {"global_batch_size": 64}, "goal": "cheapest"}
     made = []
