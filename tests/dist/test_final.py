@@ -112,6 +112,7 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
     assert torch.allclose(again.eval()(PROBE).logits, logits, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(
     make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -292,6 +293,7 @@ def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job: Call
     assert not list(tmp_path.glob(".final*"))
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_the_live_model_never_becomes_final(make_job: Callable[..., Job], tmp_path: Path) -> None:
     run = prepare_cell(make_job(), tmp_path)
     said = run_world(1, _save_a_model_that_moved, run, execution())[0]

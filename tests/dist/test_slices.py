@@ -120,6 +120,7 @@ def by_family() -> dict[str, Any]:
     return run_world(2, compare_families, 2, installed(TENSOR_FAMILIES), {})[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TENSOR_FAMILIES)
 def test_a_family_computes_the_same_in_slices(family: str, by_family: dict[str, Any]) -> None:
     if family not in installed([family]):

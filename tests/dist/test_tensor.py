@@ -63,9 +63,7 @@ TABLE = [(method, model, cell) for method in ("full", "lora") for model, cell in
 
 
 def _row(method: str, model: str, cell: str) -> Any:
-    """What the tied model shows too is left to `make test-all`; one product of two never is."""
-    if (method, model, cell) == ("full", "tied", "fsdp(2) x tp(2)"):
-        return pytest.param(method, model, cell, marks=[pytest.mark.core])
+    """What the tied model shows too is left to `make test-all`."""
     slow = model == "untied" and cell not in SOME
     return pytest.param(method, model, cell, marks=[pytest.mark.slow] if slow else [])
 

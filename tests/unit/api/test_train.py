@@ -109,6 +109,7 @@ def test_another_job_may_not_go_on_in_the_same_folder(make: Maker, job: JobMaker
     assert result.run.resolved.read_bytes() == before
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_finished_run_whose_result_is_damaged_is_no_success(make: Maker, job: JobMaker) -> None:
     run = api.train(job(), programs=FAKE).run
@@ -131,6 +132,7 @@ def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
     assert (chosen.execution.layout.dp_shard, chosen.execution.micro_batch_size) == (2, 2)
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(
     make: Maker, job: JobMaker, monkeypatch: pytest.MonkeyPatch
@@ -304,6 +306,7 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.dist
 def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(

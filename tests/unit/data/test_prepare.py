@@ -119,6 +119,7 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: P
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
 
 
+@pytest.mark.slow
 def test_packed_and_unpacked_data_hold_the_same_documents(tmp_path: Path, plain_model: Path) -> None:
     path = str(
         write_jsonl(tmp_path / "rows.jsonl", [{"text": "the cat sat " * (number % 9 + 1)} for number in range(60)])
@@ -199,6 +200,7 @@ def test_a_set_of_which_nothing_is_left_stops(tmp_path: Path, plain_model: Path)
         prepared(tmp_path / "b", model=plain_model, data={"path": single, "eval_fraction": 0.5})
 
 
+@pytest.mark.slow
 def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path: Path, plain_model: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
 
@@ -216,6 +218,7 @@ def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path
     assert prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})["train"]["num_rows"] == 49
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, plain_model: Path, cache: Path) -> None:
     rows = [{"text": f"the cat sat on mat {number} " * 20} for number in range(600)]
     path = str(write_jsonl(tmp_path / "rows.jsonl", rows))
@@ -228,6 +231,7 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, plain_model:
     assert contents[0] == contents[1]
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_is_prepared_anew(tmp_path: Path, plain_model: Path) -> None:
     path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
     first = prepared(tmp_path / "run", model=plain_model, data={"path": path})

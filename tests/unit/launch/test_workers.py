@@ -18,6 +18,7 @@ from shardwise.launch.processes import PROC
 from shardwise.launch.rank import STARTED
 from shardwise.launch.workers import run_workers
 from shardwise.spec.run import RunDirectory, write_json
+from tests.marks import first
 from tests.unit.fakes import Maker, needs_torch, processes_of, wait_until
 
 pytestmark = [pytest.mark.dist, needs_torch]
@@ -128,7 +129,7 @@ os.abort()
 """
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_whole", first(1, [True, False]))
 def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(
     run: RunDirectory, worker: Maker, *, is_whole: bool
 ) -> None:
@@ -152,12 +153,14 @@ def test_the_users_mistake_found_by_a_worker_is_an_input_error(run: RunDirectory
     assert str(caught.value) == "rows.jsonl:7: token id 9 lies beyond the vocabulary"
 
 
+@pytest.mark.slow
 def test_a_crash_without_a_word_shows_the_end_of_the_log(run: RunDirectory, worker: Maker) -> None:
     module = worker("raise RuntimeError('unforeseen')")
     with pytest.raises(WorkerFailedError, match=r"rank 0 ended with exit code 1 and left no reason"):
         run_workers(run, processes=1, module=module)
 
 
+@pytest.mark.slow
 def test_a_restarted_group_that_finishes_is_a_success(run: RunDirectory, worker: Maker) -> None:
     module = worker("""
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -194,7 +197,9 @@ def both_listen(run: RunDirectory) -> bool:
     return all((run.logs / f"rank_{rank}.pid").exists() for rank in (0, 1))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), first(1, [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+)
 def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(
     run: RunDirectory, worker: Maker, number: signal.Signals, code: int
 ) -> None:
@@ -210,6 +215,7 @@ def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(
     assert processes_of(run) == []
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_workers_listen_is_kept_for_them(run: RunDirectory, worker: Maker) -> None:
     module = worker("wait_for(run.root / 'go')" + LOOP)
     with launch(run, module) as launcher:
@@ -258,6 +264,7 @@ def test_a_second_run_into_the_same_folder_is_refused(run: RunDirectory, worker:
         first.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_nothing_listens_on_the_network(run: RunDirectory, worker: Maker) -> None:
     module = worker("""
 listen()

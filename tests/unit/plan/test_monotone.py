@@ -173,6 +173,7 @@ def test_more_stages_may_need_more_where_they_keep_more_micro_batches_in_flight(
     assert few < many
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.sampled_from(["2x L4", "4x L4", "8x L4", "2 x 4x L4"]),
