@@ -21,6 +21,7 @@ def asked(folder: Path, kind: str) -> list[str]:
     return [f"model={folder}", "hardware=2x A100-80GB", "data.max_length=512"]
 
 
+@pytest.mark.slow
 def test_a_plan_says_that_its_shape_was_read_off_a_build(tmp_path: Path) -> None:
     made = plan(overrides=asked(tmp_path, "persimmon"))
     assert made.model["built"] == ()
