@@ -41,7 +41,7 @@ class KnownGpu:
 
     Attributes:
         link: inside the usual node.
-        network: between usual nodes, per GPU.
+        network: between usual nodes.
         driver: the name the driver prints.
         node_gpus: GPUs of the usual node.
         names: every name it is found by, in normal form.
@@ -97,7 +97,8 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
 def _link(table: str, name: str) -> Link:
     row = _data()[table][name]
     bandwidth, latency = row["gigabytes_per_second"] * 1e9, row["latency_us"] * 1e-6
-    return Link(name=name, bytes_per_second=bandwidth, latency_seconds=latency)
+    shared = bool(row.get("shared", False))
+    return Link(name=name, bytes_per_second=bandwidth, latency_seconds=latency, shared=shared)
 
 
 def _normal(name: str) -> str:

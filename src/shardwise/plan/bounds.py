@@ -116,20 +116,28 @@ class Bounds(Needs):
         """Of a step in any order of a pipeline, at least; and with one rank at work at a time. Quick to find.
 
         No size has less work than the first of the ladder, of which the last rank has its share; and the first
-        micro-batch has to reach that, and to come back, which takes least with the smallest size.
+        micro-batch has to reach that, and the last one to come back. A cut backward is over no later than a whole one.
         """
         same, ladder = self._ladder_of(alike, cluster, ranks)
         if (same, pp) not in self._least:
             in_turn, layers = ladder[0].seconds, self._question.model.num_layers
-            pieces = min(ladder, key=lambda rung: rung.size).pieces
             seconds = in_turn / pp
-            if pp > 1 and pieces is not None:
-                once = pieces.forward.seconds + pieces.backward.seconds - pieces.weights
-                orders: tuple[Schedule, ...] = ("1f1b", "interleaved")
-                ends = (self._ends_of(pp, one) for one in orders if pp * stages_per_rank(one) <= layers)
-                seconds = max(seconds, min(others * once + own / layers * in_turn for others, own in ends))
+            if pp > 1 and ladder[0].pieces is not None:
+                layouts: tuple[Schedule, ...] = ("zero_bubble", "interleaved")
+                each = (self._passed(ladder, pp, one) for one in layouts if pp * stages_per_rank(one) <= layers)
+                seconds = max(seconds, min(ends + own / layers * in_turn for ends, own in each))
             self._least[same, pp] = (seconds * ROUNDING, in_turn * ROUNDING)
         return self._least[same, pp]
+
+    def _passed(self, ladder: tuple[Rung, ...], pp: int, schedule: Schedule) -> tuple[float, int]:
+        """Seconds of a step before and behind the last rank's work, at least with any size; and that rank's blocks."""
+        others, own = self._ends_of(pp, schedule)
+        known = ((rung.pieces, rung.micros) for rung in ladder if rung.pieces is not None)
+        ahead_and_behind = (
+            others * pieces.forward.seconds + _behind(pieces, micros, schedule, pp=pp, others=others, own=own)
+            for pieces, micros in known
+        )
+        return min(ahead_and_behind, default=0.0), own
 
     def work_of(self, alike: int) -> Work:
         """One of the executions that share a number."""
@@ -190,15 +198,14 @@ class Bounds(Needs):
         if pp == 1 or schedule == "sequential":
             return _in_turn
         others, own = self._ends_of(pp, schedule)
-        splits = schedule == "zero_bubble"
 
         def seconds(rung: Rung) -> float:
             pieces = rung.pieces
             if pieces is None:
                 return _in_turn(rung)
             ahead, back = pieces.forward.seconds, pieces.backward.seconds
-            behind = back - pieces.weights if splits else back
-            through_last = others * (ahead + behind) + rung.micros * (own * (ahead + back) + pieces.loss.seconds)
+            behind = _behind(pieces, rung.micros, schedule, pp=pp, others=others, own=own)
+            through_last = others * ahead + behind + rung.micros * (own * (ahead + back) + pieces.loss.seconds)
             return max(rung.seconds / pp, through_last) * ROUNDING
 
         return seconds
@@ -230,6 +237,18 @@ class Bounds(Needs):
             return False
         end = totals.travelling_end / min(gpus, model.num_attention_heads)
         return max(end, self.logits(Layout(cp=gpus), size)) * ROUNDING <= capacity
+
+
+def _behind(pieces: Pieces, micros: int, schedule: Schedule, *, pp: int, others: int, own: int) -> float:
+    """Seconds in which other ranks end a step at least when the last one has done all its work.
+
+    Where a backward is cut in two, they begin when that one has passed on its last gradient of an input; of as many
+    micro-batches as there are ranks it may make the gradients of weights only then (`spec.schedule`).
+    """
+    if schedule != "zero_bubble":
+        return others * pieces.backward.seconds
+    waiting = min(pp, micros) * own * pieces.weights
+    return max(0.0, others * (pieces.backward.seconds - pieces.weights) - waiting)
 
 
 def _in_turn(rung: Rung) -> float:

@@ -11,7 +11,7 @@ from math import inf
 from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import RECOMPUTE_ORDER, bases, sized, why_left_out
 from shardwise.plan.climbs import Climb, Rung
-from shardwise.plan.groups import Group, by_size
+from shardwise.plan.groups import Flying, Group, by_size
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.memory import forecast_memory
 from shardwise.plan.opening import Opener, Reached
@@ -261,7 +261,7 @@ class Explorer:
                 return False
         return True
 
-    def _leanest_first(self, execution: Execution, flying: int) -> Iterator[Execution]:
+    def _leanest_first(self, execution: Execution, flying: Flying) -> Iterator[Execution]:
         """An execution behind the one that differs in nothing but being sharded over as many ranks as there are.
 
         Where that does not fit, nothing like it does; it is looked at once.

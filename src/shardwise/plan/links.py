@@ -30,11 +30,13 @@ class Group:
     Attributes:
         link: the slowest on the ring.
         ring_seconds: latencies of all hops of the ring but one; None where every hop is the link.
+        hop: what one message between neighbours goes over at worst; None where that is the link too.
     """
 
     size: int
     link: Link
     ring_seconds: float | None = None
+    hop: Link | None = None
 
     def gather(self, count: float) -> float:
         """Seconds until every rank has all `count` bytes, of which each held a share; as long as a reduce-scatter."""
@@ -51,12 +53,18 @@ class Group:
         """Seconds until one neighbour has `count` bytes."""
         if self.size == 1:
             return 0.0
-        return count / (self.link.bytes_per_second * _MESSAGE_SHARE) + self.link.latency_seconds + START_SECONDS
+        link = self.hop or self.link
+        return count / (link.bytes_per_second * _MESSAGE_SHARE) + link.latency_seconds + START_SECONDS
 
     @property
     def _bytes_per_second(self) -> float:
-        share = next(share for start, share in _COLLECTIVE_SHARES if self.link.name.startswith(start))
-        return self.link.bytes_per_second * share
+        return _carried(self.link)
+
+
+def _carried(link: Link) -> float:
+    """Bytes a second of a collective's ring."""
+    share = next(share for start, share in _COLLECTIVE_SHARES if link.name.startswith(start))
+    return link.bytes_per_second * share
 
 
 def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
@@ -70,9 +78,17 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
     node, network = cluster.node, cluster.network
     if size == 1 or network is None or inner * size <= node.num_gpus:
         return Group(size=size, link=node.link)
-    # Rings cross between nodes over the ports of all members inside a node at once.
+    # Rings cross between nodes over the ports of all members inside a node at once; of a port that all GPUs of a node
+    # share they have their part, for the other groups talk at the same time.
     members = max(1, min(size, node.num_gpus // inner))
-    bandwidth = min(node.link.bytes_per_second, network.bytes_per_second * members)
+    rings, at_once = (members / node.num_gpus, min(inner, node.num_gpus)) if network.shared else (members, 1)
+    between = replace(network, bytes_per_second=network.bytes_per_second * rings)
+    alone = replace(network, bytes_per_second=network.bytes_per_second / at_once)
     crossings = -(-size // members)
     hops = crossings * network.latency_seconds + (size - 1 - crossings) * node.link.latency_seconds
-    return Group(size=size, link=replace(network, bytes_per_second=bandwidth), ring_seconds=max(hops, 0.0))
+    return Group(
+        size=size,
+        link=min(between, node.link, key=_carried),
+        ring_seconds=max(hops, 0.0),
+        hop=min(alone, node.link, key=lambda link: link.bytes_per_second),
+    )

@@ -65,17 +65,20 @@ class Pace:
         """Seconds that a step of a pipeline takes at least, with all that its stages send and wait for.
 
         A rank waits for the first micro-batch, does its own work for all of them, and its last gradients go back
-        through the stages before it.
+        through the stages before it; where a backward is cut in two, while it makes those of its weights that wait.
         """
-        layout, stages, hop = self._layout, self._stages(pieces, micros), 2 * self._send(size)
+        layout, stages, send = self._layout, self._stages(pieces, micros), self._send(size)
         if layout.schedule == "sequential":
             return micros * sum(stage.forward + stage.backward for stage in stages) * _ROUNDING
         deferred = layout.schedule == "zero_bubble"
-        longest = before = 0.0
+        longest = before = behind = 0.0
         for rank in range(layout.pp):
-            own = sum(stages[stage].forward + stages[stage].backward for stage in layout.stages_of(rank))
-            longest = max(longest, before + micros * own)
-            before += stages[rank].forward + stages[rank].backward - deferred * stages[rank].weights + hop
+            own = [stages[stage] for stage in layout.stages_of(rank)]
+            waiting = deferred * min(rank + 1, micros) * sum(stage.weights for stage in own)
+            work = micros * sum(stage.forward + stage.backward for stage in own)
+            longest = max(longest, before + work + max(0.0, behind - waiting))
+            before += stages[rank].forward + send
+            behind += stages[rank].backward - deferred * stages[rank].weights + send
         return (longest + self._host) * _ROUNDING
 
     def _stages(self, pieces: Pieces, micros: int) -> tuple[StageSeconds, ...]:

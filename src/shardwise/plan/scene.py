@@ -82,11 +82,11 @@ def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flig
 def _heads(schedule: Schedule, micros: int, ranks: int) -> int:
     """Micro-batches of the last stage alive at once; a cut backward keeps them until the weights' part is done."""
     if schedule == "interleaved":
-        return max(1, _longest_round(micros, ranks) - ranks + 1)
+        return max(1, longest_round(micros, ranks) - ranks + 1)
     return {"gpipe": micros, "zero_bubble": min(micros, ranks)}.get(schedule, 1)
 
 
-def _longest_round(micros: int, ranks: int) -> int:
+def longest_round(micros: int, ranks: int) -> int:
     """Micro-batches go through an interleaved rank's stages in rounds of about as many as there are ranks."""
     return -(-micros // max(1, micros // ranks))
 
@@ -108,4 +108,4 @@ def pairs_in_flight(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_
             # Of the weights' gradients, as many wait as there are ranks before this one.
             return min(micros, num_ranks)
         case "interleaved":
-            return min(2 * micros, 2 * (num_ranks - rank - 1) + _longest_round(micros, num_ranks) + 1)
+            return min(2 * micros, 2 * (num_ranks - rank - 1) + longest_round(micros, num_ranks) + 1)

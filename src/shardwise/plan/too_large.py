@@ -6,6 +6,7 @@ micro-batches, or more of them in flight, never less: `tests/unit/plan/test_mono
 
 from __future__ import annotations
 
+from shardwise.plan.groups import Flying, no_less
 from shardwise.spec.execution import Execution
 
 
@@ -13,23 +14,23 @@ class TooLarge:
     """Executions of one job that do not fit on its GPUs."""
 
     def __init__(self) -> None:
-        self._known: dict[object, list[tuple[int, int, int]]] = {}
+        self._known: dict[object, list[tuple[int, int, Flying]]] = {}
         self._asked: set[object] = set()
 
-    def note(self, execution: Execution, flying: int) -> None:
+    def note(self, execution: Execution, flying: Flying) -> None:
         """One does not fit, with so many micro-batches in flight (`explorer.Group.in_flight`)."""
         entry = (execution.layout.dp_shard, execution.micro_batch_size, flying)
         self._known.setdefault(_kind(execution), []).append(entry)
 
-    def rules_out(self, execution: Execution, flying: int) -> bool:
+    def rules_out(self, execution: Execution, flying: Flying) -> bool:
         """Whether one that needs no more is known not to fit."""
         known, shards, size = self._known.get(_kind(execution)), execution.layout.dp_shard, execution.micro_batch_size
         return known is not None and any(
-            shards <= others and size >= other_size and flying >= others_flying
+            shards <= others and size >= other_size and no_less(flying, others_flying)
             for others, other_size, others_flying in known
         )
 
-    def asks_first(self, execution: Execution, flying: int) -> bool:
+    def asks_first(self, execution: Execution, flying: Flying) -> bool:
         """Whether this is asked for the first time."""
         key = (_kind(execution), execution.micro_batch_size, flying)
         if key in self._asked:

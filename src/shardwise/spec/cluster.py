@@ -15,11 +15,13 @@ class Link:
     Attributes:
         bytes_per_second: what one GPU can send in one direction.
         latency_seconds: fixed cost of one message.
+        shared: it is the one port of a node, which all its GPUs share; otherwise each GPU has its own.
     """
 
     name: str
     bytes_per_second: float
     latency_seconds: float
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -227,6 +227,40 @@ def test_no_forecast_of_memory_lies_below_its_bound_in_any_pipeline(draw):
             assert not asked.peaks.fits(execution, most - 1)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_no_forecast_of_time_lies_below_its_bounds_in_any_pipeline(draw):
+    asked, layout = _deep(draw)
+    bounds, explorer, ranks = Bounds(asked), Explorer(asked), layout.data_world_size
+    choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
+    for base in bases(asked.job, asked.model, choice):
+        ladder, pace = bounds.ladder(asked.cluster, base), Pace(bounds.at_mean_length(asked.cluster, base))
+        alike = bounds.alike(asked.cluster, base)
+        least, in_turn = bounds.least_seconds(alike, asked.cluster, ranks=ranks, pp=layout.pp)
+        for rung in draw.sample(ladder, min(3, len(ladder))):
+            assert rung.pieces is not None
+            seconds = pace.seconds(rung.pieces, size=rung.size, micros=rung.micros)
+            work = work_on(asked, asked.cluster, sized(base, asked.job, asked.model, rung.size))
+            assert explorer.time(work).step_seconds == pytest.approx(seconds, rel=1e-12)
+            assert bounds.seconds(layout, rung) <= seconds
+            assert (in_turn if layout.schedule == "sequential" and layout.pp > 1 else least) <= seconds
+            if layout.pp > 1:
+                assert pace.through_stages(rung.pieces, size=rung.size, micros=rung.micros) <= seconds
+
+
+def test_a_cut_backward_is_chosen_where_nothing_is_faster():
+    """Its bound was once above the time of an interleaved pipeline, so that it was never looked at."""
+
+    def seconds(**keys):
+        asked = job(data={"max_length": 4096}, train={"global_batch_size": 16}, **keys)
+        model, cluster = find_model("llama-2-7b", offline=True), parse_hardware("8x A100-80GB")
+        best = answer(ask(asked, model=model, cluster=cluster)).best
+        return None if best is None else best.time.step_seconds
+
+    each = [seconds(layout={"pp": 8, "schedule": order}) for order in ("1f1b", "gpipe", "interleaved", "zero_bubble")]
+    assert seconds(layout=["pp"]) == min(one for one in each if one is not None)
+
+
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.floats(0.05, 1.5), st.sampled_from(["none", "optimizer", "parameters"]))
 def test_where_anything_fits_there_is_room(seed, gib, offload):
