@@ -1,16 +1,25 @@
-"""A run that has finished exits so: the interpreter's shutdown, with threads about, has no say in it."""
+"""A run that has finished is known to have, whatever comes between: a kill, or the interpreter's shutdown."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardwise import api
 from shardwise.launch.causes import launcher_log
 from shardwise.spec.job import Job
+from shardwise.spec.run import RunDirectory, read_json
+from shardwise.train import save, worker
+from shardwise.train.journal import Journal
+from shardwise.train.loop import train
+from shardwise.train.signals import StopFlag
+from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.test_final import check_here
+from tests.dist.worlds import run_world
 
 #: A worker that something aborts when the interpreter shuts down, and by which something else is to be handed over.
 ABORTED = """
@@ -46,3 +55,29 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(
     assert "closing signal" not in launcher_log(result.run).read_text()
     assert "done, outcome finished" in result.run.rank_log(0).read_text()
     assert (tmp_path / "handed over").exists()
+
+
+def _seen_by_a_kill_in_between(run: RunDirectory) -> dict[str, Any]:
+    """What outcome.json says when the checkpoint that guarded final/ is about to go."""
+    save.in_clean_process = check_here
+    built = composed(run, execution())
+    journal, seen, real = Journal(run=run, rank=0), dict[str, Any](), built.checkpoints.remove
+
+    def remove(step: int) -> None:
+        seen.update(read_json(run.outcome) or {}, final=run.final.is_dir())
+        real(step)
+
+    vars(built.checkpoints)["remove"] = remove
+    ended = train(built, start=0, journal=journal, stop=StopFlag())
+    assert [step for step, _ in run.checkpoints()] == [ended.steps]
+    worker._finish(built, ended, run=run, journal=journal, seconds=1.0)
+    return seen
+
+
+def test_a_run_is_said_to_have_finished_before_the_checkpoint_that_guarded_its_result_goes(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    run = prepare_cell(make_job(train={"max_steps": 1, "save_steps": 0}), tmp_path)
+    seen = run_world(1, _seen_by_a_kill_in_between, run)[0]
+    assert (seen.get("outcome"), seen.get("saved_step"), seen["final"]) == ("finished", None, True)
+    assert not run.checkpoints()

@@ -32,7 +32,7 @@ from tests.dist.worlds import run_world
 PROBE = torch.arange(3, 18).unsqueeze(0)
 
 
-def _check_here(arguments: list[str]) -> tuple[int, str]:
+def check_here(arguments: list[str]) -> tuple[int, str]:
     """The check without the seconds that an interpreter of its own takes to import everything."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
@@ -44,7 +44,7 @@ def _train_and_save(
 ) -> tuple[Trained, torch.Tensor]:
     export.SHARD_BYTES = shard_bytes
     if not clean:
-        save.in_clean_process = _check_here
+        save.in_clean_process = check_here
     built = composed(run, chosen)
     journal = Journal(run=run, rank=built.world.rank)
     train(built, start=0, journal=journal, stop=StopFlag())
@@ -218,6 +218,7 @@ SPOILED: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]]
     "a missing tensor": ("full", lambda t: t.pop("model.norm.weight"), "missing keys"),
     "an extra tensor": ("full", lambda t: t.update(stray=torch.ones(2)), "unexpected keys"),
     "NaN": ("full", lambda t: t["model.norm.weight"].fill_(float("nan")), "NaN"),
+    "NaN logits": ("full", lambda t: t["model.norm.weight"].fill_(3e38), "logits differ from the live model's by nan"),
     "another model": ("full", lambda t: t["model.layers.0.mlp.up_proj.weight"].mul_(1.5), "logits differ"),
     "an adapter of zeros": ("lora", lambda t: [v.zero_() for k, v in t.items() if "lora_B" in k], "lora_B is zero"),
     "an adapter's missing tensor": ("lora", lambda t: t.pop(sorted(t)[0]), "missing"),

@@ -160,12 +160,14 @@ def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Jo
     composed.metrics.close()
     if not outcome.signal:
         save_final(composed.model, run=run, journal=journal, probe=_probe(composed))
-    saved_step = outcome.steps if outcome.saved else None
-    if saved_step and not outcome.signal and not composed.job.train.save_steps:
-        composed.checkpoints.remove(saved_step)  # no checkpoints were asked for; this one guarded final/
-        saved_step = None
     name = "stopped" if outcome.signal else "finished"
+    # Where no checkpoints were asked for, the last step's guarded final/ and goes; not before the run is known to have
+    # ended, for a process that is killed in between would train all of it again, beside its whole result.
+    served = outcome.saved and not outcome.signal and not composed.job.train.save_steps
+    saved_step = outcome.steps if outcome.saved and not served else None
     journal.outcome(name, signal=outcome.signal or None, saved_step=saved_step)
+    if served:
+        composed.checkpoints.remove(outcome.steps)
     journal.enter("done", outcome=name)
 
 
