@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from shardwise.plan.inventory import Inventory
 from shardwise.plan.types import FLOAT32_BYTES, Types
+from shardwise.spec.attention import KEPT_BY_SELECTIVE
 from shardwise.spec.execution import Attention, Recompute
 from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
 
@@ -118,8 +119,7 @@ def _products(model: ModelShape, setting: Setting) -> float:
     c = setting.types.compute
     outputs = sum(matrix.run * matrix.rows for matrix in model.matrices)
     adapters = sum(_rank(m.name, setting) + m.rows for m in model.matrices if m.name in setting.inventory.adapted)
-    # Eager attention is made of batched products and a softmax, which are computed again.
-    attention = 0 if setting.attention == "eager" else _attention_output(model, setting)
+    attention = _attention_output(model, setting) if setting.attention == KEPT_BY_SELECTIVE else 0
     return block_input_bytes(model, setting) + (outputs + adapters) * c + attention
 
 

@@ -34,12 +34,17 @@ _CEILINGS = (
 )
 #: A dim of this size halves the efficiency: tiles are filled badly and the pipeline is short.
 _HALF_SIZE = {"cuda": 96, "cpu": 8}
+#: The kind of attention that walks over all scores, for a mask says which count.
+MASKED_ATTENTION = "masked"
 #: Attention's two products, in one kernel with a softmax between, reach less than plain ones: of the peak, by kind and
 #: by how the GPU's name begins. Kernels of the second generation were written for Ampere and leave half of Hopper
 #: unused. Written out, they are batches of small products, and the softmax walks over memory.
 _ATTENTION_SHARES = {
     "flash_attention_3": (("H", 0.50), ("GH", 0.50), ("", 0.40)),
     "eager": (("", 0.35),),
+    # With a mask PyTorch takes its memory-efficient kernel, of xformers; the second generation's is about twice as fast
+    # over the same scores (FlashAttention-2, arXiv 2307.08691, figures 4 to 6: A100).
+    MASKED_ATTENTION: (("H", 0.14), ("B", 0.14), ("G", 0.14), ("cpu", 0.6), ("", 0.21)),
     "flex_attention": (("H", 0.28), ("B", 0.28), ("G", 0.28), ("", 0.35)),
     "": (("H", 0.27), ("B", 0.27), ("G", 0.27), ("cpu", 0.6), ("", 0.42)),
 }

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shardwise.plan.kernels import COMPILED_OPERATORS_SHARE, COMPILED_PASSES_SHARE, HOST_SECONDS_PER_OPERATOR, Device
+from shardwise.plan.kernels import (
+    COMPILED_OPERATORS_SHARE,
+    COMPILED_PASSES_SHARE,
+    HOST_SECONDS_PER_OPERATOR,
+    MASKED_ATTENTION,
+    Device,
+)
 from shardwise.plan.links import group_of
+from shardwise.plan.scores import multiplications, score_bytes
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.plan.work import Work
+from shardwise.spec.attention import KEPT_BY_SELECTIVE
 from shardwise.spec.execution import Execution
 from shardwise.spec.model import SLICED_BY, Matrix, ModelShape
 from shardwise.spec.targets import adapter_rank
@@ -106,7 +114,8 @@ class PieceMaker:
         between = _FORWARD_PASSES * moved
         forward = products + attention + between
         backward = inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
-        again = {"none": 0.0, "selective": between, "full": forward}[recompute]
+        kept = execution.attn_implementation == KEPT_BY_SELECTIVE
+        again = {"none": 0.0, "selective": between + (0.0 if kept else attention), "full": forward}[recompute]
         talking, ring = _talking(work, tokens, attention)
         once_more = 2 if recompute == "full" else 1
         operators = self._operators * (2 if recompute != "none" else 1)
@@ -131,10 +140,11 @@ class PieceMaker:
     def _attention(self, execution: Execution) -> float:
         work, layout, size = self._work, execution.layout, execution.micro_batch_size
         kind = execution.attn_implementation
-        seconds = self._device.attention(_attention_flops(work, size) / layout.tp / layout.cp, kind=kind)
+        scores, masked = (2.0 * size * one / layout.tp / layout.cp for one in multiplications(work))
+        seconds = self._device.attention(scores, kind=kind) + self._device.attention(masked, kind=MASKED_ATTENTION)
         if kind == "eager":
-            scores = _EAGER_SCORE_PASSES * _score_bytes(work, size)
-            seconds += self._device.bytes_moved(scores / layout.tp / layout.cp)
+            moved = _EAGER_SCORE_PASSES * score_bytes(work, size)
+            seconds += self._device.bytes_moved(moved / layout.tp / layout.cp)
         return seconds
 
 
@@ -223,26 +233,6 @@ def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:
     read = _ADAPTER_INPUT_BYTES + (_ADAPTER_DROPOUT_BYTES if drops else 0)
     fused = COMPILED_PASSES_SHARE if work.execution.compile else 1.0
     return fused * (read * columns + _ADAPTER_OUTPUT_BYTES * rows)
-
-
-def _attention_flops(work: Work, size: int) -> float:
-    """Forward FLOPs of one block's scores and values over causal sequences, of all ranks that share them."""
-    model, length = work.model, work.job.data.max_length
-    seen = min(length, model.sliding_window or length)
-    average = seen - seen * (seen - 1) / (2 * length)
-    eager = work.execution.attn_implementation == "eager"
-    if eager:
-        average = length
-    elif model.windowed_layers is not None:
-        whole = length - length * (length - 1) / (2 * length)
-        average = whole + (average - whole) * model.windowed_layers / model.num_layers
-    widths = model.head_dim + (model.value_head_dim or model.head_dim)
-    return 2.0 * size * length * average * model.num_attention_heads * widths
-
-
-def _score_bytes(work: Work, size: int) -> float:
-    tokens = size * work.job.data.max_length
-    return tokens * work.job.data.max_length * work.model.num_attention_heads * FLOAT32_BYTES
 
 
 def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from shardwise.plan.inventory import Inventory
 from shardwise.plan.parts import sliced_shape
 from shardwise.plan.remade import remade_backward_bytes, remade_bytes, remade_once_bytes
 from shardwise.plan.types import TYPES, Types
+from shardwise.spec.attention import MASKED
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import CHUNK_TOKENS, Execution
 from shardwise.spec.job import Job
@@ -163,7 +164,8 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         inventory=inventory,
         types=types,
         sharded=execution.gathers_weights,
-        masked=job.data.packing or (model.sliding_window or length) < length,
+        masked=execution.attn_implementation in MASKED
+        and (job.data.packing or (model.sliding_window or length) < length),
         attention=execution.attn_implementation,
         length=length,
         dropout=bool(job.adapters and job.adapters.lora_dropout),

@@ -9,6 +9,12 @@ from shardwise.spec.job import Job
 #: How the names of Hopper's GPUs begin: FlashAttention-3 is written for them (its README: "H100 / H800 GPU").
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 
+#: The kernels that are handed a mask for packed documents and for windows shorter than the sequence, over keys and
+#: values repeated for each group of heads; the others know both themselves.
+MASKED: tuple[Attention, ...] = ("sdpa", "eager")
+#: The one whose result selective recompute keeps (`parallel/recompute.py`): others are no operators that it knows.
+KEPT_BY_SELECTIVE: Attention = "sdpa"
+
 
 def attention_refusal(attention: Attention, gpu: Gpu) -> str | None:
     """Why a GPU does not run a kernel of attention, and what it does run; None where it runs it.

@@ -1,0 +1,76 @@
+"""Attention by its kernel: which scores are computed, what a mask costs, and what recompute runs again."""
+
+import pytest
+
+from shardwise.plan.pieces import pieces_of
+from shardwise.plan.scores import multiplications
+from tests.unit.plan.asking import execution, job, memory, shape, work
+
+LENGTH, WINDOW = 48, 10
+PACKED = {"data": {"max_length": LENGTH, "packing": True}}
+PLAIN = {"data": {"max_length": LENGTH}}
+
+
+def pairs(window: int) -> int:
+    """Of queries and keys that count, one by one."""
+    return sum(1 for query in range(LENGTH) for key in range(query + 1) if query - key < window)
+
+
+def asked(kind, keys=PLAIN, **model):
+    return work(job(**keys), shape(**model), execution(attn_implementation=kind))
+
+
+def counted(kind, keys=PLAIN, **model):
+    made = asked(kind, keys, **model)
+    each = 2 * made.model.num_attention_heads * made.model.head_dim
+    return tuple(found / each for found in multiplications(made))
+
+
+def test_what_a_kernel_computes_is_what_counting_pairs_finds():
+    every, causal, windowed = LENGTH**2, pairs(LENGTH), pairs(WINDOW)
+    assert counted("sdpa") == pytest.approx((causal, 0))
+    assert counted("flash_attention_2") == pytest.approx((causal, 0))
+    assert counted("eager") == (every, 0)
+    window = {"model_type": "mistral", "sliding_window": WINDOW}
+    assert counted("flash_attention_2", **window) == pytest.approx((windowed, 0))
+    assert counted("sdpa", **window) == (0, every)
+    assert counted("sdpa", PACKED) == (0, every)
+    assert counted("flex_attention", PACKED) == pytest.approx((causal, 0))
+
+
+def test_of_layers_of_two_kinds_only_those_with_a_window_are_masked():
+    config = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": WINDOW, "sliding_window_pattern": 3}
+    plain, masked = counted("sdpa", **config)
+    share = asked("sdpa", **config).model.windowed_layers / 6
+    assert 0 < share < 1
+    assert (plain, masked) == pytest.approx((pairs(LENGTH) * (1 - share), LENGTH**2 * share))
+
+
+def test_a_mask_costs_time_and_memory_where_a_kernel_is_handed_one_and_only_there():
+    def cost(kind, **data):
+        keys = {"data": {"max_length": 16384, **data}}
+        attended = pieces_of(work(job(**keys), shape(), execution(attn_implementation=kind))).forward.seconds
+        return attended, memory(job(**keys), shape(), attn_implementation=kind).peak_bytes
+
+    seconds, held = cost("sdpa")
+    masked_seconds, masked_held = cost("sdpa", packing=True)
+    assert masked_seconds > 2 * seconds
+    assert masked_held - held > 16384**2
+    assert cost("flex_attention", packing=True) == cost("flex_attention")
+
+
+@pytest.mark.parametrize(("kind", "again"), [("sdpa", 0), ("flash_attention_2", 1), ("eager", 1)])
+def test_selective_recompute_runs_attention_again_unless_its_result_is_kept(kind, again):
+    """Beside what lies between the products, which is run again in any case."""
+
+    def backward(length, recompute):
+        chosen = execution(attn_implementation=kind, gradient_checkpointing=recompute)
+        pieces = pieces_of(work(job(data={"max_length": length}), shape(), chosen))
+        return pieces.forward.computing, pieces.backward.computing
+
+    forward, selective = backward(32768, "selective")
+    _, none = backward(32768, "none")
+    _, full = backward(32768, "full")
+    attention_is_most = (selective - none) / forward > 0.5
+    assert attention_is_most == bool(again)
+    assert none < selective < full
