@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.work import Work
+from shardwise.spec.execution import CHUNK_TOKENS
 from shardwise.spec.plan import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib
 
@@ -45,7 +46,7 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
             return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
         return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
     if part == "logits":
-        return "train with loss: chunked" if work.execution.loss == "full" else "shorten data.max_length"
+        return "train with loss: chunked" if _may_chunk(work) else _less_at_once(work)
     if part == "communication":
         return (
             "free gathered weights after forward (fsdp)"
@@ -54,9 +55,16 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
         )
     if work.execution.gradient_checkpointing != "full":
         return "recompute activations (gradient_checkpointing: full)"
-    if work.execution.micro_batch_size > 1:
-        return "lower train.micro_batch_size"
-    return "shorten data.max_length"
+    return _less_at_once(work)
+
+
+def _may_chunk(work: Work) -> bool:
+    """Whether fewer logits would be alive in chunks, which heads that cap or scale them do not go with."""
+    return work.execution.loss == "full" and work.model.plain_head and work.tokens > CHUNK_TOKENS
+
+
+def _less_at_once(work: Work) -> str:
+    return "lower train.micro_batch_size" if work.execution.micro_batch_size > 1 else "shorten data.max_length"
 
 
 def _bytes_of_a_copy(work: Work, memory: MemoryForecast) -> float:

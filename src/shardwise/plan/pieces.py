@@ -267,5 +267,7 @@ def _loss(work: Work, execution: Execution, device: Device) -> Piece:
         products += device.product(sliced, width, at_once)
     fused = COMPILED_PASSES_SHARE if work.execution.compile else 1.0
     passes = device.bytes_moved(at_once * vocab * FLOAT32_BYTES * _LOGIT_PASSES) * fused
-    talking = group_of(work.cluster, layout, "tp").gather(tokens * vocab * work.types.compute)
+    # Each rank has its part of the vocabulary's logits, which are gathered as often as they are computed.
+    gathers = chunks * (1 if chunks == 1 else 2)
+    talking = gathers * group_of(work.cluster, layout, "tp").gather(at_once * vocab * work.types.compute)
     return _launched(work, chunks * (products + passes), operators=_OPERATORS_PER_LOSS * chunks, talking=talking)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.plan.asking import plan
+from shardwise.plan.lacks import why_not
+from shardwise.plan.memory import forecast_memory
+from tests.unit.plan.asking import execution, job, plan, shape, work
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,25 @@ def test_zero1_counts_the_states_that_it_shards_once() -> None:
     reason = next(one.reason for one in made.rejected if one.strategy == "zero1")
     assert "of it; shard them (fsdp)" in reason
     assert made.best is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "length", "advised"),
+    [
+        ("gemma-2-2b", "{}", 8192, "shorten data.max_length"),
+        ("gemma-2-2b", "{micro_batch_size: 2}", 8192, "lower train.micro_batch_size"),
+        ("llama-3.2-1b", "{loss: full}", 16384, "train with loss: chunked"),
+    ],
+)
+def test_chunks_are_advised_to_heads_that_go_with_them(model: str, train: str, length: int, advised: str) -> None:
+    """Those of Gemma 2 cap their logits, and a job with both is refused."""
+    made = plan(model, "1x RTX-3060", f"method: lora\ntrain: {train}\ndata: {{max_length: {length}}}\n")
+    reason = next(one.reason for one in made.rejected if one.strategy == "single")
+    assert "logits and their gradients are" in reason
+    assert reason.endswith(f"of it; {advised}")
+
+
+def test_chunks_are_not_advised_where_all_logits_are_one_chunk() -> None:
+    asked, model = job(data={"max_length": 1024}), shape(vocab_size=2_000_000)
+    made = work(asked, model, execution(loss="full"), "1x RTX-3060")
+    assert why_not(made, forecast_memory(made)).endswith("of it; shorten data.max_length")

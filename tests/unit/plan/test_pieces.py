@@ -1,0 +1,25 @@
+"""Seconds of the pieces of a step, each against the one beside it that differs in a single thing."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.plan.links import group_of
+from shardwise.plan.pieces import pieces_of
+from shardwise.spec.layout import Layout
+from tests.unit.plan.asking import execution, job, shape, work
+
+
+def test_logits_of_chunks_are_gathered_in_forward_and_again_in_backward() -> None:
+    """The head of a chunk is computed again, and what hangs on it gathers again; whole logits are kept."""
+    asked, layout = job(data={"max_length": 4096}), Layout(tp=4)
+    works = {
+        loss: work(asked, shape(vocab_size=32000), execution(layout, loss=loss), "4x L40S")
+        for loss in ("full", "chunked")
+    }
+    talking = {loss: pieces_of(made).loss.talking for loss, made in works.items()}
+    group = group_of(works["full"].cluster, layout, "tp")
+    assert talking["full"] == pytest.approx(group.gather(4096 * 32000 * 2))
+    assert talking["chunked"] == pytest.approx(4 * 2 * group.gather(1024 * 32000 * 2))
+    short = work(job(data={"max_length": 1024}), shape(vocab_size=32000), execution(layout, loss="chunked"), "4x L40S")
+    assert pieces_of(short).loss.talking == pytest.approx(group.gather(1024 * 32000 * 2))
