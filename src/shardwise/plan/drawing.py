@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from shardwise.plan.endings import Ending, endings_of
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.passes import Stage
 from shardwise.plan.pieces import Piece, pieces_of
 from shardwise.plan.pipeline import walk
-from shardwise.plan.step import Ending, endings_of, host_seconds, send_seconds, stage_seconds, stages_of
+from shardwise.plan.step import host_seconds, send_seconds, stage_seconds, stages_of
 from shardwise.plan.streams import Streams
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
@@ -32,6 +33,7 @@ DRAWN_ROUNDS, MOST_DRAWN = 2, 16
 _UNSEEN = 1e-9
 _LATE: dict[str, tuple[Stream, Kind]] = {
     "reduce gradients": ("links", "reduce"),
+    "add tied gradients": ("links", "reduce"),
     "optimizer": ("compute", "optimizer"),
     "gather weights": ("links", "gather"),
 }

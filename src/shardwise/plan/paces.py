@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+from shardwise.plan.endings import endings_of
 from shardwise.plan.passes import Frame
 from shardwise.plan.pieces import Pieces
 from shardwise.plan.pipeline import StageSeconds
 from shardwise.plan.step import (
-    endings_of,
     ends_of,
     frames_of,
     host_seconds,

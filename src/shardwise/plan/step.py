@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shardwise.plan.endings import endings_of
 from shardwise.plan.inventory import Unit
-from shardwise.plan.kernels import (
-    CPU_OPTIMIZER_BYTES_PER_SECOND,
-    HOST_SECONDS_PER_OPERATOR,
-    HOST_SECONDS_PER_STEP,
-    OFFLOAD_BYTES_PER_SECOND,
-)
+from shardwise.plan.kernels import HOST_SECONDS_PER_STEP
 from shardwise.plan.links import group_of
 from shardwise.plan.passes import (
     Frame,
@@ -22,23 +18,15 @@ from shardwise.plan.passes import (
     Stage,
     frame_of,
     gathered_once,
-    mean,
     num_units,
-    reduced_at_once,
     reduced_messages,
     sharded_messages,
 )
-from shardwise.plan.pieces import Piece, Pieces, device_of, launch_seconds, pieces_of
+from shardwise.plan.pieces import Piece, Pieces, launch_seconds, pieces_of
 from shardwise.plan.pipeline import StageSeconds, rank_ends
-from shardwise.plan.types import REDUCTION_BYTES
+from shardwise.plan.spans import blocks_of_stages, outer_of_stage
 from shardwise.plan.work import Work
 from shardwise.spec.layout import Layout
-from shardwise.spec.stages import stage_blocks
-
-#: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
-_OPTIMIZER_PASSES, _CLIPPING_PASSES = 2.0, 2.0
-_OPTIMIZER_OPERATORS = 40
-_NOTHING = Unit(tensors=())
 
 
 class Step(NamedTuple):
@@ -55,17 +43,6 @@ class Step(NamedTuple):
     busy: float
 
 
-class Ending(NamedTuple):
-    """What a rank does behind its last backward: (name, piece), in order."""
-
-    pieces: tuple[tuple[str, Piece], ...]
-
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return sum(piece.seconds for _, piece in self.pieces)
-
-
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
     return staged(frames_of(work, last_micro_batch=last_micro_batch), pieces)
@@ -79,39 +56,17 @@ def staged(frames: tuple[Frame, ...], pieces: Pieces) -> tuple[Stage, ...]:
 
 def frames_of(work: Work, *, last_micro_batch: bool = False) -> tuple[Frame, ...]:
     """What surrounds the blocks of every stage; it is the same for every size of micro-batch."""
-    spans = _blocks(work)
+    spans = blocks_of_stages(work)
     last = len(spans) - 1
     made: dict[tuple[int, bool, bool], Frame] = {}
     frames: list[Frame] = []
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
-            messages = _messages(work, _outer(work, index), blocks=blocks, reduces=last_micro_batch)
+            messages = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
             made[key] = frame_of(work, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
         frames.append(made[key])
     return tuple(frames)
-
-
-def _blocks(work: Work) -> tuple[int, ...]:
-    num_stages = work.execution.layout.num_stages
-    if num_stages == 1:
-        return (work.model.num_layers,)
-    return tuple(len(span) for span in stage_blocks(work.model, num_stages=num_stages))
-
-
-def _outer(work: Work, stage: int) -> Unit:
-    """What a stage holds beside its blocks: the embedding in the first, norm and head in the last."""
-    root, last = work.inventory.root, work.execution.layout.num_stages - 1
-    if last == 0:
-        return root
-    if 0 < stage < last:
-        return _NOTHING
-    first = tuple(tensor for tensor in root.tensors if tensor.place == "front")
-    if stage == 0:
-        return Unit(tensors=first)
-    # A tied head is a copy of the embedding there.
-    tied = (tensor for tensor in first if work.model.tied and tensor.name == "embedding")
-    return Unit(tensors=(*(tensor for tensor in root.tensors if tensor.place == "back"), *tied))
 
 
 def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
@@ -199,84 +154,3 @@ def least_launched(work: Work) -> float:
 def host_seconds(work: Work) -> float:
     """Of the host around a step."""
     return 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_STEP
-
-
-def endings_of(work: Work) -> tuple[Ending, ...]:
-    """What the ranks at each pipeline coordinate do behind their last backward."""
-    elements = _trained_elements(work)
-    made = {trained: _ending(work, trained) for trained in set(elements)}
-    return tuple(made[trained] for trained in elements)
-
-
-def _ending(work: Work, trained: float) -> Ending:
-    named = (
-        ("reduce gradients", _late_reduction(work, trained)),
-        ("optimizer", _optimizer(work, trained)),
-        ("gather weights", _late_gather(work, trained)),
-    )
-    return Ending(tuple((name, piece) for name, piece in named if piece.seconds))
-
-
-def _trained_elements(work: Work) -> list[float]:
-    """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
-    layout, spans = work.execution.layout, _blocks(work)
-    block = mean(work, lambda unit: unit.trained_elements)
-    held = [blocks * block for blocks in spans]
-    for stage in {0, len(spans) - 1}:
-        held[stage] += _outer(work, stage).trained_elements
-    return [sum(held[stage] for stage in range(pp, len(spans), layout.pp)) / layout.tp for pp in range(layout.pp)]
-
-
-def _late_reduction(work: Work, trained: float) -> Piece:
-    """Gradients that nothing reduced during backward: replicated ones where DDP does not work, those of rings, and
-    those that FSDP was told to postpone."""
-    layout = work.execution.layout
-    held = trained * work.types.trainable
-    if work.execution.postpones_reduction:
-        seconds = reduced_at_once(work, trained * REDUCTION_BYTES)
-    elif work.sharded:
-        seconds = group_of(work.cluster, layout, "cp").all_reduce(held / layout.dp_shard)
-    elif work.replicated:
-        seconds = 0.0
-    else:
-        seconds = group_of(work.cluster, layout, "dp_replicate", "dp_shard", "cp").all_reduce(held)
-    return Piece(seconds, 0.0, seconds)
-
-
-def _late_gather(work: Work, trained: float) -> Piece:
-    """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
-    layout = work.execution.layout
-    if layout.dp_shard == 1 or work.sharded:
-        return Piece(0.0, 0.0)
-    seconds = group_of(work.cluster, layout, "dp_shard").gather(trained * work.types.trainable)
-    return Piece(seconds, 0.0, seconds)
-
-
-def _optimizer(work: Work, trained: float) -> Piece:
-    """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
-    device, share = device_of(work), trained / work.execution.layout.dp_shard
-    states = 2 if work.execution.optimizer.startswith("adamw") else 1
-    width = work.types.trainable
-    if work.execution.optimizer_on_host and work.setting.cuda:
-        return _on_host(work, share * width, states)
-    seconds = device.bytes_moved(share * width * ((2 + states) * _OPTIMIZER_PASSES + _CLIPPING_PASSES))
-    host = _OPTIMIZER_OPERATORS * HOST_SECONDS_PER_OPERATOR
-    return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
-
-
-def _on_host(work: Work, held: float, states: int) -> Piece:
-    """The step in the host's memory, while the GPU waits.
-
-    Where the parameters lie there, so do their gradients, which are clipped there. Otherwise gradients, clipped on the
-    GPU, come and new values go back.
-
-    Args:
-        held: bytes of the trained weights of this rank's share.
-        states: tensors of that size that the optimizer keeps.
-    """
-    passes = (2 + states) * _OPTIMIZER_PASSES
-    if work.execution.parameters_on_host:
-        return Piece(held * (passes + _CLIPPING_PASSES) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)
-    clipping = device_of(work).bytes_moved(held * _CLIPPING_PASSES)
-    moved = 2 * held / OFFLOAD_BYTES_PER_SECOND
-    return Piece(clipping + moved + held * passes / CPU_OPTIMIZER_BYTES_PER_SECOND, clipping)
