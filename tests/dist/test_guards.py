@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
+from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.data.seen import checksum
 from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
@@ -188,7 +189,7 @@ def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(
 
 def _planned_otherwise(run: RunDirectory, job: Job) -> tuple[str, bool]:
     """The whole worker, by a plan of five elements; whether it came to a step."""
-    worker.read_request = lambda _: (job, DDP, 5)
+    worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), 5)
     journal = Journal(run=run, rank=int(os.environ["RANK"]))
     said = _sentence(
         GuardError, lambda: worker._run(run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))

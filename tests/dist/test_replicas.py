@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from shardwise.catalog.gpus import parse_hardware
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
@@ -134,7 +135,7 @@ def _restored_differently(run: RunDirectory, job: Job) -> str:
         return step
 
     Checkpoints.restore = wrong
-    worker.read_request = lambda _: (job, DDP, None)
+    worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), None)
     journal = Journal(run=run, rank=0)
     with pytest.raises(GuardError) as caught:
         worker._run(run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))

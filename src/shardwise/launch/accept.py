@@ -26,7 +26,7 @@ def training_cluster(request: Request, *, place: Place | None) -> Cluster:
         place: set where something else has started the ranks, whose number then is given.
 
     Raises:
-        HardwareError: what the job names is not here, or has another number of ranks than were started.
+        HardwareError: what the job names is not here, or has another number of GPUs than ranks were started.
     """
     with request.blaming("hardware"):
         if place is not None:
@@ -45,14 +45,20 @@ def _check_present(cluster: Cluster) -> None:
             f"`torchrun --nnodes {cluster.num_nodes} --nproc-per-node {cluster.node.num_gpus} ... "
             "-m shardwise.cli.main train JOB`"
         )
+    _check_gpus(cluster)
+
+
+def _check_gpus(cluster: Cluster) -> None:
+    """One node's share of the GPUs must be on this machine."""
     if cluster.gpu.kind == "cpu":
         return
-    machine = this_machine()
+    machine, share = this_machine(), cluster.node.num_gpus
     here = "no GPU" if machine.gpu.kind == "cpu" else machine.name
-    if machine.gpu.kind == "cpu" or machine.gpu.name != cluster.gpu.name or machine.num_gpus < cluster.num_gpus:
+    if machine.gpu.kind == "cpu" or machine.gpu.name != cluster.gpu.name or machine.num_gpus < share:
+        each = f", {share} on each machine" if cluster.num_nodes > 1 else ""
         raise HardwareError(
-            f"hardware is {cluster.name}, and this machine has {here}; plan for other machines, but train on this one: "
-            "leave hardware out, or name what is here (cpu:N for N processes)"
+            f"hardware is {cluster.name}{each}, and this machine has {here}; plan for other machines, but train on "
+            "this one: leave hardware out, or name what is here (cpu:N for N processes)"
         )
 
 
@@ -64,6 +70,7 @@ def _started_cluster(named: str | None, place: Place) -> Cluster:
                 f"hardware is {cluster.name}, {cluster.num_gpus} processes, and {place.size} were started; "
                 "start as many, or leave hardware out"
             )
+        _check_gpus(cluster)
         return cluster
     machine = this_machine()
     if machine.gpu.kind == "cpu":

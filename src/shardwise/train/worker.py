@@ -22,12 +22,14 @@ from shardwise import __version__
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.parallel.mesh import World, join_world
 from shardwise.parallel.ownership import local_part
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, read_json, write_json
 from shardwise.train.build import Build, build
+from shardwise.train.device import check_device
 from shardwise.train.durable import remove_leftovers
 from shardwise.train.ending import end_process
 from shardwise.train.guards import agree, check_batches, check_layout, check_trained, gather
@@ -86,9 +88,10 @@ def _exit_status(outcome: Outcome) -> int:
 
 
 def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> Outcome:
-    job, execution, planned = read_request(run)
+    job, execution, hardware, planned = read_request(run)
     check_trackers(job)
     _set_environment(job)
+    check_device(hardware)
     world = join_world(execution.layout)
     watch.joined(world)
     fingerprint = (read_json(run.data) or {}).get("fingerprint")
@@ -121,8 +124,9 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     return outcome
 
 
-def read_request(run: RunDirectory) -> tuple[Job, Execution, int | None]:
-    """The job and the chosen execution of a run directory, and how many elements the plan says are trained.
+def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, int | None]:
+    """The job and the chosen execution of a run directory, and the hardware and how many trained elements its plan is
+    for.
 
     Raises:
         InputError: either is missing or broken, or the plan chose nothing.
@@ -132,7 +136,8 @@ def read_request(run: RunDirectory) -> tuple[Job, Execution, int | None]:
     chosen = plan.best
     if chosen is None:
         raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
-    return job, chosen.execution, plan.model.get("num_trainable_parameters")
+    hardware = Cluster.from_json(plan.hardware)
+    return job, chosen.execution, hardware, plan.model.get("num_trainable_parameters")
 
 
 def _set_environment(job: Job) -> None:

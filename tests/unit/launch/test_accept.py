@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,26 @@ def test_ranks_that_were_started_are_what_is_planned_for(machine: list[probe.Fou
     del machine[1]
     with pytest.raises(HardwareError, match=r"2 processes were started on a machine with 1x"):
         training_cluster(request(), place=place)
+
+
+def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(machine: list[probe.FoundGpu]) -> None:
+    named, place = request(hardware="4x H100-SXM"), Place(rank=0, size=4, local_size=4, launch="x")
+    with pytest.raises(HardwareError, match=r"hardware is 4x H100-SXM, and this machine has no GPU"):
+        training_cluster(named, place=place)
+    machine += [replace(GPU, name="NVIDIA A100-SXM4-80GB")] * 4
+    with pytest.raises(HardwareError, match=r"hardware is 4x H100-SXM, and this machine has 4x A100"):
+        training_cluster(named, place=place)
+    machine[:] = [GPU] * 4
+    assert training_cluster(named, place=place).name == "4x H100-SXM"
+
+
+def test_of_several_machines_each_has_its_share_of_the_hardware(machine: list[probe.FoundGpu]) -> None:
+    named, place = request(hardware="2 x 2x H100-SXM"), Place(rank=0, size=4, local_size=2, launch="x")
+    machine += [GPU]
+    with pytest.raises(HardwareError, match=r"is 2 x 2x H100-SXM, 2 on each machine, and this machine has 1x H100"):
+        training_cluster(named, place=place)
+    machine += [GPU]
+    assert training_cluster(named, place=place).num_nodes == 2
 
 
 def test_training_needs_rows() -> None:

@@ -7,8 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.errors import HardwareError
+from shardwise.spec.execution import Execution
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, read_json
+from shardwise.train import worker
+from shardwise.train.journal import Journal
+from shardwise.train.signals import StopFlag
+from shardwise.train.watch import Watch
 from tests.marks import first
 
 #: A worker inside which something ends the program.
@@ -32,3 +42,16 @@ def test_a_rank_that_something_ended_by_exit_says_so(tmp_path: Path, status: str
     assert failure is not None
     assert failure["message"] == f"something called {words} inside the training process"
     assert failure["error"] == "SystemExit"
+
+
+def test_a_rank_looks_for_the_plan_s_devices_before_it_meets_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_from_data({"model": "m", "data": {"path": "rows.jsonl"}})
+    chosen = Execution(layout=Layout(), micro_batch_size=1, gradient_accumulation_steps=1)
+    monkeypatch.setattr(worker, "read_request", lambda _: (job, chosen, parse_hardware("1x H100-SXM"), None))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    journal = Journal(run=RunDirectory(tmp_path), rank=0)
+    with pytest.raises(HardwareError, match="the plan is for 1x H100-SXM, and torch sees no GPU here"):
+        worker._run(journal.run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
+    assert not torch.distributed.is_initialized()
