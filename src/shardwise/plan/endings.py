@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from shardwise.plan.kernels import CPU_OPTIMIZER_BYTES_PER_SECOND, HOST_SECONDS_PER_OPERATOR, OFFLOAD_BYTES_PER_SECOND
 from shardwise.plan.links import Group, group_of
-from shardwise.plan.passes import NO_TIME, mean, reduced_at_once
+from shardwise.plan.passes import NO_TIME, mean, reduced_at_once, shard_group
+from shardwise.plan.persistent import shard_degree, weight_degree
 from shardwise.plan.pieces import Piece, device_of
 from shardwise.plan.spans import blocks_of_stages, outer_of_stage
 from shardwise.plan.types import REDUCTION_BYTES
@@ -64,7 +65,8 @@ def _late_reduction(work: Work, trained: float) -> Piece:
     if work.execution.postpones_reduction:
         seconds = reduced_at_once(work, trained * REDUCTION_BYTES)
     elif work.sharded:
-        seconds = group_of(work.cluster, layout, "cp").all_reduce(held / layout.dp_shard)
+        # What is sharded is so over the ranks of a ring too.
+        seconds = 0.0 if layout.dp_shard > 1 else group_of(work.cluster, layout, "cp").all_reduce(held)
     elif work.replicated:
         seconds = 0.0
     else:
@@ -78,7 +80,7 @@ def _sum_of_ends(work: Work) -> Piece:
     if layout.pp == 1 or not work.inventory.tied:
         return NO_TIME
     trained = sum(t.elements for t in work.inventory.root.tensors if t.name == "embedding" and t.trained)
-    held = trained * work.types.trainable / layout.tp / layout.weight_shards
+    held = trained * work.types.trainable / layout.tp / weight_degree(layout)
     pipe = group_of(work.cluster, layout, "pp")
     seconds = Group(size=2, link=pipe.hop or pipe.link).all_reduce(held)
     return Piece(seconds, 0.0, seconds)
@@ -89,13 +91,13 @@ def _late_gather(work: Work, trained: float) -> Piece:
     layout = work.execution.layout
     if layout.dp_shard == 1 or work.sharded:
         return Piece(0.0, 0.0)
-    seconds = group_of(work.cluster, layout, "dp_shard").gather(trained * work.types.trainable)
+    seconds = shard_group(work).gather(trained * work.types.trainable)
     return Piece(seconds, 0.0, seconds)
 
 
 def _optimizer(work: Work, trained: float) -> Piece:
     """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
-    device, share = device_of(work), trained / work.execution.layout.dp_shard
+    device, share = device_of(work), trained / shard_degree(work.execution.layout)
     states = 2 if work.execution.optimizer.startswith("adamw") else 1
     width = work.types.trainable
     if work.execution.optimizer_on_host and work.setting.cuda:

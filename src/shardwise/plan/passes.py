@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from shardwise.plan.inventory import Unit
 from shardwise.plan.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT, OFFLOAD_BYTES_PER_SECOND
-from shardwise.plan.links import group_of
+from shardwise.plan.links import Group, group_of
+from shardwise.plan.persistent import weight_degree
 from shardwise.plan.pieces import Piece, Pieces, device_of
 from shardwise.plan.types import REDUCTION_BYTES
 from shardwise.plan.work import Work
@@ -189,7 +190,7 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
         blocks: of the mean unit that travels together.
     """
     layout = work.execution.layout
-    shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
+    shard, replicate = shard_group(work), group_of(work.cluster, layout, "dp_replicate")
 
     def gather(unit: Unit, count: float = blocks) -> float:
         return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)
@@ -210,6 +211,13 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
     )
 
 
+def shard_group(work: Work) -> Group:
+    """The ranks among which weights, or states, are cut: see `persistent.shard_degree`."""
+    layout = work.execution.layout
+    axes = ("dp_shard", "cp") if layout.dp_shard > 1 else ("dp_shard",)
+    return group_of(work.cluster, layout, *axes)
+
+
 def gathered_once(sent: Messages, work: Work) -> Messages:
     """What is sent for the mean micro-batch where weights stay gathered, and gradients whole, until a step ends."""
     micros = work.execution.gradient_accumulation_steps
@@ -219,7 +227,7 @@ def gathered_once(sent: Messages, work: Work) -> Messages:
 def reduced_at_once(work: Work, held: float) -> float:
     """Seconds of adding up, and cutting into shards, whole gradients of so many bytes on each rank."""
     layout = work.execution.layout
-    shard, replicate = group_of(work.cluster, layout, "dp_shard"), group_of(work.cluster, layout, "dp_replicate")
+    shard, replicate = shard_group(work), group_of(work.cluster, layout, "dp_replicate")
     return shard.gather(held) + replicate.all_reduce(held / shard.size)
 
 
@@ -242,7 +250,8 @@ def _return_seconds(work: Work, unit: Unit) -> float:
 def _over_the_bus(work: Work, whole: float) -> float:
     if not (work.execution.parameters_on_host and work.setting.cuda):
         return 0.0
-    return whole / work.execution.layout.tp / work.execution.layout.weight_shards / OFFLOAD_BYTES_PER_SECOND
+    layout = work.execution.layout
+    return whole / layout.tp / weight_degree(layout) / OFFLOAD_BYTES_PER_SECOND
 
 
 def reduced_messages(work: Work, *, outer: Unit) -> Messages:

@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model
+from shardwise.plan.endings import endings_of
+from shardwise.plan.passes import shard_group
 from shardwise.plan.pipeline import StageSeconds, rank_ends, walk
 from shardwise.plan.timeline import forecast_time
 from shardwise.spec.layout import Layout, Schedule
@@ -145,3 +147,13 @@ def test_zero1_hands_out_renewed_weights_behind_the_optimizer():
     model = find_model("llama-3.2-1b", offline=True)
     ddp, zero1 = (forecast(model, layout, method="full", micro=4) for layout in (DDP, ZERO1))
     assert zero1.step_seconds > ddp.step_seconds
+
+
+def test_what_is_cut_over_the_ranks_of_a_ring_too_is_gathered_over_them_and_reduced_once():
+    """As memory is cut; a gather among so many brings 7/8 of the weights, and nothing is left to add."""
+    both = work(job(), shape(), execution(Layout(dp_shard=2, cp=4)), "8x H100-SXM")
+    assert shard_group(both).size == 8
+    assert {name for ending in endings_of(both) for name, _ in ending.pieces} == {"optimizer"}
+    ring = work(job(), shape(), execution(Layout(cp=4)), "4x H100-SXM")
+    assert shard_group(ring).size == 1
+    assert {name for ending in endings_of(ring) for name, _ in ending.pieces} == {"reduce gradients", "optimizer"}
