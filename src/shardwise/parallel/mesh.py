@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from shardwise.errors import InputError
 from shardwise.spec.layout import AXES, Layout
@@ -112,6 +113,9 @@ def join_world(layout: Layout) -> World:
     if not dist.is_initialized():
         _init_process_group(device, rank=rank, size=size)
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
+    data_group = mesh["dp_replicate", "dp_shard"]._flatten("dp").get_group()
+    for group in (*mesh.get_all_groups(), data_group):
+        _set_pg_timeout(TIMEOUT, group)  # a mesh gives groups smaller than the world torch's own 10 or 30 minutes
     control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
     return World(
         layout=layout,
@@ -119,7 +123,7 @@ def join_world(layout: Layout) -> World:
         size=size,
         device=device,
         mesh=mesh,
-        data_group=mesh["dp_replicate", "dp_shard"]._flatten("dp").get_group(),
+        data_group=data_group,
         control=control,
         pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-import torch.distributed as dist
+from datetime import timedelta
 
-from shardwise.parallel.mesh import join_world
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from shardwise.parallel.mesh import TIMEOUT, join_world
 from shardwise.spec.layout import AXES, Layout
+from shardwise.train.progress import LONG_SECONDS
 from tests.dist.worlds import run_world
 
 
@@ -24,6 +29,22 @@ def test_the_mesh_and_the_layout_agree_on_every_rank(layout: Layout) -> None:
         assert coordinate == [getattr(at, axis) for axis in AXES]
         assert len(data_ranks) == layout.data_world_size
         assert data_ranks[data_rank] == rank
+
+
+def _timeouts(layout: Layout) -> list[timedelta]:
+    """Of every group of this rank, as torch lists them."""
+    join_world(layout)
+    groups = distributed_c10d._world.pg_map
+    return [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2, dp_shard=2), Layout(dp_shard=2, tp=2), Layout(pp=2, tp=2)])
+def test_no_group_gives_up_sooner_than_the_watch_which_names_who_is_waited_for(layout: Layout) -> None:
+    """A mesh makes groups with torch's own time-out, of half an hour or less, for axes that are not the whole world."""
+    assert TIMEOUT.total_seconds() > LONG_SECONDS
+    for timeouts in run_world(4, _timeouts, layout):
+        assert len(timeouts) > 3
+        assert {*timeouts} == {TIMEOUT}
 
 
 def _wrong_size(layout: Layout) -> str:
