@@ -197,5 +197,6 @@ def _is_one_machine() -> bool:
 def _loopback_store(*, rank: int, size: int) -> Store:
     """A store that listens on loopback only; torch's own listens on every interface, whatever the address says."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    listening = socket.create_server((host, port)).detach() if rank == 0 else None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family).detach() if rank == 0 else None
     return TCPStore(host, port, size, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=listening)
