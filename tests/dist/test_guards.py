@@ -275,8 +275,11 @@ def _refused(run: RunDirectory, chosen: Execution) -> str:
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [
-        (execution(precision="fp16"), "use mixed or bf16"),
-        (execution(optimizer="adafactor"), "use adamw or sgd"),
+        (execution(precision="fp16"), "precision fp16 is not trained by this version; use mixed, bf16, fp32"),
+        (
+            execution(optimizer="adafactor"),
+            "optimizer adafactor is not trained by this version; use adamw, adamw_foreach, sgd",
+        ),
     ],
 )
 def test_what_is_not_trained_is_refused_before_anything_loads(

@@ -7,6 +7,7 @@ plans it and does not train it; the trainer refuses it before it loads any weigh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 from shardwise.spec.execution import Execution, Offload, OptimizerName, Precision
@@ -280,10 +281,12 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     reasons = [refusal(method=job.method, layout=execution.layout, model=known), *not_trained_under(execution)]
     if model is not None:
         reasons += refused_everywhere(job, model)
-    if execution.precision not in PRECISIONS:
-        reasons.append(f"precision {execution.precision} is not trained by this version; use mixed or bf16")
-    if execution.optimizer not in OPTIMIZERS:
-        reasons.append(f"optimizer {execution.optimizer} is not trained by this version; use adamw or sgd")
-    if execution.offload not in OFFLOADS:
-        reasons.append(f"offload {execution.offload} is not trained by this version; use {', '.join(OFFLOADS)}")
+    chosen: list[tuple[str, str, Sequence[str]]] = [
+        ("precision", execution.precision, PRECISIONS),
+        ("optimizer", execution.optimizer, OPTIMIZERS),
+        ("offload", execution.offload, OFFLOADS),
+    ]
+    for key, value, trained in chosen:
+        if value not in trained:
+            reasons.append(f"{key} {value} is not trained by this version; use {', '.join(trained)}")
     return [reason for reason in reasons if reason]
