@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd.profiler import profile
 from torch.distributed.tensor import DTensor
 
 from shardwise.catalog.gpus import parse_hardware
@@ -24,7 +25,7 @@ from shardwise.spec.plan import Candidate
 from shardwise.spec.run import RunDirectory
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
-from shardwise.train.memory import Held, held
+from shardwise.train.memory import Held, _highest, held
 from shardwise.train.signals import StopFlag
 from shardwise.train.worker import held_gradients
 from tests.dist.cells import composed, execution, prepare_cell
@@ -120,6 +121,35 @@ def test_what_ranks_hold_of_slices_is_forecast_exactly(
     for rank, (now, gradients, _) in enumerate(ranks):
         holding = forecast[rank]
         assert (holding.weights, holding.gradients, holding.optimizer) == (now.weights, gradients, now.optimizer)
+
+
+def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], int]:
+    """Of the forwards and backwards of each step, above what was there before; and the bytes of all gradients."""
+    built, peaks = composed(run, chosen), list[int]()
+    for batch in built.batches.from_(0):
+        with profile(profile_memory=True) as profiler:
+            built.step(batch)
+        peaks.append(_highest(profiler))
+        built.optimizer.step()
+        built.optimizer.zero_grad()
+    return peaks, held_gradients(built)
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)])
+def test_what_accumulates_in_buckets_is_there_once(
+    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Rows are cut, so that a micro-batch is as large as another: several of them need no more than one."""
+    peaks: list[list[int]] = []
+    gradients = 0
+    for count in (1, 3):
+        data, train = {"over_long": "truncate", "max_length": 40}, {"max_steps": 3, "global_batch_size": 2 * count}
+        run = prepare_cell(make_job(data=data, train=train), tmp_path / str(count))
+        chosen = execution(layout, micro_batch_size=1, gradient_accumulation_steps=count)
+        found, gradients = run_world(2, _peaks_of_steps, run, chosen)[0]
+        peaks.append(found)
+    for once, several in zip(*peaks, strict=True):
+        assert several - once < 0.1 * gradients
 
 
 def _shapes(run: RunDirectory, chosen: Execution) -> list[tuple[str, bool, bool]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from shardwise.parallel.ddp import apply_replication
+from shardwise.parallel.ddp import Buckets, apply_replication
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import World
 from shardwise.parallel.pipeline import Pipeline
@@ -107,10 +107,10 @@ def parallelize(
 
     # Replicate last: buckets are made of real gradients. (ZeRO-1 is this, with an optimizer that steps windows.)
     (stage,) = stages
-    root = stage.root
+    root, begin = stage.root, Buckets()
     if buckets:
-        root = apply_replication(root, group=world.data_group, device=world.device)
-    return WholeModel(module=root, world=world, gradient_divisor=divisor, finish=finish)
+        root, begin = apply_replication(root, group=world.data_group, device=world.device)
+    return WholeModel(module=root, world=world, gradient_divisor=divisor, begin=begin, finish=finish)
 
 
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from shardwise.parallel.ddp import Buckets
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import World
 from shardwise.parallel.spread import Inputs
@@ -22,12 +23,14 @@ class WholeModel:
     Attributes:
         module: the root; sharded, sliced or wrapped by DDP.
         gradient_divisor: what DDP or FSDP divide gradients by when they reduce them, which is undone here.
+        begin: what is to be done to gradients before those of several micro-batches are added up.
         finish: what is left to do to gradients after the last backward.
     """
 
     module: nn.Module
     world: World
     gradient_divisor: int
+    begin: Buckets
     finish: Finish
 
     @property
@@ -38,6 +41,8 @@ class WholeModel:
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """As `Spread.gradients`."""
         total = torch.zeros((), device=self.world.device, dtype=torch.float64)
+        if len(micros) > 1:
+            self.begin()
         for index, inputs in enumerate(micros):
             with self._synchronise(last=index == len(micros) - 1):
                 loss = self._call(inputs)

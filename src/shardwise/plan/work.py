@@ -71,11 +71,6 @@ class Work:
         mean = self.inventory.over_blocks(lambda unit: unit.elements) / max(1, blocks)
         return max(1, min(blocks, ceil(least / mean))) if least else 1
 
-    @property
-    def accumulates(self) -> bool:
-        """Whether gradients of an earlier micro-batch are alive in the last one's forward."""
-        return self.execution.gradient_accumulation_steps > 1
-
     @cached_property
     def block_input(self) -> float:
         """Bytes per token of the residual stream."""
