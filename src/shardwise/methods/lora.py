@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,8 +106,8 @@ def saved_name(name: str) -> str:
     return f"base_model.model.{name}"
 
 
-def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor | None:
-    """The whole initial value of an adapter parameter in float32, or None for a parameter of the base model.
+def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Callable[[], torch.Tensor] | None:
+    """What makes the whole initial value of an adapter parameter in float32; None for a parameter of the base model.
 
     A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero, as in PEFT (Hu et al.,
     2021, use a Gaussian A); the random stream is this parameter's own. DoRA's magnitudes are zero until
@@ -118,9 +120,13 @@ def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Te
     if not is_adapter(name):
         return None
     if ".lora_B." in name or _MAGNITUDE in name:
-        return torch.zeros(shape)
+        return partial(torch.zeros, shape)
     if ".lora_A." not in name:
         raise UnsupportedError(f"{name} is no part of LoRA or DoRA, and this version trains no other adapter")
+    return partial(_uniform, name, shape, seed=seed)
+
+
+def _uniform(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
     digest = hashlib.sha256(f"{seed}/{name}/{shape}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     bound = 1 / math.sqrt(math.prod(shape[1:]))

@@ -138,7 +138,7 @@ def materialise(
     weights: Weights,
     device: torch.device,
     buffer_device: torch.device | None = None,
-    initialise: Callable[[str, tuple[int, ...]], torch.Tensor | None],
+    initialise: Callable[[str, tuple[int, ...]], Callable[[], torch.Tensor] | None],
     elsewhere: Iterable[str] = (),
     kin: Kin | None = None,
 ) -> None:
@@ -149,8 +149,8 @@ def materialise(
         weights: the folder to read from, its tensors called as the model calls them (`models/keys.py`).
         device: where the values go; each rank's own part, and nothing else.
         buffer_device: where buffers go, if not there too.
-        initialise: (parameter name, global shape) -> the whole initial value of a parameter that the folder does not
-            have (adapters), or None for one that it must have.
+        initialise: (parameter name, global shape) -> what makes the whole initial value of a parameter that the folder
+            does not have (adapters), or None for one that it must have. One such value exists at a time.
         elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
@@ -168,11 +168,11 @@ def materialise(
     others |= {name.removeprefix(prefix) for name in others}
     check_names(weights, expected=shapes, ignored=aliases | others | _passed_over(weights.names, model))
     for place in places:
-        whole = fresh[id(place)]
+        make = fresh[id(place)]
         _fill(
             place,
             device=device,
-            read=_slicer(whole) if whole is not None else _reader(weights, stored[id(place)]),
+            read=_slicer(make) if make is not None else _reader(weights, stored[id(place)]),
         )
     for module in model.modules():
         for name, buffer in module._buffers.items():
@@ -192,8 +192,8 @@ def _reader(weights: Weights, name: str) -> Read:
     return lambda offsets, lengths: weights.read(name, offsets=offsets, lengths=lengths)
 
 
-def _slicer(whole: torch.Tensor) -> Read:
-    return lambda offsets, lengths: whole[tuple(slice(o, o + n) for o, n in zip(offsets, lengths, strict=True))]
+def _slicer(make: Callable[[], torch.Tensor]) -> Read:
+    return lambda offsets, lengths: make()[tuple(slice(o, o + n) for o, n in zip(offsets, lengths, strict=True))]
 
 
 def _base_name(name: str) -> str:

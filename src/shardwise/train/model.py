@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
                 weights=weights,
                 device=torch.device("cpu") if execution.parameters_on_host else world.device,
                 buffer_device=world.device,
-                initialise=lambda name, shape: initial_adapter(name, shape, seed=job.train.seed),
+                initialise=partial(initial_adapter, seed=job.train.seed),
                 elsewhere=part.elsewhere,
                 kin=part.kin,
             )

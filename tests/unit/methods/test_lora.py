@@ -50,25 +50,27 @@ def test_copies_that_cannot_be_made_are_a_sentence() -> None:
         adapted(modules_to_save=["layers"], target_modules=["lm_head"])
 
 
+def initial(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
+    make = initial_adapter(name, shape, seed=seed)
+    assert make is not None
+    return make()
+
+
 def test_initial_values_depend_on_seed_name_and_shape_alone() -> None:
-    first = initial_adapter(NAME, (4, 32), seed=1)
+    first = initial(NAME, (4, 32), seed=1)
     torch.manual_seed(5)
-    assert first is not None
-    assert torch.equal(first, initial_adapter(NAME, (4, 32), seed=1))
-    assert not torch.equal(first, initial_adapter(NAME, (4, 32), seed=2))
-    assert not torch.equal(first, initial_adapter(NAME.replace("0", "1"), (4, 32), seed=1))
+    assert torch.equal(first, initial(NAME, (4, 32), seed=1))
+    assert not torch.equal(first, initial(NAME, (4, 32), seed=2))
+    assert not torch.equal(first, initial(NAME.replace("0", "1"), (4, 32), seed=1))
 
 
 def test_initial_values_are_distributed_as_in_peft() -> None:
     """PEFT draws A with kaiming_uniform_(a=sqrt(5)); the spread of ours must be the same, and B zero."""
-    ours = initial_adapter(NAME, (64, 1024), seed=1)
-    assert ours is not None
+    ours = initial(NAME, (64, 1024), seed=1)
     reference = torch.nn.init.kaiming_uniform_(torch.empty(64, 1024), a=5**0.5)
     assert ours.std().item() == pytest.approx(reference.std().item(), rel=0.02)
     assert ours.abs().max().item() <= 1 / 1024**0.5
-    b = initial_adapter(NAME.replace("lora_A", "lora_B"), (32, 4), seed=1)
-    assert b is not None
-    assert not b.any()
+    assert not initial(NAME.replace("lora_A", "lora_B"), (32, 4), seed=1).any()
 
 
 def test_weights_of_the_base_are_not_made_up() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from shardwise.errors import ModelError
-from shardwise.models.load import find_model_folder, read_config
+from shardwise.methods.lora import add_adapters, initial_adapter, is_adapter
+from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
+from shardwise.models.weights import Weights
+from shardwise.spec.job import LoraSpec
 from tests.dist.worlds import toy_llama
 
 
@@ -67,3 +73,29 @@ def test_code_inside_a_folder_is_never_run(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         read_config(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_whole_values_of_adapters_exist_one_at_a_time(tmp_path: Path) -> None:
+    folder = toy_llama(tmp_path, tied=False)
+    model = build_on_meta(read_config(folder), attn_implementation="sdpa")
+    add_adapters(model, LoraSpec(r=4), base_model="base")
+    made: dict[str, weakref.ref[torch.Tensor]] = {}
+
+    def initialise(name: str, shape: tuple[int, ...]) -> Callable[[], torch.Tensor] | None:
+        make = initial_adapter(name, shape, seed=3)
+
+        def watched() -> torch.Tensor:
+            assert make is not None
+            assert [earlier for earlier, value in made.items() if value() is not None] == []
+            made[name] = weakref.ref(whole := make())
+            return whole
+
+        return watched if make else None
+
+    materialise(model, weights=Weights(folder), device=torch.device("cpu"), initialise=initialise)
+    adapters = {name: p for name, p in model.named_parameters() if is_adapter(name)}
+    assert made.keys() == adapters.keys()
+    for name, parameter in adapters.items():
+        make = initial_adapter(name, tuple(parameter.shape), seed=3)
+        assert make is not None
+        assert torch.equal(parameter, make())
