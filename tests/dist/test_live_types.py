@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout import Layout, Schedule
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
 from shardwise.train.build import Build
@@ -19,6 +21,7 @@ from shardwise.train.guards import GuardError
 from shardwise.train.precision import Types
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
+from tests.marks import first
 
 FSDP = Layout(dp_shard=2)
 
@@ -54,6 +57,36 @@ def test_what_is_told_at_the_start_is_what_lives_after_a_step(
         assert [before[name] for name in ("weights", "masters", "frozen")] == [trained, trained, frozen]
         assert before["compute"].endswith(" (as configured)")
         assert before["reduction"].endswith(" (as configured)")
+
+
+def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
+    """How the reduction is told, and the types of all sums of gradients over tensor-parallel ranks in a step."""
+    built, found = composed(run, chosen), set[str]()
+    original = DTensor.redistribute
+
+    def redistribute(gradient: DTensor, *args: Any, **options: Any) -> DTensor:
+        if gradient.ndim < 3 and any(p.is_partial() for p in gradient.placements):  # activations have three dims
+            found.add(str(gradient.dtype).removeprefix("torch."))
+        return original(gradient, *args, **options)
+
+    DTensor.redistribute = redistribute  # type: ignore[method-assign]
+    built.step(next(iter(built.batches.from_(0))))
+    return built.types.as_configured()["reduction"], found
+
+
+@pytest.mark.parametrize("schedule", first(1, ["1f1b", "zero_bubble"]))
+@pytest.mark.parametrize("precision", ["mixed", "fp32"])
+def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(
+    precision: str, schedule: Schedule, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """FSDP2 sums over `tp` what it casts to float32 behind that, but where reductions wait for the end of a step."""
+    kept: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False} if schedule == "zero_bubble" else {}
+    layout = Layout(dp_shard=2, tp=2, pp=2 if kept else 1, schedule=schedule, **kept)
+    chosen = execution(layout, micro_batch_size=2, gradient_accumulation_steps=2, precision=precision)
+    short = precision == "mixed" and not kept
+    for told, found in run_world(layout.world_size, _sums_over_tp, prepare_cell(make_job(), tmp_path), chosen):
+        assert told == ("float32, over tp bfloat16" if short else "float32")
+        assert found == {"bfloat16" if short else "float32"}
 
 
 def _stored_otherwise(run: RunDirectory, chosen: Execution, trained: torch.dtype, frozen: torch.dtype) -> str:

@@ -135,7 +135,9 @@ def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], in
     return peaks, held_gradients(built)
 
 
-@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)])
+@pytest.mark.parametrize(
+    "layout", [Layout(dp_replicate=2), Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)]
+)
 def test_what_accumulates_in_buckets_is_there_once(
     layout: Layout, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

@@ -33,7 +33,9 @@ def apply_sharding(
     """Shards a model in place over `dp_shard`, replicating over `dp_replicate` where that is above 1.
 
     Gradients are reduced in float32 whatever the compute type: the sum over ranks must not lose what one rank's
-    accumulation would keep.
+    accumulation would keep. Under tensor parallelism FSDP2 sums those of whole parameters (norms, one matrix of each
+    adapter) over `tp` before that, in the compute type in which they are made; where reductions are postponed
+    (`parallel/postponed.py`) that is float32 too.
 
     Args:
         root: the module whose forward is called; parameters on the meta device.

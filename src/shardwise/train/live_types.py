@@ -69,9 +69,16 @@ class LiveTypes:
 
     def as_configured(self) -> dict[str, str]:
         """Types that no tensor between steps has: of matrix products, and in which gradients are reduced."""
-        types = TYPES[self._execution.precision]
-        reduction = torch.float32 if self._execution.gathers_weights else types.trainable
-        return {"compute": type_name(types.compute), "reduction": type_name(reduction)}
+        compute = TYPES[self._execution.precision].compute
+        return {"compute": type_name(compute), "reduction": self._reduction()}
+
+    def _reduction(self) -> str:
+        chosen, types = self._execution, TYPES[self._execution.precision]
+        if not chosen.gathers_weights:
+            return type_name(types.trainable)
+        early = chosen.layout.tp > 1 and not chosen.postpones_reduction  # FSDP2 casts behind the sum over `tp`
+        short = early and types.compute != torch.float32
+        return f"float32, over tp {type_name(types.compute)}" if short else "float32"
 
     def start_line(self, read: Kinds) -> dict[str, str]:
         """What is known before the first step, and how it is known.
