@@ -9,6 +9,7 @@ from math import prod
 from shardwise.plan.choices import RECOMPUTE_ORDER
 from shardwise.plan.explorer import Explorer, Forecast
 from shardwise.plan.memory import most_on_host
+from shardwise.plan.pieces import masked_share
 from shardwise.plan.ranking import BETTER, ratio, tie_of
 from shardwise.plan.rent import rent_of
 from shardwise.plan.types import TYPES
@@ -19,6 +20,9 @@ from shardwise.spec.job import Goal, LayoutSpec
 from shardwise.spec.layout import STRATEGIES
 from shardwise.spec.plan import Candidate, Plan, TimeForecast
 from shardwise.units import format_bytes, format_gib, format_seconds
+
+#: Of a block's forward, what is worth a sentence.
+_MUCH_OF_A_BLOCK = 0.2
 
 
 def why(
@@ -42,6 +46,7 @@ def why(
         _recompute(explorer, work),
         _offload(work, asked=not explorer.question.tries_offload),
         _loss(work),
+        _mask(work),
         _precision(work),
         _length(work),
         _rates(work),
@@ -230,6 +235,18 @@ def _loss(work: Work) -> str | None:
         return None
     logits = work.tokens * work.model.vocab_size * TYPES[work.execution.precision].compute
     return f"loss is chunked: whole logits of a micro-batch would take {format_bytes(logits)} in each copy"
+
+
+def _mask(work: Work) -> str | None:
+    """What a kernel that is handed a mask costs, where that is much."""
+    share = masked_share(work)
+    if share < _MUCH_OF_A_BLOCK:
+        return None
+    what = "packed documents" if work.job.data.packing else f"windows of {work.model.sliding_window} tokens"
+    return (
+        f"for {what} {work.execution.attn_implementation} is handed a mask and computes all scores, "
+        f"{_percent(share)} of a block's forward; flex_attention computes those that count"
+    )
 
 
 def _rates(work: Work) -> str | None:

@@ -89,6 +89,13 @@ def device_of(work: Work) -> Device:
     return Device(gpu=work.cluster.gpu, compute=work.types.compute_name, element_bytes=work.types.compute)
 
 
+def masked_share(work: Work) -> float:
+    """Share of the mean block's forward that attention takes over scores of which a mask says which count."""
+    layout, (_, masked) = work.execution.layout, multiplications(work)
+    flops = 2.0 * work.execution.micro_batch_size * masked / layout.tp / layout.cp
+    return device_of(work).attention(flops, kind=MASKED_ATTENTION) / pieces_of(work).forward.seconds
+
+
 def pieces_of(work: Work) -> Pieces:
     """The pieces of one micro-batch on one rank."""
     return PieceMaker(work).of(work.execution)

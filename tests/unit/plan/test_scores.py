@@ -4,7 +4,7 @@ import pytest
 
 from shardwise.plan.pieces import pieces_of
 from shardwise.plan.scores import multiplications
-from tests.unit.plan.asking import execution, job, memory, shape, work
+from tests.unit.plan.asking import execution, job, memory, plan, shape, work
 
 LENGTH, WINDOW = 48, 10
 PACKED = {"data": {"max_length": LENGTH, "packing": True}}
@@ -74,3 +74,16 @@ def test_selective_recompute_runs_attention_again_unless_its_result_is_kept(kind
     attention_is_most = (selective - none) / forward > 0.5
     assert attention_is_most == bool(again)
     assert none < selective < full
+
+
+def test_a_plan_says_what_a_mask_costs_where_that_is_much():
+    def said(text, length=32768):
+        reasons = plan(
+            "mistral-7b", "8x H100-SXM", f"method: lora\ndata: {{max_length: {length}}}\n{text}"
+        ).best.reasons
+        return [reason for reason in reasons if "handed a mask" in reason]
+
+    (window,) = said("")
+    assert window.startswith("for windows of 4096 tokens sdpa is handed a mask and computes all scores, ")
+    assert said("train: {attn_implementation: flash_attention_2}\n") == []
+    assert said("", length=2048) == []
