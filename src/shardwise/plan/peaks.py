@@ -33,7 +33,7 @@ from shardwise.plan.scene import Flight, Scene, flights
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import CHUNK_TOKENS, Execution, OptimizerName
+from shardwise.spec.execution import Execution, OptimizerName, positions_at_once
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout, stages_per_rank
 from shardwise.spec.model import ModelShape
@@ -115,9 +115,7 @@ class Peaks:
         """The upper ends of the ranks that may be the fullest, at some instants in turn; likely ones first."""
         layout, micros = execution.layout, execution.gradient_accumulation_steps
         tokens = execution.micro_batch_size * -(-self._job.data.max_length // layout.cp)
-        positions = tokens
-        if execution.loss == "chunked" and self._model.plain_head:
-            positions = min(tokens, CHUNK_TOKENS)
+        positions = positions_at_once(tokens, loss=execution.loss, plain_head=self._model.plain_head)
         like = _alike(execution)
         work = self._work(execution, like)
         ceiling = self._ceiling(work, layout)

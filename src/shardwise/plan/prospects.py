@@ -16,7 +16,7 @@ from shardwise.plan.choices import bases, lean_sizes, sized, sizes_on
 from shardwise.plan.products import Choice, copies, layouts, layouts_spread, ways_to_share
 from shardwise.plan.question import Question
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import CHUNK_TOKENS, Execution, Recompute
+from shardwise.spec.execution import CHUNK_TOKENS, Execution, Recompute, heads_in_chunks
 from shardwise.spec.layout import Layout, Schedule
 
 
@@ -87,7 +87,7 @@ class Prospects:
         if not larger:
             return {size}
         sizes = set(lean_sizes(base, job, model, size))
-        if base.layout.pp > 1 and job.train.loss != "full" and model.plain_head:
+        if base.layout.pp > 1 and heads_in_chunks(loss=job.train.loss, plain_head=model.plain_head):
             sizes.add(CHUNK_TOKENS // -(-self._question.length // base.layout.cp) + 1)
         return sizes
 

@@ -19,7 +19,7 @@ from shardwise.plan.remade import remade_backward_bytes, remade_bytes, remade_on
 from shardwise.plan.types import TYPES, Types
 from shardwise.spec.attention import MASKED
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import CHUNK_TOKENS, Execution
+from shardwise.spec.execution import Execution, heads_in_chunks, positions_at_once
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 
@@ -137,7 +137,7 @@ class Work:
     @property
     def chunked(self) -> bool:
         """Whether the head runs over a chunk of the positions at a time."""
-        return self.execution.loss == "chunked" and self.model.plain_head
+        return heads_in_chunks(loss=self.execution.loss, plain_head=self.model.plain_head)
 
     @property
     def head_tokens(self) -> int:
@@ -146,8 +146,7 @@ class Work:
 
     def head_tokens_of(self, execution: Execution) -> int:
         """The same of an execution that is like this one but for its micro-batch."""
-        chunked, tokens = execution.loss == "chunked" and self.model.plain_head, self._tokens_of(execution)
-        return min(tokens, CHUNK_TOKENS) if chunked else tokens
+        return positions_at_once(self._tokens_of(execution), loss=execution.loss, plain_head=self.model.plain_head)
 
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:

@@ -26,6 +26,21 @@ FLAT_BYTES = 25 * MIB
 CHUNK_TOKENS = 1024
 
 
+def heads_in_chunks(*, loss: LossKind | Literal["auto"], plain_head: bool) -> bool:
+    """Whether the head runs, or where that is left open may run, over a chunk of the positions at a time.
+
+    Args:
+        loss: of an execution, or as a job states it.
+        plain_head: logits are the head's output; what caps or scales them is made for whole logits.
+    """
+    return loss != "full" and plain_head
+
+
+def positions_at_once(tokens: int, *, loss: LossKind | Literal["auto"], plain_head: bool) -> int:
+    """Positions of a micro-batch of so many tokens whose logits are alive together, at least."""
+    return min(tokens, CHUNK_TOKENS) if heads_in_chunks(loss=loss, plain_head=plain_head) else tokens
+
+
 def padded_length(longest: int, *, max_length: int) -> int:
     """The length that a batch is padded to: a multiple of `PAD_MULTIPLE`, and `max_length` at most."""
     return max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max_length))
