@@ -50,7 +50,7 @@ NAMES = {
     "rtx-a5000": "RTX-A5000",
     "rtx-a6000": "RTX-A6000",
     "rtx-pro-6000": "RTX-PRO-6000-Blackwell",
-    "rtx-pro-6000-server": "RTX-PRO-6000-Blackwell",
+    "rtx-pro-6000-server": "RTX-PRO-6000-Blackwell-Server",
     "rtx-pro-6000-wk": "RTX-PRO-6000-Blackwell",
     "v100-pcie": "V100-PCIe-16GB",
     "v100-sxm2": "V100-16GB",

@@ -65,6 +65,7 @@ SOLD_AS = {
     "RTX-6000-Ada": 48,
     "RTX-4500-Ada": 24,
     "RTX-PRO-6000-Blackwell": 96,
+    "RTX-PRO-6000-Blackwell-Server": 96,
     "Titan-RTX": 24,
     "MI250X": 64,
     "MI300X": 192,
@@ -153,6 +154,18 @@ def test_links_of_amd_are_shared_by_the_two_dies_of_a_card():
 @pytest.mark.parametrize("name", ["RTX-3090", "RTX-4090", "RTX-5090", "L40S", "A10G", "RTX-6000-Ada", "H100-PCIe"])
 def test_cards_without_nvlink_talk_over_pci_express(name):
     assert find_gpu(name).link.name.startswith("pcie")
+
+
+def test_editions_of_one_card_have_their_own_figures():
+    """The server's memory is slower, and the driver names each; the name that all share is the workstation's."""
+    server, workstation = (
+        find_gpu(f"NVIDIA RTX PRO 6000 Blackwell {name} Edition") for name in ("Server", "Workstation")
+    )
+    assert (server.gpu.name, workstation.gpu.name) == ("RTX-PRO-6000-Blackwell-Server", "RTX-PRO-6000-Blackwell")
+    assert (server.gpu.memory_bytes_per_second, workstation.gpu.memory_bytes_per_second) == (1597e9, 1792e9)
+    assert (server.gpu.dense_flops["float32"], workstation.gpu.dense_flops["float32"]) == (120e12, 125e12)
+    assert find_gpu("RTX PRO 6000 Blackwell Server Edition") == server
+    assert find_gpu("RTX PRO 6000") == workstation
 
 
 def test_a_dearer_generation_of_one_class_is_not_slower_in_any_figure():

@@ -77,8 +77,13 @@ def test_a_snapshot_becomes_ranges_without_what_is_taken_away_or_of_no_one_produ
         offer("h100", 2.0),
         offer("rtx-pro-6000", 1.5),
         offer("rtx-pro-6000-wk", 1.7),
+        offer("rtx-pro-6000-server", 1.9),
     ]
-    assert ranges(offers) == {"L4": (0.4, 1.0), "RTX-PRO-6000-Blackwell": (1.5, 1.7)}
+    assert ranges(offers) == {
+        "L4": (0.4, 1.0),
+        "RTX-PRO-6000-Blackwell": (1.5, 1.7),
+        "RTX-PRO-6000-Blackwell-Server": (1.9, 1.9),
+    }
 
 
 def test_the_readme_names_whose_prices_these_are():

@@ -1,0 +1,32 @@
+"""What share of its peak a GPU is taken to reach, by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.catalog.gpus import find_gpu
+from shardwise.plan.kernels import Device
+
+
+def device(name: str) -> Device:
+    return Device(gpu=find_gpu(name).gpu, compute="bfloat16", element_bytes=2)
+
+
+def attended(name: str, kind: str) -> float:
+    """The share of its peak that a GPU's attention reaches."""
+    one = device(name)
+    return one.peak / one.attention(one.peak, kind=kind) / one.peak
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("H20", 0.90), ("H200", 0.68), ("H200-NVL", 0.68), ("H100", 0.68), ("A10G", 0.62), ("A100", 0.80), ("L40S", 0.60)],
+)
+def test_products_reach_the_share_of_their_own_gpu(name: str, share: float) -> None:
+    assert device(name).ceiling / device(name).peak == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("kind", "hopper", "cut"), [("sdpa", 0.27, 0.42), ("flash_attention_3", 0.50, 0.65)])
+def test_attention_keeps_an_h20_busier_than_a_hopper_with_all_its_units(kind: str, hopper: float, cut: float) -> None:
+    """Published: 66 to 84 of 148 TFLOP/s forward, and 96 to 126 with the kernels that were written for Hopper."""
+    assert [attended(name, kind) for name in ("H20", "H100", "H200")] == pytest.approx([cut, hopper, hopper])
