@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from shardwise.plan.dora import norm_seconds, products_again
 from shardwise.plan.kernels import (
     COMPILED_OPERATORS_SHARE,
     COMPILED_PASSES_SHARE,
@@ -28,6 +29,8 @@ from shardwise.spec.targets import adapter_rank
 #: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter.
 _OPERATORS_PER_BLOCK = 45
 _OPERATORS_PER_ADAPTER = 8
+#: Those of the norms that DoRA takes, and of its magnitudes.
+_OPERATORS_PER_NORM = 14
 _OPERATORS_PER_LOSS = 20
 #: Passes over memory of the operators between the products: each saved byte is written and read, with temporaries.
 _FORWARD_PASSES, _BACKWARD_PASSES = 2.5, 5.0
@@ -157,7 +160,8 @@ class PieceMaker:
 
 def _operators(work: Work) -> int:
     """Launched in one forward of a block."""
-    return _OPERATORS_PER_BLOCK + _OPERATORS_PER_ADAPTER * len(work.inventory.adapted)
+    each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
+    return _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
 
 
 def launch_seconds(work: Work) -> float:
@@ -209,6 +213,10 @@ class _Product:
         self._whole_gradient = float(self._trained) + float(bare)
         dequantised = work.job.method == "qlora" and matrix.adaptable
         self._written_out = device.bytes_moved(_DEQUANTISED_BYTES * self._rows * self._columns) if dequantised else 0.0
+        self._normed, self._again = 0.0, 0
+        if adapters is not None and work.inventory.dora:
+            norms = norm_seconds(work, device, rows=self._rows, columns=self._columns, rank=adapters.r)
+            self._normed, self._again = norms + self._written_out, products_again(work)
 
     def seconds(self, tokens: float) -> tuple[float, float, float]:
         """All `count` matrices: forward, gradient of the weight, gradient of the input; frozen ones have no second."""
@@ -220,8 +228,9 @@ class _Product:
         weights = forward * self._whole_gradient
         if self._rank is not None:
             halves = product(tokens, self._rank, columns) + product(tokens, rows, self._rank)
-            around = self._device.bytes_moved(tokens * self._around)
+            around = self._device.bytes_moved(tokens * self._around) + self._again * forward
             forward, weights, inputs = forward + halves + around, weights + halves, inputs + halves + around
+            forward += self._normed
         forward, weights = forward + self._remade, weights + 2 * self._halves
         count, written_out = self._count, self._written_out
         return count * (forward + written_out), count * weights, count * (inputs + written_out)
