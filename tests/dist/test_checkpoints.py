@@ -19,10 +19,12 @@ from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.checkpoint import Checkpoints, create_states
-from shardwise.train.durable import remove_leftovers
+from shardwise.train.durable import SaveError, remove_leftovers
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
+from shardwise.train.pieces import Piece
 from shardwise.train.signals import StopFlag
+from shardwise.train.stored import Reader
 from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell, relative, train_rank
 from tests.dist.worlds import run_world
 
@@ -185,7 +187,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(damage: str, saved: RunDirectory) -> None:
     DAMAGE[damage](saved.checkpoint(5))
     assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
-    assert "checkpoint-5 is damaged and is skipped: " in saved.notices.read_text()
+    assert "checkpoint-5 cannot be loaded and is skipped: " in saved.notices.read_text()
 
 
 def test_the_newest_whole_checkpoint_is_loaded(saved: RunDirectory) -> None:
@@ -248,3 +250,97 @@ def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved: Run
     assert run_world(2, _fail_to_save, saved, LAYOUTS["fsdp"]) == [False, False]
     assert "was not saved: " in saved.notices.read_text()
     assert not list(saved.root.glob(".checkpoint*"))
+
+
+def _fails_to_load(
+    run: RunDirectory, chosen: Execution, broken: list[int]
+) -> tuple[int | str, dict[str, torch.Tensor]]:
+    """Rank 1's disk fails in the middle of some checkpoints; what all ranks start from, or why they do not."""
+    built = composed(run, chosen)
+    real, calls = Reader.fill, list[str]()
+
+    def fill(reader: Reader, target: Piece) -> None:
+        calls.append(target.name)
+        at = int(reader.folder.name.removeprefix("checkpoint-"))
+        if built.world.rank == 1 and at in broken and len(calls) > 3:
+            raise OSError(5, "Input/output error")
+        real(reader, target)
+
+    Reader.fill = fill  # type: ignore[method-assign]
+    try:
+        return built.checkpoints.restore(), outcome(run, built).weights
+    except SaveError as error:
+        return str(error), {}
+
+
+def _save_others_at(run: RunDirectory, chosen: Execution, step: int) -> None:
+    """Saves other weights than those that the run began with."""
+    built = composed(run, chosen)
+    create_states(built.optimizer)
+    with torch.no_grad():
+        for _, parameter in built.model.trained:
+            parameter.add_(1)
+    assert built.checkpoints.save(step)
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_one_loads(saved: RunDirectory) -> None:
+    shutil.rmtree(saved.checkpoint(5))
+    expected = run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [])
+    run_world(2, _save_others_at, saved, LAYOUTS["fsdp"], 5)
+    for (start, weights), (_, wanted) in zip(
+        run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [5]), expected, strict=True
+    ):
+        assert start == 3
+        assert all(torch.equal(weights[name], weight) for name, weight in wanted.items())
+    said = "checkpoint-5 cannot be loaded and is skipped: loading checkpoint-5 failed on rank 1: OSError: "
+    assert said in saved.notices.read_text()
+
+
+def test_weights_that_a_failed_load_left_behind_are_not_trained_from_step_0(saved: RunDirectory) -> None:
+    for said, _ in run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [3, 5]):
+        assert said == (
+            "loading checkpoint-3 failed on rank 1: OSError: [Errno 5] Input/output error. Part of it had been loaded "
+            "by then and no older checkpoint loads, so that training cannot begin from step 0 either. The same command "
+            f"tries again; if the disk is well, remove {saved.root}/checkpoint-* to train from the beginning"
+        )
+
+
+def _restored_as_seen(run: RunDirectory, chosen: Execution, seen: list[RunDirectory]) -> int:
+    """Each rank has its own view of the folder, as caches of a network's file system give it."""
+    checkpoints = composed(run, chosen).checkpoints
+    return replace(checkpoints, run=seen[checkpoints.world.rank]).restore()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_ranks_that_see_other_checkpoints_load_the_same_one(saved: RunDirectory, tmp_path: Path, late: int) -> None:
+    other = RunDirectory(tmp_path / "as another rank sees it")
+    shutil.copytree(saved.root, other.root)
+    shutil.rmtree(other.checkpoint(5))
+    seen = [saved, saved]
+    seen[late] = other
+    assert run_world(2, _restored_as_seen, saved, LAYOUTS["fsdp"], seen) == [3, 3]
+    said = saved.notices.read_text() if saved.notices.exists() else ""
+    unseen = f"rank 1 does not see {other.checkpoint(5)}; is it on a disk that all ranks share?"
+    assert (unseen in said) == (late == 1)
+
+
+def _draws(run: RunDirectory, chosen: Execution, resumes: bool) -> list[float]:
+    """What the first step of a start draws."""
+    built = composed(run, chosen)
+    assert not resumes or built.checkpoints.restore() == 3
+    return torch.rand(4).tolist()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "alike"), [("ddp", "tp", True), ("tp", "ddp", False), ("single", "fsdp", False)]
+)
+def test_on_another_layout_ranks_draw_alike_where_they_must_and_nothing_that_was_drawn_before(
+    before: str, after: str, alike: bool, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    run = prepare_cell(make_job(), tmp_path)
+    run_world(LAYOUTS[before].layout.world_size, _save_at, run, LAYOUTS[before], [3])
+    first = run_world(2, _draws, run, LAYOUTS[after], False)
+    one, other = run_world(2, _draws, run, LAYOUTS[after], True)
+    assert (one == other) == alike
+    assert one not in first
+    assert other not in first

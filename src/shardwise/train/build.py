@@ -99,6 +99,7 @@ def build(
         optimizer=optimizer,
         ownership=model.ownership,
         identity=identity_of(job, data=prepared["fingerprint"]),
+        seed=job.train.seed,
         keep=job.train.save_total_limit,
     )
     metrics = Metrics(

@@ -8,16 +8,13 @@ checkpoint-200/
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
@@ -28,16 +25,13 @@ from shardwise.parallel.stepped import Stepped
 from shardwise.spec.places import read_places
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.durable import SaveError, file_fault, seal, staged, together
+from shardwise.train.generators import random_state, restore_random
 from shardwise.train.guards import gather
 from shardwise.train.identity import refuse_another
 from shardwise.train.journal import Journal
-from shardwise.train.pieces import Piece, StoredSlice, num_covered, optimizer_pieces, overlap, weight_pieces
+from shardwise.train.pieces import Piece, optimizer_pieces, weight_pieces
 from shardwise.train.precision import type_name
-
-FORMAT_VERSION = 1
-_MANIFEST = "manifest.json"
-_RANDOM = "random.cpu"
-_RANDOM_CUDA = "random.cuda"
+from shardwise.train.stored import FORMAT_VERSION, MANIFEST, Reader, digest, read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +42,7 @@ class Checkpoints:
         stepped: what the optimizer steps.
         ownership: which pieces this rank writes.
         identity: of the job and data; a checkpoint of another one is not loaded.
+        seed: of the job, from which random generators begin anew on another layout.
         keep: how many committed checkpoints stay, or None for all.
     """
 
@@ -59,6 +54,7 @@ class Checkpoints:
     optimizer: torch.optim.Optimizer
     ownership: Ownership
     identity: dict[str, Any]
+    seed: int
     keep: int | None
 
     def save(self, step: int) -> bool:
@@ -78,18 +74,18 @@ class Checkpoints:
         return True
 
     def _write(self, folder: Path, step: int) -> None:
-        name = f"rank-{self.world.rank:05d}.safetensors"
+        name = _file_of(self.world.rank)
         pieces = self._owned_pieces()
-        tensors = {p.name: p.local.contiguous().cpu() for p in pieces} | _random_state(self.world.device)
+        tensors = {p.name: p.local.contiguous().cpu() for p in pieces} | random_state(self.world.device)
         together(self.world, lambda: save_file(tensors, folder / name), what="writing a checkpoint")
         record = together(self.world, lambda: seal(folder / name), what="syncing a checkpoint")
         written = gather(self.world, {"file": name, **record, "pieces": [_describe(p) for p in pieces]})
         manifest = self._manifest(step, written)
-        manifest["sha256"] = _digest(manifest)
+        manifest["sha256"] = digest(manifest)
         first = self.world.is_first
         together(
             self.world,
-            lambda: write_json(folder / _MANIFEST, manifest) if first else None,
+            lambda: write_json(folder / MANIFEST, manifest) if first else None,
             what="writing a manifest",
         )
 
@@ -148,45 +144,73 @@ class Checkpoints:
 
         Raises:
             ModelError: the newest whole checkpoint belongs to another job or other data.
+            SaveError: one failed while it was loaded, and no older one loads: what it had filled stays filled.
         """
-        for step, folder in self.run.checkpoints():
-            faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
-            if faults:
-                self.journal.warn(f"{folder.name} is damaged and is skipped: {faults[0]}")
-                continue
-            try:
-                self._load(folder)
-            except SaveError as error:
-                self.journal.warn(f"{folder.name} is damaged and is skipped: {error}")
-                continue
-            self.journal.enter(f"resuming from {folder.name}")
-            return step
+        broken: str | None = None
+        for step in self._listed():
+            folder = self.run.checkpoint(step)
+            fault, began = self._load(folder)
+            if fault is None:
+                self.journal.enter(f"resuming from {folder.name}")
+                return step
+            self.journal.warn(f"{folder.name} cannot be loaded and is skipped: {fault}")
+            broken = fault if began else broken
+        if broken is not None:
+            raise SaveError(
+                f"{broken}. Part of it had been loaded by then and no older checkpoint loads, so that training cannot "
+                "begin from step 0 either. The same command tries again; if the disk is well, remove "
+                f"{self.run.root}/{CHECKPOINT_PREFIX}* to train from the beginning"
+            )
         return 0
+
+    def _listed(self) -> list[int]:
+        """The steps of all checkpoints, newest first, as rank 0 sees them: a shared disk may show others to others."""
+        steps: list[Any] = [[step for step, _ in self.run.checkpoints()] if self.world.is_first else None]
+        dist.broadcast_object_list(steps, src=0, group=self.world.control)
+        return steps[0]
 
     def _fault(self, folder: Path) -> str | None:
         """What is wrong with a checkpoint, from this rank's share of its files."""
+        if not folder.is_dir():
+            return f"rank {self.world.rank} does not see {folder}; is it on a disk that all ranks share?"
         try:
-            manifest = _read_manifest(folder)
+            manifest = read_manifest(folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read: {error}"
         files = sorted(manifest["files"].items())
         faults = (file_fault(folder / name, record) for name, record in files[self.world.rank :: self.world.size])
         return next((fault for fault in faults if fault), None)
 
-    def _load(self, folder: Path) -> None:
-        manifest = _read_manifest(folder)
+    def _load(self, folder: Path) -> tuple[str | None, bool]:
+        """Why a checkpoint does not load (None where it did), and whether live tensors changed; alike on all ranks."""
+        faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
+        if faults:
+            return faults[0], False
+        manifest = read_manifest(folder)
         places = read_places(self.run)
         refuse_another(manifest.get("identity"), self.identity, folder=str(folder), places=places)
-        together(self.world, lambda: self._fill(folder, manifest), what=f"loading {folder.name}")
+        began = False
+        try:
+            reader = together(self.world, lambda: Reader(folder, manifest), what=f"opening {folder.name}")
+            began = True
+            together(self.world, lambda: self._fill(reader, manifest), what=f"loading {folder.name}")
+        except SaveError as error:
+            return str(error), began
+        return None, began
 
-    def _fill(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
-        reader = _Reader(folder, manifest)
         for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped.named, self.optimizer):
             reader.fill(target)
         self.stepped.reread()
-        if manifest["world_size"] == self.world.size:
-            reader.restore_random_state(f"rank-{self.world.rank:05d}.safetensors", self.world.device)
+        restore_random(
+            reader,
+            file=_file_of(self.world.rank),
+            written=manifest["layout"],
+            world=self.world,
+            seed=self.seed,
+            step=manifest["step"],
+        )
 
 
 def create_states(optimizer: torch.optim.Optimizer) -> None:
@@ -215,81 +239,5 @@ def _describe(p: Piece) -> dict[str, Any]:
     }
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    whole = cast(dict[str, Any], json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
-    if whole["format_version"] != FORMAT_VERSION:
-        raise ValueError(f"format version {whole['format_version']}; this program reads {FORMAT_VERSION}")
-    manifest = {key: value for key, value in whole.items() if key != "sha256"}
-    if whole["sha256"] != _digest(manifest):
-        raise ValueError("it is not what was written (its sha256 differs)")
-    if folder.name != f"{CHECKPOINT_PREFIX}{manifest['step']}":
-        raise ValueError(f"it is of step {manifest['step']}")
-    for name in manifest["files"]:
-        if Path(name).name != name:
-            raise ValueError(f"names {name!r}, which is not a plain file name")
-    return manifest
-
-
-def _digest(manifest: dict[str, Any]) -> str:
-    """sha256 over the manifest's own content."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    state = {_RANDOM: torch.get_rng_state()}
-    if device.type == "cuda":
-        state[_RANDOM_CUDA] = torch.cuda.get_rng_state(device)
-    return state
-
-
-class _Reader:
-    """Fills pieces from the slices of one checkpoint."""
-
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self._folder = folder
-        self._tensors: dict[str, Any] = manifest["tensors"]
-        self._files: dict[str, Any] = {name: safe_open(folder / name, framework="pt") for name in manifest["files"]}
-
-    def fill(self, target: Piece) -> None:
-        """Copies every overlapping stored slice into a live tensor.
-
-        Raises:
-            ValueError: the checkpoint lacks the tensor, or part of it, or has it in another shape.
-        """
-        if not target.local.numel():
-            return
-        stored = self._tensors.get(target.name)
-        if stored is None or tuple(stored["shape"]) != target.shape:
-            raise ValueError(f"{target.name} of shape {target.shape} is not in the checkpoint")
-        windows: list[tuple[slice, ...]] = []
-        for described in self._slices(stored):
-            met = overlap(target, described)
-            if met is None:
-                continue
-            into_piece, into_stored = met
-            target.local[into_piece] = self._read(described.file, target.name, into_stored).to(target.local)
-            windows.append(into_piece)
-        if num_covered(windows) != target.local.numel():
-            raise ValueError(f"{target.name}: the checkpoint covers only part of it")
-
-    def _slices(self, stored: dict[str, Any]) -> Iterator[StoredSlice]:
-        for window in stored["slices"]:
-            if window["file"] not in self._files:
-                raise ValueError(f"the manifest names the unknown file {window['file']!r}")
-            yield StoredSlice(file=window["file"], offsets=tuple(window["offsets"]), lengths=tuple(window["lengths"]))
-
-    def _read(self, file: str, name: str, window: tuple[slice, ...]) -> torch.Tensor:
-        handle = self._files[file]
-        if not window:
-            return handle.get_tensor(name)
-        return handle.get_slice(name)[window]
-
-    def restore_random_state(self, file: str, device: torch.device) -> None:
-        """Puts this rank's random generators where they were."""
-        handle = self._files[file]
-        try:
-            torch.set_rng_state(handle.get_tensor(_RANDOM))
-            if device.type == "cuda":
-                torch.cuda.set_rng_state(handle.get_tensor(_RANDOM_CUDA), device)
-        except SafetensorError:
-            return
+def _file_of(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
