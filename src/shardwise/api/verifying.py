@@ -52,7 +52,8 @@ def verify(
 
     Args:
         layouts: names as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None one layout of each kind.
-        steps: optimizer steps of each run, fewer where the job has fewer.
+        steps: optimizer steps of each run, or the job's `max_steps` where that is less; a job of epochs, however few
+            steps these have, goes round its rows as often as it takes.
         tolerance: of losses, gradient norms and weights, relative to those of one process.
 
     Raises:

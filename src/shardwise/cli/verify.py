@@ -27,7 +27,7 @@ def verify(
         bool,
         typer.Option("--all", help="Every way, schedule and product; left out: one layout of each kind."),
     ] = False,
-    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 20,
+    steps: Annotated[int, typer.Option(help="Optimizer steps of each run, or the job's max_steps where less.")] = 20,
     tolerance: Annotated[
         float, typer.Option(help="Of loss, gradient norm and weights, relative to one process.")
     ] = 1e-5,
