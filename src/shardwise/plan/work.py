@@ -92,15 +92,18 @@ class Work:
         """Bytes of whole matrices that exist while one is used: dequantised ones, and those whose norm DoRA takes.
 
         DoRA multiplies an identity by A and B, adds the product, scaled, to the weight, and takes norms of its rows.
+        Where adapters are wider than what is computed in, PEFT takes identity, weight and sum in their type.
         """
         matrices = [m for kind in self.block.kinds for m in kind.matrices if m.adaptable]
         dequantised = normed = 0
         if self.job.method == "qlora":
             dequantised = max((m.rows * m.columns for m in matrices), default=0)
         if self.inventory.dora:
+            compute, wide = self.types.compute, self.types.trainable if self.setting.casts else self.types.compute
+            sums = 2 * compute + wide + (wide if wide != compute else 0)
             adapted = (m for m in matrices if m.name in self.inventory.adapted)
-            normed = max((3 * m.rows * m.columns + m.columns**2 for m in adapted), default=0)
-        return (dequantised + normed) * self.types.compute
+            normed = max((sums * m.rows * m.columns + wide * m.columns**2 for m in adapted), default=0)
+        return dequantised * self.types.compute + normed
 
     @cached_property
     def remade(self) -> float:
