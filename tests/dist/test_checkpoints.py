@@ -297,12 +297,25 @@ def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_o
 
 
 def test_weights_that_a_failed_load_left_behind_are_not_trained_from_step_0(saved: RunDirectory) -> None:
+    failed = "loading checkpoint-{0} failed on rank 1: OSError: [Errno 5] Input/output error"
+    each = "; ".join(f"checkpoint-{step}: {failed.format(step)}" for step in (5, 3))
     for said, _ in run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [3, 5]):
         assert said == (
-            "loading checkpoint-3 failed on rank 1: OSError: [Errno 5] Input/output error. Part of it had been loaded "
-            "by then and no older checkpoint loads, so that training cannot begin from step 0 either. The same command "
-            f"tries again; if the disk is well, remove {saved.root}/checkpoint-* to train from the beginning"
+            f"no checkpoint of {saved.root} can be loaded, and training does not begin anew over them ({each}). "
+            "Put back what is missing and run the same command again, or remove "
+            f"{saved.root}/checkpoint-* to train from the beginning"
         )
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_over_them(saved: RunDirectory) -> None:
+    """What is missing may come back; a new first step would remove what is left."""
+    for step in (3, 5):
+        (saved.checkpoint(step) / "rank-00001.safetensors").rename(saved.root / f"away-{step}")
+    for said, _ in run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], []):
+        assert "rank-00001.safetensors is missing" in str(said)
+        assert f"remove {saved.root}/checkpoint-* to train from the beginning" in str(said)
+    (saved.root / "away-3").rename(saved.checkpoint(3) / "rank-00001.safetensors")
+    assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
 
 
 def _restored_as_seen(run: RunDirectory, chosen: Execution, seen: list[RunDirectory]) -> int:

@@ -144,21 +144,22 @@ class Checkpoints:
 
         Raises:
             ModelError: the newest whole checkpoint belongs to another job or other data.
-            SaveError: one failed while it was loaded, and no older one loads: what it had filled stays filled.
+            SaveError: there are checkpoints and none loads. A run that began anew would remove them in time, and what
+                one of them had filled before it failed would stay filled.
         """
-        broken: str | None = None
+        faults: list[str] = []
         for step in self._listed():
             folder = self.run.checkpoint(step)
-            fault, began = self._load(folder)
+            fault = self._load(folder)
             if fault is None:
                 self.journal.enter(f"resuming from {folder.name}")
                 return step
             self.journal.warn(f"{folder.name} cannot be loaded and is skipped: {fault}")
-            broken = fault if began else broken
-        if broken is not None:
+            faults.append(f"{folder.name}: {fault}")
+        if faults:
             raise SaveError(
-                f"{broken}. Part of it had been loaded by then and no older checkpoint loads, so that training cannot "
-                "begin from step 0 either. The same command tries again; if the disk is well, remove "
+                f"no checkpoint of {self.run.root} can be loaded, and training does not begin anew over them "
+                f"({'; '.join(faults)}). Put back what is missing and run the same command again, or remove "
                 f"{self.run.root}/{CHECKPOINT_PREFIX}* to train from the beginning"
             )
         return 0
@@ -181,22 +182,20 @@ class Checkpoints:
         faults = (file_fault(folder / name, record) for name, record in files[self.world.rank :: self.world.size])
         return next((fault for fault in faults if fault), None)
 
-    def _load(self, folder: Path) -> tuple[str | None, bool]:
-        """Why a checkpoint does not load (None where it did), and whether live tensors changed; alike on all ranks."""
+    def _load(self, folder: Path) -> str | None:
+        """Why a checkpoint does not load, alike on all ranks; None where it did."""
         faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
         if faults:
-            return faults[0], False
+            return faults[0]
         manifest = read_manifest(folder)
         places = read_places(self.run)
         refuse_another(manifest.get("identity"), self.identity, folder=str(folder), places=places)
-        began = False
         try:
             reader = together(self.world, lambda: Reader(folder, manifest), what=f"opening {folder.name}")
-            began = True
             together(self.world, lambda: self._fill(reader, manifest), what=f"loading {folder.name}")
         except SaveError as error:
-            return str(error), began
-        return None, began
+            return str(error)
+        return None
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
