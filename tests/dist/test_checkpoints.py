@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -266,11 +267,11 @@ def _fails_to_load(
             raise OSError(5, "Input/output error")
         real(reader, target)
 
-    Reader.fill = fill  # type: ignore[method-assign]
-    try:
-        return built.checkpoints.restore(), outcome(run, built).weights
-    except SaveError as error:
-        return str(error), {}
+    with patch.object(Reader, "fill", fill):
+        try:
+            return built.checkpoints.restore(), outcome(run, built).weights
+        except SaveError as error:
+            return str(error), {}
 
 
 def _save_others_at(run: RunDirectory, chosen: Execution, step: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -69,8 +70,8 @@ def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
             found.add(str(gradient.dtype).removeprefix("torch."))
         return original(gradient, *args, **options)
 
-    DTensor.redistribute = redistribute  # type: ignore[method-assign]
-    built.step(next(iter(built.batches.from_(0))))
+    with patch.object(DTensor, "redistribute", redistribute):
+        built.step(next(iter(built.batches.from_(0))))
     return built.types.as_configured()["reduction"], found
 
 

@@ -56,6 +56,11 @@ class Setting:
         return FLOAT32_BYTES if self.types.autocasts and self.cuda else self.types.compute
 
     @property
+    def adapter_bytes(self) -> int:
+        """Bytes per element of what PEFT takes in the type of its adapters, which are masters where autocast is on."""
+        return self.types.trainable if self.casts else self.types.compute
+
+    @property
     def casts(self) -> bool:
         """Whether autocast casts trained weights and what meets them."""
         return self.types.autocasts and not self.sharded

@@ -123,8 +123,8 @@ class Bounds(Needs):
             in_turn, layers = ladder[0].seconds, self._question.model.num_layers
             seconds = in_turn / pp
             if pp > 1 and ladder[0].pieces is not None:
-                layouts: tuple[Schedule, ...] = ("zero_bubble", "interleaved")
-                each = (self._passed(ladder, pp, one) for one in layouts if pp * stages_per_rank(one) <= layers)
+                orders: tuple[Schedule, ...] = ("zero_bubble", "interleaved")
+                each = (self._passed(ladder, pp, one) for one in orders if pp * stages_per_rank(one) <= layers)
                 seconds = max(seconds, min(ends + own / layers * in_turn for ends, own in each))
             self._least[same, pp] = (seconds * ROUNDING, in_turn * ROUNDING)
         return self._least[same, pp]

@@ -26,7 +26,7 @@ def norm_bytes(work: Work, *, rows: float, columns: float) -> float:
 
     Where adapters are wider than what is computed in, PEFT widens the weight and the product to their type.
     """
-    compute, wide = work.types.compute, work.types.trainable if work.setting.casts else work.types.compute
+    compute, wide = work.types.compute, work.setting.adapter_bytes
     cast = compute + wide if wide != compute else 0
     identity = wide + cast
     return identity * columns**2 + (_PASSES * wide + 2 * cast) * rows * columns

@@ -90,7 +90,7 @@ def _late_gather(work: Work, trained: float) -> Piece:
     """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
     layout = work.execution.layout
     if layout.dp_shard == 1 or work.sharded:
-        return Piece(0.0, 0.0)
+        return NO_TIME
     seconds = shard_group(work).gather(trained * work.types.trainable)
     return Piece(seconds, 0.0, seconds)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.work import Work
-from shardwise.spec.execution import CHUNK_TOKENS
+from shardwise.spec.execution import positions_at_once
 from shardwise.spec.plan import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib
 
@@ -60,7 +60,8 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
 
 def _may_chunk(work: Work) -> bool:
     """Whether fewer logits would be alive in chunks, which heads that cap or scale them do not go with."""
-    return work.execution.loss == "full" and work.model.plain_head and work.tokens > CHUNK_TOKENS
+    at_once = positions_at_once(work.tokens, loss="chunked", plain_head=work.model.plain_head)
+    return work.execution.loss == "full" and at_once < work.tokens
 
 
 def _less_at_once(work: Work) -> str:

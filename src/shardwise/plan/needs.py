@@ -16,7 +16,7 @@ from shardwise.plan.question import Question, work_on
 from shardwise.plan.tensors import Place
 from shardwise.plan.types import FLOAT32_BYTES
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import CHUNK_TOKENS, Execution
+from shardwise.spec.execution import Execution, positions_at_once
 from shardwise.spec.layout import Layout, Schedule
 from shardwise.spec.stages import stage_blocks
 
@@ -112,9 +112,8 @@ class Needs:
 
     def logits(self, layout: Layout, size: int) -> float:
         """Of the loss's backward, where head and loss are, at least: what one chunk of the positions takes."""
-        positions, model = size * -(-self._question.length // layout.cp), self._question.model
-        if self._question.job.train.loss != "full" and model.plain_head:
-            positions = min(positions, CHUNK_TOKENS)
+        tokens, model = size * -(-self._question.length // layout.cp), self._question.model
+        positions = positions_at_once(tokens, loss=self._question.job.train.loss, plain_head=model.plain_head)
         return positions * model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD
 
     def least_bytes(self, cluster: Cluster, base: Execution, ladder: tuple[Rung, ...]) -> float:

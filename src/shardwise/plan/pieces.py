@@ -94,9 +94,8 @@ def device_of(work: Work) -> Device:
 
 def masked_share(work: Work) -> float:
     """Share of the mean block's forward that attention takes over scores of which a mask says which count."""
-    layout, (_, masked) = work.execution.layout, multiplications(work)
-    flops = 2.0 * work.execution.micro_batch_size * masked / layout.tp / layout.cp
-    return device_of(work).attention(flops, kind=MASKED_ATTENTION) / pieces_of(work).forward.seconds
+    _, masked = _kernel_seconds(work, device_of(work), work.execution)
+    return masked / pieces_of(work).forward.seconds
 
 
 def pieces_of(work: Work) -> Pieces:
@@ -149,13 +148,19 @@ class PieceMaker:
 
     def _attention(self, execution: Execution) -> float:
         work, layout, size = self._work, execution.layout, execution.micro_batch_size
-        kind = execution.attn_implementation
-        scores, masked = (2.0 * size * one / layout.tp / layout.cp for one in multiplications(work))
-        seconds = self._device.attention(scores, kind=kind) + self._device.attention(masked, kind=MASKED_ATTENTION)
-        if kind == "eager":
+        seconds = sum(_kernel_seconds(work, self._device, execution))
+        if execution.attn_implementation == "eager":
             moved = _EAGER_SCORE_PASSES * score_bytes(work, size)
             seconds += self._device.bytes_moved(moved / layout.tp / layout.cp)
         return seconds
+
+
+def _kernel_seconds(work: Work, device: Device, execution: Execution) -> tuple[float, float]:
+    """Of attention's products in one forward of a block, on one rank: over scores without a mask, and with one."""
+    ranks = execution.layout.tp * execution.layout.cp
+    plain, masked = (2.0 * execution.micro_batch_size * one / ranks for one in multiplications(work))
+    kind = execution.attn_implementation
+    return device.attention(plain, kind=kind), device.attention(masked, kind=MASKED_ATTENTION)
 
 
 def _operators(work: Work) -> int:

@@ -99,7 +99,7 @@ class Work:
         if self.job.method == "qlora":
             dequantised = max((m.rows * m.columns for m in matrices), default=0)
         if self.inventory.dora:
-            compute, wide = self.types.compute, self.types.trainable if self.setting.casts else self.types.compute
+            compute, wide = self.types.compute, self.setting.adapter_bytes
             sums = 2 * compute + wide + (wide if wide != compute else 0)
             adapted = (m for m in matrices if m.name in self.inventory.adapted)
             normed = max((sums * m.rows * m.columns + wide * m.columns**2 for m in adapted), default=0)
