@@ -48,7 +48,7 @@ def timeline_lines(timeline: Timeline, *, width: int) -> list[Text]:
     columns = max(20, width - left - 6)
     lines: list[Text] = []
     for lane, name in zip(lanes, names, strict=True):
-        share = f" {100 * timeline.computing_share(lane):3.0f} %"
+        share = f" {100 * lane.computing:3.0f} %"
         lines.append(Text.assemble(name.ljust(left), _row(timeline, lane, columns=columns), share))
         if _overlaps(timeline, lane):
             lines.append(Text.assemble("beside".rjust(left - 1), " ", _drawn(timeline, lane, "links", columns)))
@@ -123,4 +123,4 @@ def legend(timeline: Timeline) -> str:
     waits = f"{WAITS} waits for others"
     if any(_overlaps(timeline, lane) for lane in timeline.lanes):
         waits += ", beside: nothing is sent"
-    return "  ".join([*words, waits, "%: share of the time in which it computes"])
+    return "  ".join([*words, waits, "%: share of the whole step in which it computes"])

@@ -14,7 +14,7 @@ from shardwise.plan.inventory import take_inventory
 from shardwise.plan.passes import Stage
 from shardwise.plan.pieces import Piece, pieces_of
 from shardwise.plan.pipeline import walk
-from shardwise.plan.step import host_seconds, send_seconds, stage_seconds, stages_of
+from shardwise.plan.step import host_seconds, send_seconds, stage_seconds, stages_of, step_of
 from shardwise.plan.streams import Streams
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
@@ -23,7 +23,7 @@ from shardwise.spec.layout import Coordinates, Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Plan
 from shardwise.spec.schedule import ActionKind
-from shardwise.spec.timeline import Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.timeline import COMPUTING, Kind, Lane, Span, Stream, Timeline
 
 #: Micro-batches that are laid out where there are more: without a pipeline they follow each other unchanged.
 DRAWN = 2
@@ -75,7 +75,7 @@ def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
         seconds=streams.end,
         micro_batches=micros,
         drawn_micro_batches=drawn,
-        lanes=_lanes(layout),
+        lanes=_lanes(work, streams, left=micros - drawn),
         spans=tuple(
             Span(
                 rank=task.rank,
@@ -94,10 +94,33 @@ def _lane_ranks(layout: Layout) -> list[int]:
     return [layout.rank(Coordinates(pp=pp)) for pp in range(layout.pp)]
 
 
-def _lanes(layout: Layout) -> tuple[Lane, ...]:
-    """Ranks of one pipeline coordinate are neighbours: `pp` is the outermost axis."""
+def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
+    """Ranks of one pipeline coordinate are neighbours: `pp` is the outermost axis.
+
+    Args:
+        left: micro-batches of the step that are not laid out; none of them is its last.
+    """
+    layout, seconds = work.execution.layout, step_of(work).seconds
     inside = layout.world_size // layout.pp
-    return tuple(Lane(ranks=tuple(range(first, first + inside))) for first in _lane_ranks(layout))
+    return tuple(
+        Lane(
+            ranks=tuple(range(first, first + inside)),
+            computing=min(1.0, (_laid_out(streams, first) + left * one) / seconds),
+        )
+        for first, one in zip(_lane_ranks(layout), _computing(work), strict=True)
+    )
+
+
+def _laid_out(streams: Streams, rank: int) -> float:
+    """Seconds in which a rank is drawn computing."""
+    return sum(task.end - task.start for task in streams.tasks if task.rank == rank and task.kind in COMPUTING)
+
+
+def _computing(work: Work) -> list[float]:
+    """Seconds in which each pipeline rank computes a micro-batch."""
+    stages, pp = stages_of(work, pieces_of(work)), work.execution.layout.pp
+    made = {stage: stage.forward_pass().computing + stage.backward_pass().computing for stage in set(stages)}
+    return [sum(made[stages[index]] for index in work.execution.layout.stages_of(rank)) for rank in range(pp)]
 
 
 def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:

@@ -33,8 +33,8 @@ def _drawn_sentence(timeline: Timeline) -> str:
     lanes = "" if len(timeline.lanes) <= MOST_LANES else f", and {MOST_LANES} of {len(timeline.lanes)} kinds of GPU"
     stages = " In a pipeline, what a stage waits for inside a pass is drawn behind what it computes."
     return (
-        f"{part}{lanes}. Thick: what a GPU computes, and how much of the time; where it is empty, it waits. Thin, "
-        f"below: what travels meanwhile.{stages if len(timeline.lanes) > 1 else ''}"
+        f"{part}{lanes}. Thick: what a GPU computes, and for which share of the whole step; where it is empty, it "
+        f"waits. Thin, below: what travels meanwhile.{stages if len(timeline.lanes) > 1 else ''}"
     )
 
 
@@ -51,7 +51,7 @@ def timeline_chart(timeline: Timeline, *, ident: str, width: int) -> Markup:
         *rows,
         ident=ident,
         title=f"One step of {timeline.strategy}: who computes, who talks, who waits",
-        description="; ".join(_described_lane(timeline, lane) for lane in lanes),
+        description="; ".join(_described_lane(lane) for lane in lanes),
         width=width,
         height=round(bottom + 22),
     )
@@ -66,7 +66,7 @@ def lane_name(lane: Lane) -> str:
 def _lane(timeline: Timeline, lane: Lane, *, y: float, across: Scale) -> Markup:
     label = element("text", lane_name(lane), x=across.start - 8, y=y + 13, text_anchor="end", class_="tick total")
     idle = element("rect", x=across.start, y=y, width=across.end - across.start, height=LANE_HEIGHT, class_="idle")
-    share = f"{100 * timeline.computing_share(lane):.0f} %"
+    share = f"{100 * lane.computing:.0f} %"
     figure = element("text", share, x=across.end + 6, y=y + 13, class_="tick total")
     own = _stretches(timeline, lane, "compute", y=y, height=LANE_HEIGHT, across=across)
     beside = _stretches(timeline, lane, "links", y=y + LANE_HEIGHT + 1, height=LINK_HEIGHT, across=across)
@@ -113,5 +113,5 @@ def _second_grid(across: Scale, *, bottom: float) -> Markup:
     return join([*lines, *labels])
 
 
-def _described_lane(timeline: Timeline, lane: Lane) -> str:
-    return f"{lane_name(lane)} computes {100 * timeline.computing_share(lane):.0f} % of the time"
+def _described_lane(lane: Lane) -> str:
+    return f"{lane_name(lane)} computes {100 * lane.computing:.0f} % of the step"

@@ -45,9 +45,14 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Ranks that do the same at the same time."""
+    """Ranks that do the same at the same time.
+
+    Attributes:
+        computing: share of the whole step in which they compute, whatever part of it is laid out.
+    """
 
     ranks: tuple[int, ...]
+    computing: float
 
     @property
     def rank(self) -> int:
@@ -77,8 +82,3 @@ class Timeline:
         """The spans of one lane on one stream, in order of time."""
         mine = (span for span in self.spans if span.rank == lane.rank and span.stream == stream)
         return tuple(sorted(mine, key=lambda span: span.start))
-
-    def computing_share(self, lane: Lane) -> float:
-        """Share of the time in which a lane computes."""
-        mine = (span for span in self.of(lane, "compute") if span.kind in COMPUTING)
-        return sum(span.end - span.start for span in mine) / self.seconds

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import json
 from pathlib import Path
+
+import pytest
 
 from shardwise.cli.timeline_text import heading, kinds_by_column, legend, timeline_lines
 from shardwise.spec.timeline import Kind, Lane, Span, Stream, Timeline
@@ -20,7 +24,7 @@ def staircase() -> Timeline:
         span(1, "backward", 20, 30),
         span(0, "backward", 30, 40),
     )
-    lanes = (Lane(ranks=(0,)), Lane(ranks=(1, 2)))
+    lanes = (Lane(ranks=(0,), computing=0.5), Lane(ranks=(1, 2), computing=0.75))
     return Timeline(strategy="mp", seconds=40, micro_batches=3, drawn_micro_batches=1, lanes=lanes, spans=spans)
 
 
@@ -49,7 +53,7 @@ def test_model_parallel_is_seen_as_a_staircase() -> None:
     lines = [line.plain for line in timeline_lines(staircase(), width=53)]
     assert lines == [
         "GPU 0   " + "F" * 10 + "." * 19 + "B" * 10 + "  50 %",
-        "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 10 + "." * 9 + "  50 %",
+        "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 10 + "." * 9 + "  75 %",
     ]
     assert heading(staircase()) == "one step of mp, 1 of its 3 micro-batches: 40 s from left to right"
     assert legend(staircase()).startswith("F forward  B backward  . waits for others")
@@ -58,7 +62,12 @@ def test_model_parallel_is_seen_as_a_staircase() -> None:
 def test_gathers_stand_on_a_line_of_their_own_and_in_the_gaps_that_they_cause() -> None:
     spans = (span(0, "gather", 0, 10, "links"), span(0, "forward", 10, 40), span(0, "gather", 10, 20, "links"))
     timeline = Timeline(
-        strategy="fsdp", seconds=40, micro_batches=1, drawn_micro_batches=1, lanes=(Lane(ranks=(0,)),), spans=spans
+        strategy="fsdp",
+        seconds=40,
+        micro_batches=1,
+        drawn_micro_batches=1,
+        lanes=(Lane(ranks=(0,), computing=0.75),),
+        spans=spans,
     )
     above, below = (line.plain for line in timeline_lines(timeline, width=53))
     assert above.split()[2].startswith("g" * 10 + "F")
@@ -72,6 +81,24 @@ def test_plan_shows_the_timeline_where_it_is_asked_for(shardwise: Shardwise) -> 
     assert said.code == 0
     assert "one step of ddp" in said.out
     assert "GPU 0-3 FFF" in said.out
+
+
+def test_the_shares_beside_a_part_of_a_step_are_those_of_the_whole(shardwise: Shardwise, tmp_path: Path) -> None:
+    """A pipeline of 64 micro-batches waits far less than 8 of them would."""
+    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
+    sets = ("layout={pp: 4, schedule: gpipe}", "train.global_batch_size=64", "train.micro_batch_size=1")
+    asked = (*asked, *(word for one in sets for word in ("--set", one)))
+    said = shardwise(*asked, "--timeline", "--html", tmp_path / "plan.html").out
+    assert "one step of pp, 8 of its 64 micro-batches: " in said
+    assert "%: share of the whole step in which it computes" in " ".join(said.split())
+    shares = [float(line.split()[-2]) for line in said.splitlines() if line.startswith("GPU ") and line.endswith(" %")]
+    whole = json.loads(shardwise(*asked, "--json").out)["candidates"][0]["time"]["compute_utilization"]
+    assert len(shares) == 4
+    assert sum(shares) / 4 == pytest.approx(100 * whole, abs=0.5)
+    page = (tmp_path / "plan.html").read_text()
+    assert "8 of the step's 64 micro-batches are drawn" in html.unescape(page)
+    assert "for which share of the whole step" in page
+    assert f"GPU 0 computes {shares[0]:.0f} % of the step" in page
 
 
 def test_plan_writes_a_page_and_says_where_it_cannot(shardwise: Shardwise, tmp_path: Path) -> None:

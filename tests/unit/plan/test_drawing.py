@@ -51,9 +51,20 @@ def test_the_whole_timeline_is_as_long_as_the_step(layout, method):
     made = made_of(shape(num_hidden_layers=8), layout, 2, 5, method, "8x H100-SXM")
     drawn, forecast = timeline_of(made, micro_batches=5), forecast_time(made)
     assert drawn.seconds == pytest.approx(forecast.step_seconds)
-    shares = [drawn.computing_share(lane) for lane in drawn.lanes]
+    shares = [lane.computing for lane in drawn.lanes]
     assert sum(shares) / len(shares) == pytest.approx(forecast.compute_utilization), "the share that the table has"
     assert sorted(rank for lane in drawn.lanes for rank in lane.ranks) == list(range(layout.world_size))
+
+
+@pytest.mark.parametrize("layout", EVERY, ids=lambda layout: f"{layout.strategy} {layout.schedule}")
+def test_shares_are_those_of_the_step_however_few_of_its_micro_batches_are_drawn(layout):
+    made = made_of(shape(num_hidden_layers=8), layout, 2, 64, "full", "8x H100-SXM")
+    few, whole = timeline_of(made), timeline_of(made, micro_batches=64)
+    assert few.drawn_micro_batches < 64
+    assert [lane.computing for lane in few.lanes] == pytest.approx([lane.computing for lane in whole.lanes])
+    for lane in whole.lanes:
+        drawn = sum(s.end - s.start for s in whole.of(lane, "compute") if s.kind in COMPUTING)
+        assert lane.computing == pytest.approx(drawn / whole.seconds), "of a step that is drawn, what is drawn"
 
 
 def test_naive_model_parallel_is_a_staircase_of_one_gpu_at_a_time():
@@ -82,14 +93,14 @@ def test_where_the_host_launches_too_slowly_a_gpu_is_drawn_waiting():
     (lane,) = drawn.lanes
     waited = sum(span.end - span.start for span in drawn.of(lane, "compute") if span.kind == "wait")
     assert waited > 0.7 * drawn.seconds
-    assert drawn.computing_share(lane) < 0.25
+    assert lane.computing < 0.25
 
 
 def test_what_tensor_parallelism_exchanges_is_drawn_where_it_is_waited_for():
     drawn = timeline_of(made_of(shape(num_hidden_layers=8), Layout(tp=4), 2, 1))
     (lane,) = drawn.lanes
     assert {"exchange", "forward", "backward"} <= {span.kind for span in drawn.of(lane, "compute")}
-    assert drawn.computing_share(lane) < 0.9
+    assert lane.computing < 0.9
 
 
 def test_the_timeline_of_a_plan_read_back_is_that_of_its_chosen_candidate():

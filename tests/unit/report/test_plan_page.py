@@ -11,7 +11,7 @@ from shardwise.spec.timeline import Lane, Span, Timeline
 from tests.unit.cli.plans import candidate, nothing_fits, plan
 from tests.unit.report.test_html import ALLOWED, HOSTILE, Page, assert_safe
 
-LANES = (Lane(ranks=(0, 1)), Lane(ranks=(2, 3)))
+LANES = (Lane(ranks=(0, 1), computing=0.5), Lane(ranks=(2, 3), computing=0.25))
 
 
 def span(rank: int, start: float, end: float, *, name: str = "forward of layer 0") -> Span:
@@ -73,7 +73,7 @@ def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:
     words = Page(timeline_chart(timeline(span(0, 0, 2), span(2, 2, 3)), ident="t", width=900)).words
     assert "GPU 0-1" in words
     assert "50 %" in words
-    assert "GPU 2-3 computes 25 % of the time" in words
+    assert "GPU 2-3 computes 25 % of the step" in words
 
 
 def test_stretches_too_small_to_be_seen_are_drawn_as_one() -> None:

@@ -93,7 +93,12 @@ def test_steps_are_drawn_where_they_are_laid_out(tmp_path: Path) -> None:
     spans = (Span(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
     steps = {
         "mp-2": Timeline(
-            strategy="mp", seconds=2.0, micro_batches=4, drawn_micro_batches=2, lanes=(Lane(ranks=(0,)),), spans=spans
+            strategy="mp",
+            seconds=2.0,
+            micro_batches=4,
+            drawn_micro_batches=2,
+            lanes=(Lane(ranks=(0,), computing=0.5),),
+            spans=spans,
         )
     }
     shown = Page(versus_html(versus([ran(tmp_path, "mp-2", seconds=2.0)], job="tiny"), steps))
