@@ -40,6 +40,22 @@ if os.environ["RANK"] == "1":
 sys.exit(worker.main())
 """
 
+#: A worker that fills its weights as slowly as a disk that others use, on all ranks or on one.
+SLOW = """
+import os, sys, time
+from shardwise.train import model, worker
+
+materialise = model.materialise
+
+def slow(*args, **kwargs):
+    if {how}:
+        time.sleep(600)
+    return materialise(*args, **kwargs)
+
+model.materialise = slow
+sys.exit(worker.main())
+"""
+
 #: What rank 1 does; a collective that it skips, or a process that is stopped.
 SLEEPS = "time.sleep(600)"
 SKIPS = "optim.dist = type('Skipping', (), {'is_initialized': lambda: True, 'all_reduce': lambda *_: None})"
@@ -60,8 +76,10 @@ except ShardwiseError as error:
 def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts a training by fsdp on two ranks, one of which will be stuck, under a launcher of its own."""
 
-    def begin(how: str, *, seconds: float | None = None, torchrun: bool = False) -> subprocess.Popen[str]:
-        (tmp_path / "stuck.py").write_text(STUCK.format(how=how))
+    def begin(
+        how: str, *, worker: str = STUCK, seconds: float | None = None, torchrun: bool = False
+    ) -> subprocess.Popen[str]:
+        (tmp_path / "stuck.py").write_text(worker.format(how=how))
         (tmp_path / "train.py").write_text(TRAIN)
         train = {"max_steps": 40, "save_steps": 2}
         job = make_job(output_dir=str(tmp_path / "run"), train=train, hardware="cpu:2", layout="fsdp")
@@ -140,6 +158,38 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(
     assert "ended by SIGTERM without a last checkpoint, because nothing has moved for " in said, said
     assert "rank 1 is in from_ (batches.py:" in said, said
     assert f"the same command goes on from {run.checkpoint(2)}" in said
+    assert "exit 143" in said
+    assert processes_of(run) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        pytest.param("True", ("ranks 0-1 are in materialise_parts (model.py:",), id="all"),
+        pytest.param(
+            "os.environ['RANK'] == '1'", ("rank 1 is in materialise_parts (model.py:", "; rank 0 waits in "), id="one"
+        ),
+    ],
+)
+def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(
+    how: str, words: tuple[str, ...], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """Nobody waits for anybody in vain, and nothing there is could be saved."""
+    run = RunDirectory(tmp_path / "run")
+    started = start(how, worker=SLOW)
+    wait_until(lambda: run.events.is_file() and '"loading"' in run.events.read_text(), seconds=120)
+    time.sleep(3)
+    started.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, said = started.communicate(timeout=60)
+    assert time.monotonic() - began < END_WITHIN_SECONDS
+    assert (
+        "ended by SIGTERM without a last checkpoint, because it was still loading, before the first step: " in said
+    ), said
+    assert all(word in said for word in words), said
+    assert "wait for each other" not in said
+    assert "there is no checkpoint, so the same command starts from the beginning" in said
     assert "exit 143" in said
     assert processes_of(run) == []
 

@@ -66,6 +66,11 @@ class Journal:
         step = f"step {self.step + 1}" if self.phase == "training" else f"after step {self.step}"
         return f"{self.phase} ({step})"
 
+    @property
+    def is_before_first_step(self) -> bool:
+        """Nothing has been trained since this process began, and nothing is yet."""
+        return self.phase != "training" and not self.progress.has_stepped
+
     def note(self, write: Callable[[], None]) -> None:
         """Writes something whose loss harms nobody; a disk that is full or gone is said once and stops nothing."""
         try:

@@ -62,6 +62,11 @@ class Progress:
         self._steps += 1
         self.touch()
 
+    @property
+    def has_stepped(self) -> bool:
+        """A step is done."""
+        return self._steps > 0
+
     @contextmanager
     def patient(self) -> Generator[None]:
         """Something is done that may take long, and that a request to stop shall not cut short."""

@@ -121,13 +121,14 @@ def _count(group: dist.ProcessGroup) -> int:
         return 0
 
 
-def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float) -> Verdict:
+def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float, at: str = "") -> Verdict:
     """Which rank the others wait for.
 
     Args:
         standings: of the ranks that wrote theirs, by rank; at least one.
         ranks: those that were asked.
         seconds: for how long nothing moved.
+        at: the phase that a request to stop cuts short, where that is before the first step: slow is not stuck there.
     """
     phases = {one.rank: one.phase for one in standings}
     silent = sorted(set(ranks) - set(phases))
@@ -137,13 +138,14 @@ def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float
     parts += _places(one for one in standings if one.rank not in awaited)
     if len(parts) > _PLACES_NAMED:
         parts[_PLACES_NAMED:] = [f"{len(parts) - _PLACES_NAMED} other places are in the logs"]
-    kind = "" if awaited or len(standings) == 1 else "ranks wait for each other: "
+    mutual = not awaited and len(standings) > 1 and all(one.waits for one in standings)
+    stuck = f"nothing has moved for {format_seconds(seconds)}: {'ranks wait for each other: ' if mutual else ''}"
+    how = f"it was still {at}, before the first step: " if at else stuck
     culprit = min(awaited or phases)
     return Verdict(
         culprit=culprit,
         phase=phases.get(culprit, standings[0].phase),
-        sentence=f"nothing has moved for {format_seconds(seconds)}: {kind}{'; '.join(parts)}. "
-        "The stack of each rank is in its log",
+        sentence=f"{how}{'; '.join(parts)}. The stack of each rank is in its log",
     )
 
 

@@ -65,6 +65,19 @@ def test_ranks_that_wait_for_each_other_are_all_named() -> None:
     )
 
 
+def test_ranks_that_are_all_at_work_do_not_wait_for_each_other() -> None:
+    sentence = judge([at(0, READING, waits=False), at(1, READING, waits=False)], ranks=range(2), seconds=60).sentence
+    assert sentence.startswith("nothing has moved for 1 min 00 s: ranks 0-1 are in deal (deal.py:61). ")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_a_request_to_stop_cuts_short_before_the_first_step_is_slow_and_not_stuck(*, waits: bool) -> None:
+    standings = [at(0, READING, waits=waits), at(1, READING, waits=waits)]
+    sentence = judge(standings, ranks=range(2), seconds=12, at="loading").sentence
+    verb = "wait" if waits else "are"
+    assert sentence.startswith(f"it was still loading, before the first step: ranks 0-1 {verb} in deal (deal.py:61). ")
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_rank_by_itself_says_where_it_is(*, waits: bool) -> None:
     alone = Standing(rank=3, phase="starting", place="join_world (mesh.py:100)", waits=waits)
