@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +41,20 @@ def verified(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFact
     return Verified(parity=parity, folder=root / "verify", updates=updates)
 
 
+#: Six trainings, each with its start; some 15 s on a machine that has nothing else to do.
+LONG = pytest.mark.timeout(900)
+
+
+@LONG
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt2", "opt"])
-def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd(
-    model: str, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("model", "layout"), [("gpt2", "ddp"), ("opt", "fsdp")])
+def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_damping_it(
+    model: str, layout: str, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Softmax takes no notice of a shift that all keys share, so that their biases have no gradient."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     job = make_job(model, hardware="cpu:2", output_dir=str(tmp_path))
-    parity = api.verify(job, layouts=["ddp", "fsdp"])
+    parity = api.verify(job, layouts=[layout])
     assert parity.agrees, parity.sentence
     assert "within adamw's own rounding" in parity.sentence
     for row in parity.layouts:
@@ -58,6 +64,67 @@ def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd(
         assert row.plain.num_steps == 20
         assert row.plain.weights["relative"] < 1e-5
         assert read_job(RunDirectory(Path(row.plain.run)).resolved).train.optimizer == "sgd"
+        assert row.damped is not None
+        assert (row.damped.first, row.damped.num_steps) == (None, 20)
+        damped = read_job(RunDirectory(Path(row.damped.run)).resolved).train
+        assert (damped.optimizer, damped.adam_epsilon > 1e-5) == ("adamw", True)
+
+
+#: A worker whose AdamW forgets faster, in one matrix and wherever there are peers, what gradients were.
+FAULTY = """
+import os, sys
+from shardwise.train import build, worker
+
+build_optimizer = build.build_optimizer
+
+def faulty(parameters, **options):
+    optimizer = build_optimizer(parameters, **options)
+    matrix = optimizer.param_groups[0]["params"][{which}]
+    assert tuple(matrix.shape) == {shape}, matrix.shape
+
+    def forget(*_):
+        state = optimizer.state[matrix]
+        if "exp_avg_sq" in state and os.environ["WORLD_SIZE"] != "1":
+            state["exp_avg_sq"].mul_(0.99)
+
+    optimizer.register_step_post_hook(forget)
+    return optimizer
+
+build.build_optimizer = faulty
+sys.exit(worker.main())
+"""
+
+
+@LONG
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "which", "shape", "name"),
+    [
+        ("lora", -11, (16, 4), "layers.2.self_attn.k_proj.lora_B.weight"),
+        ("full", -7, (16, 32), "layers.2.self_attn.k_proj.weight"),
+    ],
+)
+def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_rounding(
+    method: str,
+    which: int,
+    shape: tuple[int, int],
+    name: str,
+    make_job: Callable[..., Job],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "faulty_worker.py").write_text(FAULTY.format(which=which, shape=shape))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    job = make_job(method=method, hardware="cpu:2", output_dir=str(tmp_path / "run"))
+    parity = api.verify(job, layouts=["ddp"], programs=api.Programs(worker="faulty_worker"))
+    assert not parity.agrees, parity.sentence
+    (row,) = parity.layouts
+    assert row.first is not None and row.plain is not None and row.damped is not None
+    assert (row.first.figure, row.plain.first) == ("weights", None), "nothing else shows it"
+    assert row.first.note.startswith("with sgd all of it is the same, with adamw damped differs after the last step: ")
+    assert row.damped.weights is not None
+    assert row.damped.weights["worst"].endswith(name), row.damped.weights
 
 
 def test_every_layout_is_the_same_training(verified: Verified) -> None:

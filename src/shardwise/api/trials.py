@@ -31,13 +31,13 @@ class Trying:
     """The next layout begins; sent before the updates of its training.
 
     Attributes:
-        again: the same layout once more, with plain SGD.
+        again: what the same layout is trained with once more, such as `sgd`; empty the first time.
     """
 
     layout: str
     number: int
     total: int
-    again: bool = False
+    again: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,22 +82,23 @@ class Trials:
                 done.append(do(trial))
         return done
 
-    def train(self, trial: Trial, *, run: RunDirectory, also: Sequence[Override] = ()) -> TrainResult:
+    def train(self, trial: Trial, *, run: RunDirectory, also: Sequence[Override] = (), again: str = "") -> TrainResult:
         """Trains the job as one of the trials; `run` is where.
 
         Args:
             also: what else is set, of a trial that is trained once more.
+            again: what that is called.
         """
         number = self.trials.index(trial) + 1
         if self.on_update is not None:
-            self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials), again=bool(also)))
+            self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials), again=again))
         place = self.request.where("output_dir")
         return train(
             self.job,
             overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root), place=place), *also),
             on_update=self.on_update,
             # All of them train on the same data.
-            programs=replace(self.programs or Programs(), quiet=number > 1 or bool(also)),
+            programs=replace(self.programs or Programs(), quiet=number > 1 or bool(again)),
         )
 
 

@@ -75,7 +75,7 @@ def verify(
 
     def tried(trial: Trial) -> Agreement | Unable | None:
         if trial == REFERENCE:
-            proof.train(trial)
+            proof.train_reference()
             return None
         return proof.of(trial)
 

@@ -45,7 +45,7 @@ class TrialProgress:
 
         if isinstance(update, Trying):
             self._end_one()
-            again = ", once more with sgd" if update.again else ""
+            again = f", once more with {update.again}" if update.again else ""
             self._console.print(f"{update.layout} ({update.number} of {update.total}){again}")
             self._progress = self._make().__enter__()
             return

@@ -84,6 +84,7 @@ class Agreement:
         weights: what `shardwise.train.difference` says; None where the runs had no final weights to compare.
         first: where it first differs; None where it agrees.
         plain: the same beside each other with plain SGD, which was tried where AdamW's differ; None where it was not.
+        damped: the same with an AdamW that makes no steps of rounding, which was tried where SGD's agree.
     """
 
     layout: str
@@ -95,6 +96,7 @@ class Agreement:
     weights: dict[str, Any] | None
     first: Difference | None
     plain: Agreement | None = None
+    damped: Agreement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +146,7 @@ class Parity:
             return ""
         return (
             f", of {', '.join(names)} within adamw's own rounding: it makes whole steps of that where a gradient is "
-            "next to nothing, and with sgd instead all of it is the same"
+            "next to nothing; with an adam_epsilon that damps those, and with sgd, all of it is the same"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -198,8 +200,8 @@ def may_be_rounding(found: Agreement) -> bool:
 def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agreement:
     """A layout that differs with AdamW, after the same was compared with plain SGD, which makes no more of rounding.
 
-    Where that agrees, weights that lie no farther apart than AdamW can step are AdamW's own rounding. Losses and norms
-    are promised with AdamW too.
+    Where that agrees, weights that lie no farther apart than AdamW can step may be its own rounding: SGD has none of
+    AdamW's state, so what is wrong with that is left to `looked_at_damped`. Losses and norms are promised with AdamW.
 
     Args:
         most: how far AdamW can carry one weight apart from another.
@@ -207,13 +209,31 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
     if found.first is None:
         return found
     if plain.first is not None:
-        note = f"with sgd {plain.first.sentence.removeprefix(f'{plain.layout} ')}"
+        note = f"with sgd {_without_name(plain.first)}"
         return replace(found, plain=plain, first=replace(found.first, note=note))
     absolute = None if found.weights is None else number(found.weights, "absolute")
     if found.first.figure == WEIGHTS and absolute is not None and absolute <= most:
         return replace(found, plain=plain, first=None)
     note = "with sgd all of it is the same: adamw makes whole steps of rounding where a gradient is next to nothing"
     return replace(found, plain=plain, first=replace(found.first, note=note))
+
+
+def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
+    """A layout whose weights differ with AdamW alone, after the same was compared with an `adam_epsilon` so large that
+    AdamW makes no steps of rounding: what is wrong with AdamW's own work in weights that have a gradient differs still.
+
+    Args:
+        found: as it was with the job's AdamW.
+        seen: as `looked_at_plainly` left it, which is what it is where this agrees too.
+    """
+    if found.first is None or damped.first is None:
+        return replace(seen, damped=damped)
+    note = f"with sgd all of it is the same, with adamw damped {_without_name(damped.first)}"
+    return replace(seen, damped=damped, first=replace(found.first, note=note))
+
+
+def _without_name(difference: Difference) -> str:
+    return difference.sentence.removeprefix(f"{difference.layout} ")
 
 
 def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:

@@ -13,7 +13,9 @@ from shardwise import api
 from shardwise.api.verifying import for_parity
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
-from shardwise.spec.job_file import parse_job
+from shardwise.spec.job_file import parse_job, read_job
+from shardwise.spec.plan_file import read_plan
+from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
 
@@ -62,7 +64,8 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
     tried = [u for u in updates if isinstance(u, api.Trying)]
     asked = [("single-1", 1, 3), ("fsdp-2", 2, 3), ("hsdp-4", 3, 3)]
     assert [(u.layout, u.number, u.total) for u in tried if not u.again] == asked
-    assert [u.layout for u in tried if u.again] == ["single-1", "fsdp-2", "hsdp-4"], "one process is trained again once"
+    again = [(u.layout, u.again) for u in tried if u.again]
+    assert again == [("single-1", "sgd"), ("fsdp-2", "sgd"), ("hsdp-4", "sgd")], "one process is trained again once"
     for folder in (tmp_path / "run" / "verify", tmp_path / "run" / "verify" / "sgd"):
         assert sorted(path.name for path in folder.iterdir() if path.name != "sgd") == sorted(
             name for name, *_ in asked
@@ -74,17 +77,45 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
 
 @pytest.mark.slow
 @needs_torch
-def test_what_agrees_with_sgd_is_what_adamw_makes_of_rounding(make: Maker, job: JobMaker) -> None:
-    wrong = WRONG.replace("layout = run.root.name", 'layout = "" if run.root.parent.name == "sgd" else run.root.name')
-    make(wrong, name="wrong_worker")
-    parity = api.verify(job(), layouts=["fsdp", "hsdp"], programs=FAKE)
+def test_what_agrees_with_sgd_and_with_adamw_damped_is_what_adamw_makes_of_rounding(
+    make: Maker, job: JobMaker, tmp_path: Path
+) -> None:
+    _make_right_in(make, "sgd", "damped")
+    updates: list[object] = []
+    parity = api.verify(job(), layouts=["fsdp", "hsdp"], on_update=updates.append, programs=FAKE)
     assert [row.layout for row in parity.layouts if row.first is None] == ["hsdp-4"], "norms are promised with AdamW"
     assert parity.first is not None
     assert parity.first.note.startswith("with sgd all of it is the same")
     assert all(row.plain is not None for row in parity.layouts)
+    again = [(u.layout, u.again) for u in updates if isinstance(u, api.Trying) and u.again]
+    assert again[-2:] == [("single-1", "adamw damped"), ("hsdp-4", "adamw damped")]
+    assert len(again) == 5, "a norm that differs with AdamW is promised, whatever else agrees"
+    reference = RunDirectory(tmp_path / "run" / "verify" / "single-1")
+    num_trained = read_plan(reference.plan).model["num_trainable_parameters"]
+    damped = read_job(RunDirectory(tmp_path / "run" / "verify" / "damped" / "hsdp-4").resolved).train
+    assert damped.adam_epsilon == pytest.approx(2**-22 / 1e-5 / num_trained**0.5), "norms are 1"
     sgd = api.verify(job("train: {optimizer: sgd}"), layouts=["hsdp"], programs=FAKE)
     assert [row.plain for row in sgd.layouts] == [None]
     assert not sgd.agrees
+
+
+@pytest.mark.slow
+@needs_torch
+def test_what_agrees_with_sgd_and_differs_with_adamw_damped_differs(make: Maker, job: JobMaker) -> None:
+    _make_right_in(make, "sgd")
+    parity = api.verify(job(), layouts=["hsdp"], programs=FAKE)
+    assert not parity.agrees
+    assert parity.sentence == (
+        "hsdp-4 differs after the last step: weights: w differs by 1.00e+00 relative to its norm; with sgd all of "
+        "it is the same, with adamw damped differs after the last step: weights: w differs by 1.00e+00 relative to "
+        "its norm"
+    )
+
+
+def _make_right_in(make: Maker, *folders: str) -> None:
+    """What goes wrong goes right where a layout is looked at again."""
+    right = f'layout = "" if run.root.parent.name in {folders!r} else run.root.name'
+    make(WRONG.replace("layout = run.root.name", right), name="wrong_worker")
 
 
 @pytest.mark.slow

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from shardwise.report.parity import Agreement, Parity, agreement, failed, looked_at_plainly, may_be_rounding
+from shardwise.report.parity import (
+    Agreement,
+    Parity,
+    agreement,
+    failed,
+    looked_at_damped,
+    looked_at_plainly,
+    may_be_rounding,
+)
 
 Records = list[dict[str, Any]]
 
@@ -162,9 +170,23 @@ def test_weights_that_only_adamw_carries_apart_are_its_rounding() -> None:
     assert table(rounded).agrees
     assert table(rounded).sentence.endswith(
         "the same final weights, of fsdp-2 within adamw's own rounding: it makes whole steps of that where a gradient "
-        "is next to nothing, and with sgd instead all of it is the same"
+        "is next to nothing; with an adam_epsilon that damps those, and with sgd, all of it is the same"
     )
     assert json.loads(json.dumps(table(rounded).to_json()))["layouts"][0]["plain"]["first"] is None
+    seen = looked_at_damped(found, rounded, beside(records()))
+    assert (seen.first, seen.plain, seen.damped) == (None, beside(records()), beside(records()))
+
+
+def test_weights_that_differ_with_adamw_where_it_makes_nothing_of_rounding_differ() -> None:
+    found = beside(records(), weights=APART)
+    damped = beside(records(), weights={**APART, "first": "h.1.weight", "reason": "differs by 3.00e-03"})
+    seen = looked_at_damped(found, looked_at_plainly(found, beside(records()), most=1e-3), damped)
+    assert seen.damped == damped
+    assert not table(seen).agrees
+    assert table(seen).sentence == (
+        "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd all of it is the same, "
+        "with adamw damped differs after the last step: weights: h.1.weight differs by 3.00e-03"
+    )
 
 
 def test_weights_farther_apart_than_adamw_steps_differ() -> None:

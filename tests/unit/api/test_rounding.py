@@ -1,0 +1,81 @@
+"""The looks of `verify`: what rounding may do under a damped AdamW, and what a fault of its state does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardwise.api.rounding import ROUNDING, Look, damped_look, farthest_apart, plain_look
+from shardwise.spec.job import TrainSpec
+
+STEPS, RATE, NORM, TRAINED, TOLERANCE = 20, 1e-3, 0.5, 1_000_000, 1e-5
+RECORDS: list[dict[str, Any]] = [{"learning_rate": RATE, "grad_norm": NORM}] * STEPS
+
+
+def look(train: TrainSpec | None = None, *, tolerance: float = TOLERANCE) -> Look:
+    return damped_look(train or TrainSpec(), RECORDS, num_trained=TRAINED, tolerance=tolerance)
+
+
+def carried(gradient: Callable[[int], float], train: TrainSpec, *, forgets: float = 1.0) -> float:
+    """Where AdamW takes one weight from 0; `forgets` is what is left of its second moment at each step's end."""
+    weight = first = second = 0.0
+    b1, b2 = train.adam_beta1, train.adam_beta2
+    for step in range(1, STEPS + 1):
+        first = b1 * first + (1 - b1) * gradient(step)
+        second = b2 * second + (1 - b2) * gradient(step) ** 2
+        weight -= RATE * first / (1 - b1**step) / (math.sqrt(second / (1 - b2**step)) + train.adam_epsilon)
+        second *= forgets
+    return weight
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5, 1e-6])
+def test_rounding_carries_no_tensor_past_the_floor(size: int, tolerance: float) -> None:
+    """Not even the same one in every step; AdamW as it was goes beyond any that could be of use."""
+    damped = look(tolerance=tolerance)
+    one = ROUNDING * NORM / math.sqrt(size)
+    floor = damped.floor(RECORDS, tolerance=tolerance)
+    assert abs(carried(lambda _: one, damped.train)) * math.sqrt(size) <= floor
+    alternating = carried(lambda step: one * (-1) ** step, damped.train)
+    assert abs(alternating) * math.sqrt(size) <= floor
+    assert abs(carried(lambda _: one, TrainSpec())) > 0.5 * STEPS * RATE * one / (one + 1e-8)
+
+
+@pytest.mark.parametrize("usual", [1.0, 0.05])
+def test_a_second_moment_that_loses_a_percent_in_every_step_carries_a_matrix_past_it(usual: float) -> None:
+    """Of a thousandth of all weights, whose gradients are as large as others', or a twentieth of that."""
+    damped, size = look(), TRAINED // 1000
+    one = usual * NORM / math.sqrt(TRAINED)
+    apart = carried(lambda _: one, damped.train) - carried(lambda _: one, damped.train, forgets=0.99)
+    assert abs(apart) * math.sqrt(size) > damped.floor(RECORDS, tolerance=TOLERANCE)
+
+
+def test_the_job_keeps_what_is_not_of_the_look() -> None:
+    train = TrainSpec(learning_rate=3e-4, adam_beta1=0.8, adam_epsilon=1e-7)
+    damped = look(train)
+    assert damped.train == train.model_copy(update={"adam_epsilon": damped.train.adam_epsilon})
+    (override,) = damped.overrides
+    assert override.text == f"train.adam_epsilon={damped.train.adam_epsilon!r}"
+    assert plain_look(train).train.optimizer == "sgd"
+    assert [one.path[-1] for one in plain_look(train).overrides][:2] == ["optimizer", "learning_rate"]
+    assert Look(train=train).overrides == ()
+
+
+def test_an_epsilon_that_is_larger_already_stays_and_no_tolerance_damps_most() -> None:
+    assert look(TrainSpec(adam_epsilon=0.1)).train.adam_epsilon == 0.1
+    assert look(tolerance=0.0).train.adam_epsilon == pytest.approx(NORM / math.sqrt(TRAINED))
+
+
+def test_norms_count_as_they_are_clipped() -> None:
+    clipped = look(TrainSpec(max_grad_norm=0.25)).train.adam_epsilon
+    assert clipped == pytest.approx(look(TrainSpec(max_grad_norm=0)).train.adam_epsilon / 2)
+
+
+def test_adamw_as_the_job_has_it_has_no_floor_and_sgd_one_of_its_way() -> None:
+    assert Look(train=TrainSpec()).floor(RECORDS, tolerance=TOLERANCE) == 0.0
+    sgd = TrainSpec(optimizer="sgd", momentum=0.5)
+    assert Look(train=sgd).floor(RECORDS, tolerance=TOLERANCE) == pytest.approx(TOLERANCE * 2 * STEPS * RATE * NORM)
+    assert farthest_apart(TrainSpec(), RECORDS) == pytest.approx(2 * 0.1 / math.sqrt(1e-3) * STEPS * RATE)
