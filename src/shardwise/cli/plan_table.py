@@ -22,8 +22,8 @@ MAX_REJECTED = 12
 FORMS: tuple[tuple[frozenset[str], int], ...] = (
     (frozenset(), 24),
     (frozenset(), 12),
-    (frozenset({"recompute", "cost"}), 12),
-    (frozenset({"recompute", "cost", "layout"}), 12),
+    (frozenset({"recompute", "offload", "cost"}), 12),
+    (frozenset({"recompute", "offload", "cost", "layout"}), 12),
 )
 
 COLUMNS: dict[str, Literal["left", "right"]] = {
@@ -31,6 +31,7 @@ COLUMNS: dict[str, Literal["left", "right"]] = {
     "layout": "left",
     "batch": "right",
     "recompute": "left",
+    "offload": "left",
     "peak": "right",
     "memory of one GPU": "left",
     "step": "right",
@@ -97,9 +98,11 @@ def _fitting_table(plan: Plan, console: Console) -> Table:
 
 
 def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> Table:
-    """One row per candidate, the chosen one marked."""
+    """One row per candidate, the chosen one marked; offloads where there are any."""
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
+    if all(candidate.execution.offload == "none" for _, candidate in _shown(plan)):
+        left_out |= {"offload"}
     names = [name for name in COLUMNS if name not in left_out]
     for name in names:
         table.add_column(name, justify=COLUMNS[name], no_wrap=True, overflow="crop")
@@ -122,6 +125,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
         "layout": execution.layout.written,
         "batch": f"{execution.micro_batch_size}x{execution.gradient_accumulation_steps}",
         "recompute": execution.gradient_checkpointing,
+        "offload": execution.offload,
         "peak": format_bytes(memory.peak_bytes) if candidate.fits else f"{format_bytes(memory.peak_bytes)} !",
         "memory of one GPU": memory_bar(worst_rank(candidate), capacity=memory.capacity_bytes, width=bar_width),
         "step": format_seconds(time.step_seconds),

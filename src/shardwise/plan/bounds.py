@@ -52,7 +52,9 @@ class Bounds(Needs):
         super().__init__(question)
         self._timed = timed
         self._numbers: dict[tuple[object, ...], int] = {}
+        self._paces: dict[tuple[object, ...], int] = {}
         self._works: dict[int, tuple[Work, Work]] = {}
+        self._paced_as: dict[int, int] = {}
         self._makers: dict[int, PieceMaker] = {}
         self._pieces: dict[tuple[int, int], Pieces] = {}
         self._same: dict[tuple[int, int, int], _Same] = {}
@@ -74,6 +76,7 @@ class Bounds(Needs):
 
         Forwards are the quotient of the batch, rounded up once or twice alike.
         """
+        alike = self._paced_as[alike]
         key = (alike, ranks, cluster.num_gpus)
         if key not in self._same:
             share, sizes = -(-self._question.job.train.global_batch_size // ranks), self._sizes(cluster, ranks, alike)
@@ -169,18 +172,23 @@ class Bounds(Needs):
 
     def pieces(self, alike: int, size: int) -> Pieces:
         """Those of executions that share a number, for so many sequences."""
+        alike = self._paced_as[alike]
         if (alike, size) not in self._pieces:
             execution = sized(self._works[alike][1].execution, self._question.job, self._question.model, size)
             self._pieces[alike, size] = self._makers[alike].of(execution)
         return self._pieces[alike, size]
 
     def alike(self, cluster: Cluster, base: Execution) -> int:
-        """A number shared by executions whose blocks take equally long for one micro-batch and keep as many bytes."""
+        """A number shared by executions whose blocks take equally long for one micro-batch and keep as many bytes.
+
+        They have one offload, on which neither depends.
+        """
         layout = base.layout
         talking = [group_of(cluster, layout, axis) for axis in ("tp", "cp") if getattr(layout, axis) > 1]
-        key = (layout.tp, layout.cp, *talking, weight_degree(layout) > 1, base.gradient_checkpointing, base.offload)
-        alike = self._numbers.setdefault(key, len(self._numbers))
+        key = (layout.tp, layout.cp, *talking, weight_degree(layout) > 1, base.gradient_checkpointing)
+        alike = self._numbers.setdefault((*key, base.offload), len(self._numbers))
         if alike not in self._works:
+            self._paced_as[alike] = self._paces.setdefault(key, alike)
             work = work_on(self._question, cluster, base)
             mean = at_mean_length(self._question, work)
             self._works[alike], self._makers[alike] = (work, mean), PieceMaker(mean)

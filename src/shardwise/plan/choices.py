@@ -31,10 +31,7 @@ _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
 
 
 def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
-    """The offloads that a job leaves open, in turn: the next is looked at where nothing fits with those before it.
-
-    Every step waits for the host then, so that none is chosen where there is another way. `all` is `parameters`.
-    """
+    """The offloads that a job leaves open, the least first. `all` is `parameters`."""
     if job.train.offload != "auto":
         return (job.train.offload,)
     # CPU processes have no other memory to go to.
@@ -44,8 +41,8 @@ def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
 def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     """Executions of a layout at a micro-batch of one: one for each recompute that the job leaves open.
 
-    An offload that it leaves open is none: `offloads` says where that is another question. Of what is left open nothing
-    comes out that the trainer would refuse.
+    An offload that it leaves open is none: each of `offloads` is another question. Of what is left open nothing comes
+    out that the trainer would refuse.
     """
     return (base for base in _bases(job, model, choice) if not _is_left_out(job, base))
 

@@ -19,6 +19,7 @@ class Descent:
 
     Args:
         least: figures that a size of a group, and those behind it in the order of its climb, do not stay below.
+        admits: whether any size of a group may be of interest at all; asked when it is its turn.
         opened: the groups of a family.
         prune: stop where nothing better can follow.
     """
@@ -28,12 +29,14 @@ class Descent:
         groups: Iterable[Group],
         *,
         least: Callable[[Group, int], _Figures],
+        admits: Callable[[Group], bool],
         opened: Callable[[Family], Iterable[Group]],
         prune: bool,
     ) -> None:
         self._groups: list[Group] = []
         self._families: list[Family] = []
         self._least = least
+        self._admits = admits
         self._opened = opened
         self._prune = prune
         self._heap: list[tuple[_Figures, int, int, int]] = []
@@ -57,6 +60,8 @@ class Descent:
                 self._add(self._opened(self._families[number]))
                 continue
             group = self._groups[number]
+            if kind == _NEXT and place == 0 and not self._admits(group):
+                continue
             if kind == _NEXT and place + 1 < len(group.ladder):
                 self._push(number, place + 1)
             yield group, place, number

@@ -26,7 +26,12 @@ _MUCH_OF_A_BLOCK = 0.2
 
 
 def why(
-    explorer: Explorer, forecast: Forecast, candidate: Candidate, *, runners_up: Sequence[Candidate]
+    explorer: Explorer,
+    forecast: Forecast,
+    candidate: Candidate,
+    *,
+    runners_up: Sequence[Candidate],
+    without: Candidate,
 ) -> tuple[str, ...]:
     """Why the chosen candidate is as it is, and why not the best of another strategy.
 
@@ -35,6 +40,7 @@ def why(
         forecast: of the candidate.
         candidate: what is explained.
         runners_up: the best candidates of other strategies, the best first.
+        without: what would be chosen with the least offload that anything fits with; perhaps the candidate itself.
     """
     work, goal = forecast.work, explorer.question.job.goal
     sentences = [
@@ -44,7 +50,7 @@ def why(
         _idle(work, explorer.question.cluster),
         _batch(work),
         _recompute(explorer, work),
-        _offload(work, asked=not explorer.question.tries_offload),
+        _offload(work, candidate, without, goal=goal, asked=not explorer.question.tries_offload),
         _loss(work),
         _mask(work),
         _precision(work),
@@ -61,16 +67,31 @@ def _tie(chosen: Candidate, runners_up: Sequence[Candidate], *, goal: Goal, gpu:
         return None
     best = runners_up[0]
     return (
-        f"{best.execution.layout.strategy} would be {_percent(1 - ratio(best, chosen, goal=goal, gpu=gpu))} "
+        f"{_named(best, chosen)} would be {_percent(1 - ratio(best, chosen, goal=goal, gpu=gpu))} "
         f"{BETTER[goal][0]}; forecasts within {_percent(tie_of(gpu))} of each other are taken as equal, and "
-        f"{chosen.execution.layout.strategy} is simpler{_how_to_take(best)}"
+        f"{_named(chosen, best)} is simpler{_how_to_take(best, chosen)}"
     )
 
 
-def _how_to_take(candidate: Candidate) -> str:
+def _how_to_take(candidate: Candidate, chosen: Candidate) -> str:
     """What a job states for its search to take a strategy, unless that is a product of several."""
-    name = candidate.execution.layout.strategy
-    return f"; layout: [{name}] takes the better one" if name in STRATEGIES else ""
+    name, offload = candidate.execution.layout.strategy, candidate.execution.offload
+    if name not in STRATEGIES:
+        return ""
+    stated = "" if offload == chosen.execution.offload else f" with train.offload: {offload}"
+    return f"; layout: [{name}]{stated} takes the better one"
+
+
+def _named(candidate: Candidate, beside: Candidate) -> str:
+    """Its strategy, and its offload where another candidate has another."""
+    return f"{candidate.execution.layout.strategy}{_with_offload(candidate, beside)}"
+
+
+def _with_offload(candidate: Candidate, beside: Candidate) -> str:
+    offload = candidate.execution.offload
+    if offload == beside.execution.offload:
+        return ""
+    return " without offload" if offload == "none" else f" with offload {offload}"
 
 
 def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
@@ -79,8 +100,8 @@ def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu)
     if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
         return None
     return (
-        f"{_percent(1 - share)} {BETTER[goal][0]}, less than the {_percent(tie_of(gpu))} that forecasts can tell "
-        f"apart, and {chosen.execution.layout.strategy} is simpler"
+        f"{_percent(1 - share)} {BETTER[goal][0]}{_with_offload(candidate, chosen)}, less than the "
+        f"{_percent(tie_of(gpu))} that forecasts can tell apart, and {_named(chosen, candidate)} is simpler"
     )
 
 
@@ -100,7 +121,7 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu,
     apart = f"{_percent(tie_of(gpu))} {BETTER[goal][0]}"
     whose = f"none is more than {apart}; one that fits is " if one_of_many and not close else ""
     return (
-        f"{whose}{much} ({_against(seconds, chosen.time.step_seconds)} a step"
+        f"{whose}{much}{_with_offload(candidate, chosen)} ({_against(seconds, chosen.time.step_seconds)} a step"
         f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
     )
 
@@ -143,14 +164,20 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
     if most == "talking":
         return f"for {share} of the time GPUs do nothing but send, against {before}"
     if most == "waiting":
-        what = "other stages" if candidate.execution.layout.pp > 1 else "work to be launched"
-        return f"for {share} of the time a GPU waits for {what}, against {before}"
+        return f"for {share} of the time a GPU waits for {_awaited(candidate)}, against {before}"
     recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
     if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
         return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
     if candidate.execution.micro_batch_size < chosen.execution.micro_batch_size:
         return f"its micro-batches of {candidate.execution.micro_batch_size} use the GPU less well"
     return "its pieces of work are smaller, and use the GPU less well"
+
+
+def _awaited(candidate: Candidate) -> str:
+    execution = candidate.execution
+    others = ["other stages"] if execution.layout.pp > 1 else []
+    host = ["the host"] if execution.offload != "none" else []
+    return " or ".join(others + host) or "work to be launched"
 
 
 def _percent(share: float) -> str:
@@ -216,18 +243,27 @@ def _recompute(explorer: Explorer, work: Work) -> str | None:
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
 
 
-def _offload(work: Work, *, asked: bool) -> str | None:
-    """What lies in the host's memory, and how much of that a machine must have."""
+def _offload(work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool) -> str | None:
+    """What lies in the host's memory, why, and how much of that a machine must have."""
     offload, node = work.execution.offload, work.cluster.node
     if offload == "none" or not work.setting.cuda:
         return None
     held = most_on_host(work)
-    why = "as asked" if asked else "because nothing fits without"
+    why = "as asked" if asked else _why_offload(chosen, without, goal=goal, gpu=work.cluster.gpu)
     machine = held * min(node.num_gpus, work.execution.layout.world_size)
     return (
         f"offload is {offload} {why}: {format_gib(held)} for each GPU lie in the host's memory, {format_gib(machine)} "
         "on one machine; every step waits for the host"
     )
+
+
+def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal, gpu: Gpu) -> str:
+    if without.execution.offload == chosen.execution.offload:
+        return "because nothing fits without"
+    best = f"{without.execution.layout.strategy}, the best{_with_offload(without, chosen)},"
+    share = ratio(without, chosen, goal=goal, gpu=gpu)
+    much = f"{_percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
+    return f"because {best} is {much}"
 
 
 def _loss(work: Work) -> str | None:

@@ -65,15 +65,24 @@ class Explorer:
         prune: leave out what a bound rules out; without, everything is forecast, with the same answer.
         timed: bounds of time are of use; without, all that can be asked is what fits.
         bounds: those of the same question about other numbers of the same GPU, if it was asked before.
+        host_last: whether the host's memory has room is asked of what fits the GPUs alone, which is less.
     """
 
     def __init__(
-        self, question: Question, *, prune: bool = True, timed: bool = True, bounds: Bounds | None = None
+        self,
+        question: Question,
+        *,
+        prune: bool = True,
+        timed: bool = True,
+        bounds: Bounds | None = None,
+        host_last: bool = False,
     ) -> None:
         self.question = question
         self.effort = Effort()
         self.bounds = bounds or Bounds(question, timed=timed)
         self.prunes = prune
+        self._host_last = host_last
+        self._host_lacks: dict[tuple[Layout, int], str | None] = {}
         self._peaks = question.peaks
         self._known = TooLarge()
         self._reached: Reached = {}
@@ -93,7 +102,13 @@ class Explorer:
     def why_left_out(self, choice: Choice, *, host: bool = True) -> str | None:
         """Why a layout is not considered; None where it is. Without `host` that one's memory is not asked for."""
         reason = why_left_out(self.question.job, self.question.model, choice)
-        return reason or (host_is_too_small(self.question, choice) if host else None)
+        return reason or (self._lacks_on_host(choice) if host and not self._host_last else None)
+
+    def _lacks_on_host(self, choice: Choice) -> str | None:
+        key = (choice.layout, choice.cluster.num_gpus)
+        if key not in self._host_lacks:
+            self._host_lacks[key] = host_is_too_small(self.question, choice)
+        return self._host_lacks[key]
 
     def groups(self, choice: Choice, recompute: Recompute | None = None) -> Iterator[Group]:
         """The executions of a layout; with a certain recompute, where one is said."""
@@ -222,7 +237,14 @@ class Explorer:
         return sized(group.base, self.question.job, self.question.model, size)
 
     def holds(self, group: Group, rung: Rung, *, halving: bool = True) -> bool:
-        """Whether a size fits."""
+        """Whether a size fits the GPUs, and what of it lies in the host's memory that."""
+        if not self._fits_gpus(group, rung, halving=halving):
+            return False
+        layout = group.base.layout
+        choice = Choice(strategy=layout.strategy, layout=layout, cluster=group.cluster)
+        return not self._host_last or self._lacks_on_host(choice) is None
+
+    def _fits_gpus(self, group: Group, rung: Rung, *, halving: bool) -> bool:
         if not self.prunes:
             _, memory = self.memory(group.cluster, self._sized(group, rung.size))
             return memory.peak_high_bytes <= memory.capacity_bytes

@@ -39,7 +39,7 @@ def _likely(explorer: Explorer, smaller: Sequence[Cluster]) -> Iterator[Cluster]
 
 
 def _fits_on(explorer: Explorer, part: Cluster) -> bool:
-    """What the host must hold is asked of what fits the GPUs, which is less."""
+    """Whether the host has room is asked of what fits the GPUs, which is less."""
     opened, question = explorer.effort.open, explorer.question
     fits = any(
         explorer.fits([group]) and explorer.why_left_out(choice) is None

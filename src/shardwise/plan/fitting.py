@@ -9,9 +9,9 @@ from itertools import chain
 from shardwise.plan.choices import offloads
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.groups import Group
-from shardwise.plan.host import host_has_room, host_is_too_small
+from shardwise.plan.host import host_has_room
 from shardwise.plan.lacks import why_not
-from shardwise.plan.products import Choice, layouts
+from shardwise.plan.products import layouts
 from shardwise.plan.prospects import Prospects
 from shardwise.plan.question import Question
 from shardwise.plan.shares import formed_parts
@@ -78,23 +78,16 @@ def something_fits(question: Question, *, admits: Admits = every_layout, prospec
     first = next(promising, None)
     if first is None:
         return False
-    explorer = Explorer(question, timed=False)
+    explorer = Explorer(question, timed=False, host_last=True)
     if not (explorer.has_room(question.cluster) and host_has_room(question)):
         return False
-    # What the host must hold is asked of what fits the GPUs, which is less.
     return any(
-        explorer.fits([group]) and _suits_host(question, group)
+        explorer.fits([group])
         for choice in chain([first], promising)
-        if explorer.why_left_out(choice, host=False) is None
+        if explorer.why_left_out(choice) is None
         for group in explorer.groups(choice)
         if prospects.may_fit(group.base)
     )
-
-
-def _suits_host(question: Question, group: Group) -> bool:
-    layout = group.base.layout
-    choice = Choice(strategy=layout.strategy, layout=layout, cluster=group.cluster)
-    return host_is_too_small(question, choice) is None
 
 
 def what_is_missing(question: Question, *, admits: Admits = every_layout) -> str:

@@ -38,14 +38,16 @@ class Look:
         self._families = families
         self._taken: set[int] = set()
         self._descent = Descent(
-            filter(explorer.may_fit, groups),
+            groups,
             least=explorer.least_of,
-            opened=lambda family: filter(explorer.may_fit, opener.opened(family, strategy)),
+            admits=explorer.may_fit,
+            opened=lambda family: opener.opened(family, strategy),
             prune=explorer.prunes,
         )
         self._best: tuple[Group, Rung] | None = None
         self._key: tuple[object, ...] = ()
         self._figures: _Figures = ()
+        self._forecast: Forecast | None = None
 
     def best(self, *, enough: _Figures | None = None) -> Forecast | None:
         """The execution that fits and is the best for the goal; None where there is none within `enough`.
@@ -61,7 +63,9 @@ class Look:
             self._look_at(group, index, number, place)
         if self._best is None or (enough is not None and self._figures > enough):
             return None
-        return self._explorer.forecast_of(*self._best)
+        if self._forecast is None:
+            self._forecast = self._explorer.forecast_of(*self._best)
+        return self._forecast
 
     def _look_at(self, group: Group, index: int, number: int, place: int) -> None:
         """What is quick to say comes before the actions of a pipeline are laid out, which is not."""
@@ -81,5 +85,5 @@ class Look:
             return
         key = (figures, simplicity(group.base), index, number)
         if (self._best is None or key < self._key) and explorer.holds(group, rung):
-            self._best, self._key, self._figures = (group, rung), key, figures
+            self._best, self._key, self._figures, self._forecast = (group, rung), key, figures, None
             descent.reached(figures)

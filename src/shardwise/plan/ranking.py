@@ -66,12 +66,12 @@ def figures_of(goal: Goal, *, seconds: float, num_gpus: int, gpu: Gpu) -> tuple[
 
 
 def simplicity(execution: Execution) -> tuple[int, ...]:
-    """Smaller is simpler: the strategy first, then what is computed again, moved away, and scheduled."""
+    """Smaller is simpler: what lies in the host's memory first, then strategy, what is computed again, and schedule."""
     layout = execution.layout
     return (
+        ("none", "optimizer", "parameters", "all").index(execution.offload),
         simplicity_of(layout.strategy),
         RECOMPUTE_ORDER.index(execution.gradient_checkpointing),
-        ("none", "optimizer", "parameters", "all").index(execution.offload),
         SCHEDULE_ORDER.index(layout.schedule),
     )
 
@@ -89,13 +89,14 @@ def tie_of(gpu: Gpu) -> float:
 def chosen_first(candidates: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> list[Candidate]:
     """The chosen candidate, then the others, the best first.
 
-    Chosen is the simplest among those that are alike with the best in the last figure and equal in the others.
+    Chosen is the simplest among those that are alike with the best in the last figure and equal in the others: whoever
+    leaves more to the host's memory is less simple than all who leave less.
     """
     figures = {id(c): _figures(c, goal, gpu) for c in candidates}
     ordered = sorted(candidates, key=lambda c: (figures[id(c)], simplicity(c.execution)))
     best = figures[id(ordered[0])]
     alike = [c for c in ordered if _alike(figures[id(c)], best, tie_of(gpu))]
-    chosen = min(alike, key=lambda c: simplicity(c.execution)[0])
+    chosen = min(alike, key=lambda c: simplicity(c.execution)[:2])
     return [chosen, *(c for c in ordered if c is not chosen)]
 
 

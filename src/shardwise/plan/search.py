@@ -3,68 +3,28 @@ strategy left out. Deterministic: the same job gives the same plan."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from shardwise.plan.bounds import Bounds
-from shardwise.plan.candidates import candidate_of, hardware_json, model_json
+from shardwise.plan.candidates import hardware_json, model_json
 from shardwise.plan.choices import offloads
 from shardwise.plan.collector import circles_unsought
-from shardwise.plan.contest import contest
 from shardwise.plan.explain import why, why_faster, why_slower
-from shardwise.plan.explorer import Explorer, Forecast
-from shardwise.plan.fewest import smallest_that_fits
+from shardwise.plan.exploration import Exploration, Found, contest_of, explore, explore_whole
+from shardwise.plan.explorer import Explorer
 from shardwise.plan.fitting import something_fits
-from shardwise.plan.frontier import Family, Frontier
-from shardwise.plan.groups import Group
 from shardwise.plan.host import host_has_room
-from shardwise.plan.lacks import why_not
-from shardwise.plan.look import Look
-from shardwise.plan.products import Choice, layouts
+from shardwise.plan.offloading import better_offloaded, offloads_passed_over
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import chosen_first, simplicity_of
 from shardwise.plan.remedies import remedies
-from shardwise.plan.shares import formed_parts, numbers_passed_over, parts
-from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.plan.shares import numbers_passed_over
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Offload
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
-
-#: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: one of
-#: its executions that fits stands for it, and its reason says so.
-_OPEN_FOR_ALL = 2000
-
-
-@dataclass(kw_only=True)
-class _Strategy:
-    """All layouts of one name.
-
-    Attributes:
-        groups: executions on the whole cluster, or on the one part of it that is looked at.
-        families: what else there is, on smaller parts.
-        left_out: the first layout that is not considered, with its reason.
-        look: how far they have been looked at.
-    """
-
-    groups: list[Group] = field(default_factory=list[Group])
-    families: Sequence[Family] = ()
-    left_out: Choice | None = None
-    look: Look | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """What came out for one strategy: its best candidate, or the reason why there is none.
-
-    Attributes:
-        least: the candidate that needs least memory, where none fits.
-    """
-
-    forecast: Forecast | None = None
-    best: Candidate | None = None
-    least: Candidate | None = None
-    rejection: Rejection | None = None
 
 
 def make_plan(
@@ -99,16 +59,20 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
         prune: leave out what a bound rules out.
         hopeless: offloads with which nothing is known to fit on the hardware, or on any part of it.
     """
-    explorer, found = _with_as_little_offload(question, prune=prune, hopeless=hopeless)
-    goal, gpu = question.job.goal, question.cluster.gpu
-    bests = [one.best for one in found if one.best is not None]
-    fitting = chosen_first(bests, goal=goal, gpu=gpu) if bests else []
+    first, others = _with_as_little_offload(question, prune=prune, hopeless=hopeless)
+    alone = first.found()
+    found = _merged(question, [alone, *(other.known for other in others)])
+    fitting = _chosen_first(question, found)
     if fitting:
-        forecast = next(one.forecast for one in found if one.best is fitting[0])
-        reasons = why(explorer, forecast, fitting[0], runners_up=fitting[1:]) if forecast else ()
-        notes = (numbers_passed_over(question.job, question.cluster), _read_off(question.model))
-        reasons = (*reasons, *filter(None, notes))
-        fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, explorer)]
+        chosen = next(one for one in found if one.best is fitting[0])
+        without = _chosen_first(question, alone)[0]
+        notes = (
+            numbers_passed_over(question.job, question.cluster),
+            offloads_passed_over(question),
+            _read_off(question.model),
+        )
+        reasons = (*_why(chosen, fitting, without), *filter(None, notes))
+        fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, first.explorer)]
     return Plan(
         job=question.job.to_json(),
         hardware=hardware_json(question.cluster),
@@ -122,26 +86,49 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
 
 def _with_as_little_offload(
     question: Question, *, prune: bool, hopeless: Container[Offload]
-) -> tuple[Explorer, list[_Found]]:
-    """What comes out with the first offload that anything fits with; with the first of all where nothing does."""
-    tried: list[tuple[Explorer, list[_Found]]] = []
-    for offload in offloads(question.job, question.cluster):
+) -> tuple[Exploration, list[Exploration]]:
+    """The first offload that anything fits with, or the first of all; and those with more that could be chosen."""
+    tried: list[Exploration] = []
+    turn = offloads(question.job, question.cluster)
+    for number, offload in enumerate(turn):
         asked, lost = question.with_offload(offload), offload in hopeless
-        if tried and lost:
+        if tried and not (not lost and _may_fit(asked, prune=prune)):
             continue
-        if prune and tried and question.job.goal == "fastest" and not something_fits(asked):
-            continue
-        explorer = Explorer(asked, prune=prune, timed=not lost)
-        if tried and not (explorer.has_room(question.cluster) and (not prune or host_has_room(asked))):
-            continue
-        strategies = _explore(explorer)
+        exploration = explore(Explorer(asked, prune=prune, timed=not lost))
         # Of an offload that nothing fits with, only the first is told about.
-        if tried and not explorer.fits(_groups(strategies)):
+        if tried and not exploration.may_fit():
             continue
-        tried.append((explorer, _each(explorer, strategies, nothing_fits=lost)))
-        if any(one.best is not None for one in tried[-1][1]):
-            return tried[-1]
-    return tried[0]
+        tried.append(exploration)
+        if not lost:
+            exploration.look()
+        if exploration.known:
+            return exploration, better_offloaded(exploration, turn[number + 1 :])
+    return tried[0], []
+
+
+def _may_fit(asked: Question, *, prune: bool) -> bool:
+    """Whether anything may fit with an offload that was not asked for."""
+    if prune and asked.job.goal == "fastest":
+        return something_fits(asked)
+    return not prune or (Explorer(asked, timed=False).has_room(asked.cluster) and host_has_room(asked))
+
+
+def _merged(question: Question, explored: Iterable[Iterable[Found]]) -> list[Found]:
+    """What came out for every strategy, the simplest first: of its best with each offload what would be chosen."""
+    by_name: dict[str, list[Found]] = {}
+    for one in (one for found in explored for one in found):
+        by_name.setdefault(one.strategy, []).append(one)
+    return [_one_of(question, by_name[name]) for name in sorted(by_name, key=simplicity_of)]
+
+
+def _one_of(question: Question, found: list[Found]) -> Found:
+    fitting = _chosen_first(question, found)
+    return next(one for one in found if one.best is fitting[0]) if fitting else found[0]
+
+
+def _chosen_first(question: Question, found: Iterable[Found]) -> list[Candidate]:
+    bests = [one.best for one in found if one.best is not None]
+    return chosen_first(bests, goal=question.job.goal, gpu=question.cluster.gpu) if bests else []
 
 
 def best_alone(
@@ -152,142 +139,33 @@ def best_alone(
     As where very many executions are open, each strategy is looked at only as far as it could be chosen.
 
     Args:
-        question: what is asked.
+        question: what is asked, with the offload that is meant.
         enough: figures of the goal beyond which nothing is of interest.
         bounds: those of the same question about other numbers of the same GPU, if it was asked before.
     """
-    explorer, strategies = Explorer(question, bounds=bounds), dict[str, _Strategy]()
-    for choice in layouts(question.job, question.model, question.cluster):
-        _sort_in(explorer, choice, strategies)
-    found = list(_of_those_that_could_be_chosen(explorer, strategies, enough=enough).values())
-    candidates = [candidate_of(question, one.work, one.memory, one.time) for one in found]
-    return chosen_first(candidates, goal=question.job.goal, gpu=_gpu(explorer))[0] if candidates else None
+    found = contest_of([explore_whole(Explorer(question, bounds=bounds))], enough=enough)
+    return chosen_first(found, goal=question.job.goal, gpu=question.cluster.gpu)[0] if found else None
 
 
-def _explore(explorer: Explorer) -> dict[str, _Strategy]:
-    """What every strategy leaves open; for `fewest-gpus` on the smallest part of the cluster that anything fits on."""
-    question, strategies = explorer.question, dict[str, _Strategy]()
-    among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
-    for part in [question.cluster] if waits else _looked_at(explorer):
-        for choice in layouts(question.job, question.model, part):
-            _sort_in(explorer, choice, strategies)
-    frontier = _smaller(explorer) if waits else None
-    # As many are taken to be open on each part as on the whole.
-    num_parts = 1 if frontier is None else 1 + frontier.num_parts
-    explorer.effort.is_large = explorer.effort.open * num_parts > _OPEN_FOR_ALL
-    if frontier is not None:
-        open_names = {*among, "single"} if isinstance(among, list) else frontier.strategies
-        for name in frontier.strategies & open_names:
-            strategies.setdefault(name, _Strategy()).families = frontier.of(name)
-    return strategies
+def _why(chosen: Found, fitting: Sequence[Candidate], without: Candidate) -> tuple[str, ...]:
+    """The reasons of what was chosen.
+
+    Args:
+        chosen: what came out for its strategy.
+        fitting: all that fit, the chosen one first.
+        without: what would be chosen with the least offload that anything fits with.
+    """
+    if chosen.forecast is None:
+        return ()
+    return why(chosen.explorer, chosen.forecast, fitting[0], runners_up=fitting[1:], without=without)
 
 
-def _looked_at(explorer: Explorer) -> list[Cluster]:
-    """Parts of a question's cluster, and the whole of it."""
-    question = explorer.question
-    if question.job.goal == "fewest-gpus":
-        return [smallest_that_fits(explorer)]
-    return [part for part in formed_parts(question.job, question.cluster) if _is_worth_a_look(explorer, part)]
-
-
-def _is_worth_a_look(explorer: Explorer, part: Cluster) -> bool:
-    """Within a node there is something to say of parts without room too, and of the whole in any case."""
-    return part.num_nodes == 1 or part == explorer.question.cluster or explorer.has_room(part)
-
-
-def _smaller(explorer: Explorer) -> Frontier:
-    """What smaller parts of the cluster have to offer, unopened."""
-    question = explorer.question
-    smaller = (part for part in parts(question.job, question.cluster) if part != question.cluster)
-    return Frontier(question, explorer.bounds, (part for part in smaller if _is_worth_a_look(explorer, part)))
-
-
-def _groups(strategies: dict[str, _Strategy]) -> Iterable[Group]:
-    return (group for strategy in strategies.values() for group in strategy.groups)
-
-
-def _sort_in(explorer: Explorer, choice: Choice, strategies: dict[str, _Strategy]) -> None:
-    strategy = strategies.setdefault(choice.strategy, _Strategy())
-    reason = explorer.why_left_out(choice)
-    if reason is None:
-        strategy.groups += explorer.groups(choice)
-    else:
-        strategy.left_out = strategy.left_out or replace(choice, reason=reason)
-
-
-def _each(explorer: Explorer, strategies: dict[str, _Strategy], *, nothing_fits: bool) -> list[_Found]:
-    """What came out for every strategy, the simplest first; nothing is looked for that is known not to be there."""
-    names = sorted(strategies, key=simplicity_of)
-    if nothing_fits:
-        return [_of_strategy(explorer, name, strategies[name], None) for name in names]
-    if _is_large(explorer):
-        found = _of_those_that_could_be_chosen(explorer, strategies)
-        return [
-            _of_strategy(explorer, name, strategies[name], found.get(name), passed_over=bool(found)) for name in names
-        ]
-    each = ((name, strategies[name], _best_of(explorer, strategies[name], name)) for name in names)
-    return [_of_strategy(explorer, name, strategy, best) for name, strategy, best in each]
-
-
-def _of_those_that_could_be_chosen(
-    explorer: Explorer, strategies: dict[str, _Strategy], *, enough: tuple[float, ...] | None = None
-) -> dict[str, Forecast]:
-    forecasts: dict[str, Forecast] = {}
-
-    def best(name: str, within: tuple[float, ...] | None) -> Candidate | None:
-        found = _best_of(explorer, strategies[name], name, enough=within)
-        if found is None:
-            return None
-        forecasts[name] = found
-        return candidate_of(explorer.question, found.work, found.memory, found.time)
-
-    contest(strategies, best=best, goal=explorer.question.job.goal, gpu=_gpu(explorer), enough=enough)
-    return forecasts
-
-
-def _best_of(
-    explorer: Explorer, strategy: _Strategy, name: str, *, enough: tuple[float, ...] | None = None
-) -> Forecast | None:
-    if strategy.look is None:
-        strategy.look = Look(explorer, strategy.groups, families=strategy.families, strategy=name)
-    return strategy.look.best(enough=enough)
-
-
-def _is_large(explorer: Explorer) -> bool:
-    return explorer.effort.is_large
-
-
-def _gpu(explorer: Explorer) -> Gpu:
-    return explorer.question.cluster.gpu
-
-
-def _of_strategy(
-    explorer: Explorer, name: str, strategy: _Strategy, best: Forecast | None, *, passed_over: bool = False
-) -> _Found:
-    """What came out for a strategy whose best is known; `passed_over`, where none is, it was not looked for in full."""
-    question, groups, left_out = explorer.question, strategy.groups, strategy.left_out
-    if best is not None:
-        return _Found(forecast=best, best=candidate_of(question, best.work, best.memory, best.time))
-    groups = groups or explorer.opener.opened_on_largest(strategy.families, name)
-    if not groups:
-        if left_out is None:
-            return _Found()
-        return _Found(rejection=Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or ""))
-    work, memory = explorer.one_that_fits(groups) if passed_over else explorer.least(groups)
-    if memory.peak_high_bytes <= memory.capacity_bytes:
-        forecast = Forecast(work=work, memory=memory, time=explorer.time(work))
-        return _Found(forecast=forecast, best=candidate_of(question, work, memory, forecast.time))
-    reason = why_not(work, memory)
-    least = replace(candidate_of(question, work, memory, explorer.time(work)), fits=False, reasons=(reason,))
-    return _Found(least=least, rejection=Rejection(strategy=name, layout=work.execution.layout, reason=reason))
-
-
-def _compared(fitting: list[Candidate], explorer: Explorer) -> Iterable[Candidate]:
+def _compared(fitting: list[Candidate], explorer: Explorer) -> Iterator[Candidate]:
     """All but the chosen candidate, each with why it was not chosen."""
-    goal, gpu = explorer.question.job.goal, _gpu(explorer)
+    goal, gpu, is_large = explorer.question.job.goal, explorer.question.cluster.gpu, explorer.effort.is_large
     for candidate in fitting[1:]:
         better = why_faster(candidate, fitting[0], goal=goal, gpu=gpu)
-        slower = why_slower(candidate, fitting[0], goal=goal, gpu=gpu, one_of_many=_is_large(explorer))
+        slower = why_slower(candidate, fitting[0], goal=goal, gpu=gpu, one_of_many=is_large)
         yield replace(candidate, reasons=(better or slower,))
 
 

@@ -24,6 +24,7 @@ COLUMNS = (
     "Layout",
     "Batch",
     "Recompute",
+    "Offload",
     "Peak memory",
     "Step",
     "Tokens/s",
@@ -32,7 +33,7 @@ COLUMNS = (
     "MFU",
     "Cost",
 )
-_WORDS = 4  # columns that hold words; the others hold figures
+_WORDS = 5  # columns that hold words; the others hold figures
 
 
 def plan_html(plan: Plan, timeline: Timeline | None) -> str:
@@ -62,7 +63,8 @@ def _name(candidate: Candidate, *, chosen: bool) -> str:
     execution = candidate.execution
     sizes = f"{execution.micro_batch_size}x{execution.gradient_accumulation_steps}"
     recompute = "" if execution.gradient_checkpointing == "none" else f" {execution.gradient_checkpointing}"
-    return f"{'→ ' if chosen else ''}{execution.layout.strategy} {sizes}{recompute}"
+    offload = "" if execution.offload == "none" else f", offload {execution.offload}"
+    return f"{'→ ' if chosen else ''}{execution.layout.strategy} {sizes}{recompute}{offload}"
 
 
 def _header(plan: Plan, name: str) -> Markup:
@@ -154,6 +156,7 @@ def _row(candidate: Candidate, *, chosen: bool) -> Markup:
         execution.layout.written,
         f"{execution.micro_batch_size} × {execution.gradient_accumulation_steps}",
         execution.gradient_checkpointing,
+        execution.offload,
     )
     figures = (
         format_bytes(candidate.memory.peak_bytes) + ("" if candidate.fits else " !"),

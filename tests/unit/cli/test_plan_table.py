@@ -38,6 +38,17 @@ def test_the_table_as_a_whole() -> None:
     assert text.count("tp (tp=4): tp is not trained by this version") == 1
 
 
+def test_offloads_have_a_column_where_there_are_any() -> None:
+    made = plan()
+    first = replace(made.candidates[0], execution=replace(made.candidates[0].execution, offload="parameters"))
+    lines = drawn(replace(made, candidates=(first, *made.candidates[1:])), width=150).splitlines()
+    heads, *rows = (line[: line.index("peak")] if "peak" in line else line for line in lines[2:5])
+    assert heads.rstrip().endswith("recompute  offload")
+    assert [row.split()[5 if row.startswith("->") else 4] for row in rows] == ["parameters", "none"]
+    assert "offload" not in drawn(made, width=150).split("chosen:")[0]
+    assert "offload" not in drawn(replace(made, candidates=(first,)), width=80).split("chosen:")[0]
+
+
 def test_strategies_that_are_left_out_for_one_reason_share_its_line() -> None:
     made = plan()
     other = Rejection(strategy="cp", layout=Layout(cp=4), reason=made.rejected[0].reason)

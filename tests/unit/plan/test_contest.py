@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.plan.contest import contest
-from shardwise.plan.ranking import chosen_first
+from shardwise.plan.ranking import chosen_first, simplicity_of
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Candidate
 from tests.unit.plan.asking import plan
@@ -53,13 +53,14 @@ TAKES = st.dictionaries(st.sampled_from(sorted(LAYOUTS)), st.integers(80, 125).m
 @given(seconds=TAKES)
 def test_passing_over_what_cannot_be_chosen_changes_no_choice(seconds: dict[str, float]):
     every, gpu = candidates(seconds), CLUSTER.gpu
-    asked: list[str] = []
+    names, asked = sorted(every, key=simplicity_of), list[str]()
 
-    def best(name: str, within: tuple[float, ...] | None) -> Candidate | None:
-        asked.append(name)
-        return every[name] if within is None or (every[name].time.step_seconds,) <= within else None
+    def best(way: int, within: tuple[float, ...] | None) -> Candidate | None:
+        asked.append(names[way])
+        takes = every[names[way]].time.step_seconds
+        return every[names[way]] if within is None or (takes,) <= within else None
 
-    found = contest(every, best=best, goal="fastest", gpu=gpu)
+    found = contest(range(len(names)), best=best, goal="fastest", gpu=gpu)
     chosen = chosen_first(list(every.values()), goal="fastest", gpu=gpu)[0]
     assert chosen_first(list(found.values()), goal="fastest", gpu=gpu)[0] == chosen
     assert set(asked) == set(every)

@@ -10,11 +10,12 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.catalog.offers import alternatives, catalogue_sizes, typical_sizes
 from shardwise.errors import UnsupportedError
+from shardwise.plan.choices import offloads
 from shardwise.plan.market import Market, figure
 from shardwise.plan.offers import GOALS, best_of_catalogue, best_of_list
 from shardwise.plan.question import ask
 from shardwise.plan.ranking import TIE_SHARE
-from shardwise.plan.search import best_alone, make_plan
+from shardwise.plan.search import answer, best_alone, make_plan
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job
 from shardwise.spec.plan import Plan
@@ -69,22 +70,22 @@ def test_the_best_is_the_best_of_all_that_fit(keys, goal: Goal):
 
 
 def test_what_fits_is_what_the_plan_says_of_each_size():
-    asked = market("llama-3.2-3b")
-    fitting = {size.name for size in asked.open}
+    fitting = {size.name for size in market("llama-3.2-3b").open}
     for kind in kinds():
         for size in kind:
-            made = make_plan(job(), model=find_model("llama-3.2-3b", offline=True), cluster=size)
-            without_offload = made.best is not None and made.best.execution.offload == "none"
-            assert (size.name in fitting) == without_offload, size.name
+            asked = job(train={"offload": "none"})
+            made = make_plan(asked, model=find_model("llama-3.2-3b", offline=True), cluster=size)
+            assert (size.name in fitting) == (made.best is not None), size.name
 
 
 def test_the_candidate_alone_is_the_one_that_the_plan_chooses():
     for size in (parse_hardware(name) for name in ("1x L4", "4x L4", "8x H100-SXM", "2 x 4x RTX-4090")):
         for keys in JOBS:
             question = ask(job(**keys), model=find_model("llama-3.2-1b", offline=True), cluster=size)
-            chosen = make_plan(job(**keys), model=question.model, cluster=size).best
-            alone = best_alone(question.with_offload("none" if chosen is None else chosen.execution.offload))
-            assert (alone and alone.execution) == (chosen and chosen.execution)
+            for offload in offloads(question.job, size):
+                stated = question.with_offload(offload)
+                chosen, alone = answer(stated).best, best_alone(stated)
+                assert (alone and alone.execution) == (chosen and chosen.execution)
 
 
 def test_the_plan_is_that_of_the_job_on_the_first_of_what_was_compared():

@@ -1,0 +1,225 @@
+"""What a question leaves open with one offload, strategy by strategy, and how good the best of each is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from shardwise.plan.candidates import candidate_of
+from shardwise.plan.contest import contest
+from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.fewest import smallest_that_fits
+from shardwise.plan.frontier import Family, Frontier
+from shardwise.plan.groups import Group
+from shardwise.plan.lacks import why_not
+from shardwise.plan.look import Look
+from shardwise.plan.products import Choice, layouts
+from shardwise.plan.ranking import simplicity_of
+from shardwise.plan.shares import formed_parts, parts
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.plan import Candidate, Rejection
+
+#: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: one of
+#: its executions that fits stands for it, and its reason says so.
+_OPEN_FOR_ALL = 2000
+
+_Figures = tuple[float, ...]
+
+
+@dataclass(kw_only=True)
+class Strategy:
+    """All layouts of one name.
+
+    Attributes:
+        groups: executions on the whole cluster, or on the one part of it that is looked at.
+        families: what else there is, on smaller parts.
+        left_out: the first layout that is not considered, with its reason.
+        look: how far they have been looked at.
+    """
+
+    groups: list[Group] = field(default_factory=list[Group])
+    families: Sequence[Family] = ()
+    left_out: Choice | None = None
+    look: Look | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What came out for one strategy: its best candidate, or the reason why there is none.
+
+    Attributes:
+        strategy: its name.
+        explorer: who found it.
+        least: the candidate that needs least memory, where none fits.
+    """
+
+    strategy: str
+    explorer: Explorer
+    forecast: Forecast | None = None
+    best: Candidate | None = None
+    least: Candidate | None = None
+    rejection: Rejection | None = None
+
+
+class Exploration:
+    """The strategies of one question, which states an offload, and the best of each that was looked for.
+
+    Args:
+        explorer: of the question.
+        strategies: what each leaves open, by its name.
+    """
+
+    def __init__(self, explorer: Explorer, strategies: Mapping[str, Strategy]) -> None:
+        self.explorer = explorer
+        self.strategies = strategies
+        self._known: dict[str, Forecast] = {}
+        self._candidates: dict[str, Candidate] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Those of its strategies, the simplest first."""
+        return sorted(self.strategies, key=simplicity_of)
+
+    def may_fit(self) -> bool:
+        """Whether anything that was opened fits, or something is unopened: that may fit on a smaller part alone."""
+        if any(strategy.families for strategy in self.strategies.values()):
+            return True
+        return self.explorer.fits(group for strategy in self.strategies.values() for group in strategy.groups)
+
+    @property
+    def known(self) -> list[Found]:
+        """The best of each strategy, as far as they were looked for and are there; the simplest first."""
+        return [self._found_of(name) for name in self.names if name in self._known]
+
+    def best(self, name: str, enough: _Figures | None = None) -> Candidate | None:
+        """The best candidate of a strategy; None where there is none within `enough`.
+
+        Args:
+            name: of the strategy.
+            enough: figures beyond which nothing is of interest.
+        """
+        strategy = self.strategies[name]
+        if strategy.look is None:
+            strategy.look = Look(self.explorer, strategy.groups, families=strategy.families, strategy=name)
+        found = strategy.look.best(enough=enough)
+        if found is None:
+            return None
+        if self._known.get(name) is not found:
+            self._known[name] = found
+            self._candidates[name] = self._candidate(found)
+        return self._candidates[name]
+
+    def look(self) -> None:
+        """Looks for the best of all strategies; where very many executions are open, of those that could be chosen."""
+        if self.explorer.effort.is_large:
+            contest_of([self])
+        else:
+            for name in self.names:
+                self.best(name)
+
+    def found(self) -> list[Found]:
+        """What came out for every strategy, the simplest first; behind a look."""
+        return [self._found_of(name) for name in self.names]
+
+    def _found_of(self, name: str) -> Found:
+        explorer, strategy = self.explorer, self.strategies[name]
+        if name in self._known:
+            return Found(strategy=name, explorer=explorer, forecast=self._known[name], best=self._candidates[name])
+        groups = strategy.groups or explorer.opener.opened_on_largest(strategy.families, name)
+        if not groups:
+            left_out = strategy.left_out
+            if left_out is None:
+                return Found(strategy=name, explorer=explorer)
+            reason = Rejection(strategy=name, layout=left_out.layout, reason=left_out.reason or "")
+            return Found(strategy=name, explorer=explorer, rejection=reason)
+        # Among very many, where something fits, it was not looked for in full.
+        passed_over = bool(self._known) and explorer.effort.is_large
+        work, memory = explorer.one_that_fits(groups) if passed_over else explorer.least(groups)
+        forecast = Forecast(work=work, memory=memory, time=explorer.time(work))
+        candidate = self._candidate(forecast)
+        if memory.peak_high_bytes <= memory.capacity_bytes:
+            return Found(strategy=name, explorer=explorer, forecast=forecast, best=candidate)
+        reason = why_not(work, memory)
+        return Found(
+            strategy=name,
+            explorer=explorer,
+            least=replace(candidate, fits=False, reasons=(reason,)),
+            rejection=Rejection(strategy=name, layout=work.execution.layout, reason=reason),
+        )
+
+    def _candidate(self, found: Forecast) -> Candidate:
+        return candidate_of(self.explorer.question, found.work, found.memory, found.time)
+
+
+def contest_of(explorations: Sequence[Exploration], *, enough: _Figures | None = None) -> list[Candidate]:
+    """The best candidates of those strategies that could be chosen; in each exploration they are known then.
+
+    Args:
+        explorations: of one question, those with less offload before those with more.
+        enough: figures beyond which nothing is of interest.
+    """
+    question = explorations[0].explorer.question
+    ways = [(exploration, name) for exploration in explorations for name in exploration.names]
+
+    def best(number: int, within: _Figures | None) -> Candidate | None:
+        exploration, name = ways[number]
+        return exploration.best(name, within)
+
+    goal, gpu = question.job.goal, question.cluster.gpu
+    return list(contest(range(len(ways)), best=best, goal=goal, gpu=gpu, enough=enough).values())
+
+
+def explore(explorer: Explorer) -> Exploration:
+    """What every strategy leaves open; for `fewest-gpus` on the smallest part of the cluster that anything fits on."""
+    question, strategies = explorer.question, dict[str, Strategy]()
+    among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
+    for part in [question.cluster] if waits else _looked_at(explorer):
+        _sort_in(explorer, part, strategies)
+    frontier = _smaller(explorer) if waits else None
+    # As many are taken to be open on each part as on the whole.
+    num_parts = 1 if frontier is None else 1 + frontier.num_parts
+    explorer.effort.is_large = explorer.effort.open * num_parts > _OPEN_FOR_ALL
+    if frontier is not None:
+        open_names = {*among, "single"} if isinstance(among, list) else frontier.strategies
+        for name in frontier.strategies & open_names:
+            strategies.setdefault(name, Strategy()).families = frontier.of(name)
+    return Exploration(explorer, strategies)
+
+
+def explore_whole(explorer: Explorer) -> Exploration:
+    """What every strategy leaves open on all of the hardware."""
+    strategies = dict[str, Strategy]()
+    _sort_in(explorer, explorer.question.cluster, strategies)
+    return Exploration(explorer, strategies)
+
+
+def _looked_at(explorer: Explorer) -> list[Cluster]:
+    """Parts of a question's cluster, and the whole of it."""
+    question = explorer.question
+    if question.job.goal == "fewest-gpus":
+        return [smallest_that_fits(explorer)]
+    return [part for part in formed_parts(question.job, question.cluster) if _is_worth_a_look(explorer, part)]
+
+
+def _is_worth_a_look(explorer: Explorer, part: Cluster) -> bool:
+    """Within a node there is something to say of parts without room too, and of the whole in any case."""
+    return part.num_nodes == 1 or part == explorer.question.cluster or explorer.has_room(part)
+
+
+def _smaller(explorer: Explorer) -> Frontier:
+    """What smaller parts of the cluster have to offer, unopened."""
+    question = explorer.question
+    smaller = (part for part in parts(question.job, question.cluster) if part != question.cluster)
+    return Frontier(question, explorer.bounds, (part for part in smaller if _is_worth_a_look(explorer, part)))
+
+
+def _sort_in(explorer: Explorer, part: Cluster, strategies: dict[str, Strategy]) -> None:
+    """Adds the executions on all GPUs of a part to those of their strategies."""
+    question = explorer.question
+    for choice in layouts(question.job, question.model, part):
+        strategy = strategies.setdefault(choice.strategy, Strategy())
+        reason = explorer.why_left_out(choice)
+        if reason is None:
+            strategy.groups += explorer.groups(choice)
+        else:
+            strategy.left_out = strategy.left_out or replace(choice, reason=reason)

@@ -1,0 +1,132 @@
+"""What `train.offload: auto` becomes is the best of what stating each finds, and the least of those that are alike."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.plan.choices import offloads
+from shardwise.plan.question import Question, ask
+from shardwise.plan.ranking import best_figures, figures_of, tie_of
+from shardwise.plan.search import answer
+from shardwise.spec.job import Goal
+from shardwise.spec.job_file import parse_job
+from shardwise.spec.plan import Candidate
+from tests.marks import every_second
+from tests.unit.plan.asking import job, plan, shape
+
+#: (model, hardware, job, what auto becomes): more than the least offload that anything fits with is better in these.
+BETTER_OFFLOADED = {
+    "qwen3-8b": ("qwen3-8b", "4x RTX-4090", "data: {max_length: 1024}\n", "parameters"),
+    "cheapest": ("qwen3-8b", "4x RTX-4090", "goal: cheapest\ndata: {max_length: 1024}\n", "parameters"),
+    "llama-3.1-8b": ("llama-3.1-8b", "4x L4", "data: {max_length: 2048}\n", "parameters"),
+    "stated": ("qwen3-8b", "4x RTX-4090", "layout: [mp, pp, fsdp]\ndata: {max_length: 1024}\n", "parameters"),
+    "lora": ("llama-3.1-70b", "2 x 8x A100-80GB-SXM", "method: lora\ndata: {max_length: 4096}\n", "parameters"),
+}
+BATCH = {"lora": 256}
+
+
+def question(model: str, hardware: str, text: str, batch: int = 64) -> Question:
+    asked = parse_job(f"model: {model}\n{text}train: {{global_batch_size: {batch}}}\n")
+    return ask(asked, model=find_model(model, offline=True), cluster=parse_hardware(hardware))
+
+
+def stated(asked: Question) -> dict[str, Candidate]:
+    """The best of each offload that something fits with, on hosts that are as large as auto takes them to be."""
+    bests = {one: answer(asked.with_offload(one)).best for one in offloads(asked.job, asked.cluster)}
+    return {offload: best for offload, best in bests.items() if best is not None}
+
+
+def figure(asked: Question, candidate: Candidate) -> float:
+    world = candidate.execution.layout.world_size
+    seconds, goal = candidate.time.step_seconds, asked.job.goal
+    return figures_of(goal, seconds=seconds, num_gpus=world, gpu=asked.cluster.gpu)[-1]
+
+
+def check_is_best(asked: Question) -> Candidate | None:
+    """That a plan's choice is within the tie of the best of all offloads, and no lesser one has any that is."""
+    chosen, each = answer(asked).best, stated(asked)
+    if chosen is None:
+        assert not each
+        return None
+    best = min(figure(asked, one) for one in each.values()) * (1 + tie_of(asked.cluster.gpu))
+    assert figure(asked, chosen) <= best
+    goal, gpu = asked.job.goal, asked.cluster.gpu
+    alike = [name for name, one in each.items() if best_figures([one], goal=goal, gpu=gpu)[-1] <= best]
+    assert chosen.execution.offload == alike[0]
+    return chosen
+
+
+@pytest.mark.parametrize("name", BETTER_OFFLOADED)
+def test_more_offload_is_taken_where_it_is_better(name):
+    model, hardware, text, becomes = BETTER_OFFLOADED[name]
+    chosen = check_is_best(question(model, hardware, text, BATCH.get(name, 64)))
+    assert chosen is not None
+    assert chosen.execution.offload == becomes
+
+
+def tight(seed: int) -> Question:
+    """A job on GPUs that hold between a sixth and all of what AdamW needs for it, beside what a process takes."""
+    draw = random.Random(seed)
+    pick = draw.choice
+    model = shape(num_hidden_layers=pick([4, 9]), hidden_size=pick([512, 1024]), intermediate_size=pick([1408, 2816]))
+    goals: list[Goal] = ["fastest", "cheapest"]
+    asked = job(
+        method=pick(["full", "full", "lora"]),
+        goal=pick(goals),
+        data={"max_length": pick([256, 1024])},
+        train={"global_batch_size": pick([4, 16])},
+    )
+    cluster = parse_hardware(pick(["1x L4", "3x RTX-4090", "4x L4", "2 x 2x A100-80GB-SXM"]))
+    needs = 16 * model.num_parameters / cluster.num_gpus
+    gpu = replace(cluster.gpu, memory_bytes=int(1.1 * 2**30 + draw.uniform(0.15, 1.0) * needs))
+    return ask(asked, model=model, cluster=replace(cluster, node=replace(cluster.node, gpu=gpu)))
+
+
+@pytest.mark.parametrize("seed", every_second(range(24)))
+def test_auto_is_the_best_of_all_offloads(seed):
+    check_is_best(tight(seed))
+
+
+@pytest.mark.parametrize("seed", every_second(range(12)))
+def test_pruning_among_offloads_loses_nothing(seed):
+    asked = tight(seed)
+    assert answer(asked).best == answer(asked, prune=False).best
+
+
+def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
+    made = plan("qwen3-8b", "4x RTX-4090", "data: {max_length: 1024}\ntrain: {global_batch_size: 64}\n")
+    assert made.best is not None
+    (sentence,) = (one for one in made.best.reasons if one.startswith("offload is"))
+    assert sentence.startswith(
+        "offload is parameters because fsdp x pp, the best with offload optimizer, is 31 % slower"
+    )
+    others = {one.strategy: one.reason for one in made.rejected}
+    assert others["fsdp x pp"].startswith("31 % slower with offload optimizer (19 s against 15 s a step): ")
+    assert "waits for other stages or the host" in others["fsdp x pp"]
+
+
+def test_of_very_many_gpus_the_cheapest_keeps_to_the_least_offload_and_says_so():
+    text = "goal: cheapest\nmethod: lora\ntrain: {global_batch_size: 64}\n"
+    reasons = {hardware: plan("llama-3.1-8b", hardware, text).best.reasons for hardware in ("8 x 8x L4", "9 x 8x L4")}
+    said = {hardware: [one for one in each if "least offload" in one] for hardware, each in reasons.items()}
+    assert said["8 x 8x L4"] == []
+    (sentence,) = said["9 x 8x L4"]
+    assert sentence == (
+        "of more than 64 GPUs what is cheapest is looked for with the least offload that anything fits with; "
+        "train.offload states another"
+    )
+
+
+def test_the_fewest_gpus_are_those_that_do_with_the_least_offload():
+    """With weights, gradients and states in the host's memory one would do, in many times the time."""
+    text = "goal: fewest-gpus\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64}\n"
+    fewest = plan("llama-3.1-8b", "8x H100-SXM", text).best
+    assert (fewest.execution.layout.world_size, fewest.execution.offload) == (2, "none")
+    offloaded = plan("llama-3.1-8b", "8x H100-SXM", text.replace("train: {", "train: {offload: parameters, ")).best
+    assert offloaded.execution.layout.world_size == 1
+    assert offloaded.time.step_seconds > 3 * fewest.time.step_seconds
