@@ -80,11 +80,18 @@ class Exploration:
         """Those of its strategies, the simplest first."""
         return sorted(self.strategies, key=simplicity_of)
 
+    @property
+    def offload(self) -> str:
+        """Of the question."""
+        return self.explorer.question.job.train.offload
+
     def may_fit(self) -> bool:
-        """Whether anything that was opened fits, or something is unopened: that may fit on a smaller part alone."""
-        if any(strategy.families for strategy in self.strategies.values()):
-            return True
-        return self.explorer.fits(group for strategy in self.strategies.values() for group in strategy.groups)
+        """Whether anything that was opened fits, or something is unopened, which may fit on a smaller part alone."""
+        return any(strategy.families or self.fits(name) for name, strategy in self.strategies.items())
+
+    def fits(self, name: str) -> bool:
+        """Whether anything of a strategy fits, of what was opened."""
+        return self.explorer.fits(self.strategies[name].groups)
 
     @property
     def known(self) -> list[Found]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.plan.choices import offloads
-from shardwise.plan.exploration import Exploration, Strategy, contest_of
+from shardwise.plan.exploration import Exploration, Found, Strategy, contest_of
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Family
 from shardwise.plan.groups import Group
@@ -22,7 +22,7 @@ _MOST_COMPARED = 64
 
 
 def better_offloaded(first: Exploration, offloads: Sequence[Offload]) -> list[Exploration]:
-    """With further offloads what could be chosen before all that fits with less.
+    """What further offloads leave open; known of it is what could be chosen before all that fits with less.
 
     Not so for the fewest GPUs: with everything in the host's memory one would do for nearly any model, in many times
     the time.
@@ -38,7 +38,27 @@ def better_offloaded(first: Exploration, offloads: Sequence[Offload]) -> list[Ex
     others = [one.exploration() for one in each if one.explorer.has_room(question.cluster)]
     if others:
         contest_of([first, *others])
-    return [one for one in others if one.known]
+    return others
+
+
+def held_by_more(found: Found, others: Sequence[Exploration]) -> Found:
+    """What came out for a strategy that does not fit, with the offload that it would fit with said, if there is one.
+
+    Of very many executions nobody looks for that.
+
+    Args:
+        found: with the least offload that anything fits with.
+        others: with more.
+    """
+    if found.least is None or found.rejection is None or found.explorer.effort.is_large:
+        return found
+    offload = next((one.offload for one in others if one.fits(found.strategy)), None)
+    if offload is None:
+        return found
+    reason = f"{found.rejection.reason}; with offload {offload} it would fit, and not be chosen"
+    return replace(
+        found, least=replace(found.least, reasons=(reason,)), rejection=replace(found.rejection, reason=reason)
+    )
 
 
 def offloads_passed_over(question: Question) -> str | None:

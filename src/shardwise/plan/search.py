@@ -15,7 +15,7 @@ from shardwise.plan.exploration import Exploration, Found, contest_of, explore, 
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.host import host_has_room
-from shardwise.plan.offloading import better_offloaded, offloads_passed_over
+from shardwise.plan.offloading import better_offloaded, held_by_more, offloads_passed_over
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import chosen_first, simplicity_of
 from shardwise.plan.remedies import remedies
@@ -60,7 +60,7 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
         hopeless: offloads with which nothing is known to fit on the hardware, or on any part of it.
     """
     first, others = _with_as_little_offload(question, prune=prune, hopeless=hopeless)
-    alone = first.found()
+    alone = [held_by_more(one, others) for one in first.found()]
     found = _merged(question, [alone, *(other.known for other in others)])
     fitting = _chosen_first(question, found)
     if fitting:

@@ -137,10 +137,13 @@ def _panel(heading: str, legend: Markup, *content: Markup) -> Markup:
 def _table(plan: Plan) -> Markup:
     if not plan.candidates:
         return Markup("")
+    candidates = [candidate for _, candidate in shown(plan)]
+    offloaded = any(candidate.execution.offload != "none" for candidate in candidates)
     looks = [None] * _WORDS + ["number"] * (len(COLUMNS) - _WORDS)
-    names = zip(COLUMNS, looks, strict=True)
+    names = [one for one in zip(COLUMNS, looks, strict=True) if offloaded or one[0] != "Offload"]
     head = element("thead", element("tr", *(element("th", name, scope="col", class_=look) for name, look in names)))
-    body = element("tbody", *(_row(candidate, chosen=candidate is plan.best) for _, candidate in shown(plan)))
+    rows = (_row(one, chosen=one is plan.best, offloaded=offloaded) for one in candidates)
+    body = element("tbody", *rows)
     return element(
         "section",
         element("h2", "Candidates"),
@@ -150,13 +153,13 @@ def _table(plan: Plan) -> Markup:
     )
 
 
-def _row(candidate: Candidate, *, chosen: bool) -> Markup:
+def _row(candidate: Candidate, *, chosen: bool, offloaded: bool) -> Markup:
     execution, time = candidate.execution, candidate.time
     words = (
         execution.layout.written,
         f"{execution.micro_batch_size} × {execution.gradient_accumulation_steps}",
         execution.gradient_checkpointing,
-        execution.offload,
+        *([execution.offload] if offloaded else []),
     )
     figures = (
         format_bytes(candidate.memory.peak_bytes) + ("" if candidate.fits else " !"),

@@ -108,6 +108,12 @@ def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     others = {one.strategy: one.reason for one in made.rejected}
     assert others["fsdp x pp"].startswith("31 % slower with offload optimizer (19 s against 15 s a step): ")
     assert "waits for other stages or the host" in others["fsdp x pp"]
+    assert others["pp"].endswith("; with offload parameters it would fit, and not be chosen")
+    pipelines = "layout: [pp]\ndata: {max_length: 1024}\ntrain: {global_batch_size: 64}\n"
+    held = plan("qwen3-8b", "4x RTX-4090", pipelines).best
+    assert held.execution.offload == "parameters"
+    assert held.time.step_seconds > made.best.time.step_seconds
+    assert not any("it would fit" in others[name] for name in ("ddp", "zero1"))
 
 
 def test_of_very_many_gpus_the_cheapest_keeps_to_the_least_offload_and_says_so():

@@ -42,6 +42,16 @@ def test_a_plan_where_nothing_fits_has_a_page_too() -> None:
     assert "One step" not in page.words
 
 
+def test_offloads_have_a_column_where_there_are_any() -> None:
+    made = plan()
+    assert '<th scope="col">Offload</th>' not in plan_html(made, None)
+    first = replace(made.candidates[0], execution=replace(made.candidates[0].execution, offload="optimizer"))
+    source = plan_html(replace(made, candidates=(first, *made.candidates[1:])), None)
+    assert '<th scope="col">Offload</th>' in source
+    assert "<td>optimizer</td>" in source
+    assert "fsdp 4x2, offload optimizer" in Page(source).words
+
+
 def test_names_of_strangers_become_text() -> None:
     made = plan()
     source = plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None)
