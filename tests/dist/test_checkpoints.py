@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -189,6 +190,27 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(damage: str, saved: 
     DAMAGE[damage](saved.checkpoint(5))
     assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
     assert "checkpoint-5 cannot be loaded and is skipped: " in saved.notices.read_text()
+
+
+def _restored_from_a_bad_disk(run: RunDirectory, chosen: Execution) -> int:
+    """What one rank cannot read of the newest checkpoint, no other rank reads."""
+    opened = Path.open
+
+    def fails(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path.suffix == ".safetensors" and path.parent.name == "checkpoint-5" and torch.distributed.get_rank() == 1:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return opened(path, *args, **kwargs)
+
+    with patch.object(Path, "open", fails):
+        return _restored(run, chosen)
+
+
+def test_a_checkpoint_that_one_rank_cannot_read_is_skipped_for_the_one_before(saved: RunDirectory) -> None:
+    assert run_world(2, _restored_from_a_bad_disk, saved, LAYOUTS["fsdp"]) == [3, 3]
+    assert (
+        "checkpoint-5 cannot be loaded and is skipped: rank-00001.safetensors cannot be read: Input/output error"
+        in saved.notices.read_text()
+    )
 
 
 def test_the_newest_whole_checkpoint_is_loaded(saved: RunDirectory) -> None:

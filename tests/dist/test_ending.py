@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,20 @@ def test_a_run_is_said_to_have_finished_before_the_checkpoint_that_guarded_its_r
     seen = run_world(1, _seen_by_a_kill_in_between, run)[0]
     assert (seen.get("outcome"), seen.get("saved_step"), seen["final"]) == ("finished", None, True)
     assert not run.checkpoints()
+
+
+@pytest.mark.slow
+def test_a_start_behind_the_last_step_ends_as_the_run_that_took_it(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """A run that was killed while it saved its result has all its steps, and what they measured."""
+    job = make_job(train={"max_steps": 2, "save_steps": 1}, output_dir=str(tmp_path / "run"), hardware="cpu:1")
+    before = api.train(job)
+    measured, run = before.run.measured.read_bytes(), before.run
+    shutil.rmtree(run.final)
+    run.outcome.unlink()
+    again = api.train(job)
+    assert (again.outcome, again.step, run.final.is_dir()) == ("finished", 2, True)
+    assert (read_json(run.outcome) or {})["step"] == 2
+    assert run.measured.read_bytes() == measured
+    assert again.report.outcome.state == "finished"

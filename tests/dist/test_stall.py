@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,21 @@ model.materialise = slow
 sys.exit(worker.main())
 """
 
+#: A worker that evaluates a batch in two seconds.
+EVALUATES = """
+import sys, time
+from shardwise.train import step, worker
+
+evaluate = step.Step.evaluate
+
+def slow(*args, **kwargs):
+    time.sleep({how})
+    return evaluate(*args, **kwargs)
+
+step.Step.evaluate = slow
+sys.exit(worker.main())
+"""
+
 #: What rank 1 does; a collective that it skips, or a process that is stopped.
 SLEEPS = "time.sleep(600)"
 SKIPS = "optim.dist = type('Skipping', (), {'is_initialized': lambda: True, 'all_reduce': lambda *_: None})"
@@ -77,12 +93,17 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
     """Starts a training by fsdp on two ranks, one of which will be stuck, under a launcher of its own."""
 
     def begin(
-        how: str, *, worker: str = STUCK, seconds: float | None = None, torchrun: bool = False
+        how: str,
+        *,
+        worker: str = STUCK,
+        seconds: float | None = None,
+        torchrun: bool = False,
+        **keys: Any,
     ) -> subprocess.Popen[str]:
         (tmp_path / "stuck.py").write_text(worker.format(how=how))
         (tmp_path / "train.py").write_text(TRAIN)
-        train = {"max_steps": 40, "save_steps": 2}
-        job = make_job(output_dir=str(tmp_path / "run"), train=train, hardware="cpu:2", layout="fsdp")
+        keys = {"train": {"max_steps": 40, "save_steps": 2}, **keys}
+        job = make_job(output_dir=str(tmp_path / "run"), hardware="cpu:2", layout="fsdp", **keys)
         (tmp_path / "job.yaml").write_text(json.dumps(job.to_json()))
         path = os.pathsep.join([str(tmp_path), *sys.path])
         stated = {} if seconds is None else {"SHARDWISE_STALL_SECONDS": str(seconds)}
@@ -192,6 +213,27 @@ def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(
     assert "there is no checkpoint, so the same command starts from the beginning" in said
     assert "exit 143" in said
     assert processes_of(run) == []
+
+
+@pytest.mark.slow
+def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(
+    start: Callable[..., subprocess.Popen[str]], rows: dict[str, Path], tmp_path: Path
+) -> None:
+    """What is trained is saved at once; the whole evaluation would take minutes, and a step more would follow it."""
+    run, evaluation = RunDirectory(tmp_path / "run"), tmp_path / "evaluation.jsonl"
+    evaluation.write_text(rows["train"].read_text() * 10)
+    train = {"max_steps": 40, "eval_steps": 2}
+    started = start("2", worker=EVALUATES, train=train, data={"eval_path": str(evaluation)})
+    wait_until(lambda: run.events.is_file() and '"training"' in run.events.read_text(), seconds=120)
+    time.sleep(5)
+    started.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, said = started.communicate(timeout=60)
+    assert time.monotonic() - began < END_WITHIN_SECONDS
+    assert "exit 143" in said, said
+    (last, _) = run.checkpoints()[-1]
+    assert [record["step"] for record in read_metrics(run)] == [1, 2]
+    assert last == 2
 
 
 @pytest.mark.slow

@@ -148,6 +148,7 @@ class Checkpoints:
                 one of them had filled before it failed would stay filled.
         """
         faults: list[str] = []
+        self.journal.turn_to("reading checkpoints")
         for step in self._listed():
             folder = self.run.checkpoint(step)
             fault = self._load(folder)

@@ -93,6 +93,13 @@ def seal(path: Path) -> dict[str, Any]:
 
 def file_fault(path: Path, recorded: dict[str, Any]) -> str | None:
     """What is wrong with a file beside its record, or None."""
+    try:
+        return _differs(path, recorded)
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror or error}"
+
+
+def _differs(path: Path, recorded: dict[str, Any]) -> str | None:
     if not path.is_file() or path.is_symlink():
         return f"{path.name} is missing"
     if path.stat().st_size != recorded["size"]:

@@ -16,6 +16,9 @@ from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
 from shardwise.train.progress import Progress
 
+#: Phases that follow the last step.
+_BEHIND_TRAINING = ("saving", "verifying", "done")
+
 _PACKAGE = Path(shardwise.__file__).parent
 
 
@@ -47,8 +50,7 @@ class Journal:
 
     def enter(self, phase: str, **detail: Any) -> None:
         """Notes a new phase."""
-        self.phase = phase
-        self.progress.touch()
+        self.turn_to(phase)
         if self.rank == 0:
             self.note(lambda: announce(self.run, phase, **detail))
         self.say(f"{phase}" + "".join(f", {name} {value}" for name, value in detail.items()))
@@ -67,9 +69,17 @@ class Journal:
         return f"{self.phase} ({step})"
 
     @property
-    def is_before_first_step(self) -> bool:
-        """Nothing has been trained since this process began, and nothing is yet."""
-        return self.phase != "training" and not self.progress.has_stepped
+    def before_first_step(self) -> str:
+        """Where it is while nothing has been trained since this process began; empty where something has, or where
+        there is nothing left to train."""
+        if self.progress.has_stepped or self.phase in _BEHIND_TRAINING:
+            return ""
+        return "in its first step" if self.phase == "training" else f"{self.phase}, before the first step"
+
+    def turn_to(self, phase: str) -> None:
+        """What is done next, for messages of failures; nobody outside is told."""
+        self.phase = phase
+        self.progress.touch()
 
     def note(self, write: Callable[[], None]) -> None:
         """Writes something whose loss harms nobody; a disk that is full or gone is said once and stops nothing."""

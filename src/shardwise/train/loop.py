@@ -66,16 +66,17 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         # saved, and what it changed ends with the process. Before it, every step would wait for one more exchange.
         pulse = build.metrics.pulse(stop=stop.number, sight=look(batch, build.data))
         check_sights(build.world, batch, build.data, pulse.sights)
-        eval_loss = evaluate(build, journal) if last or _due(batch.step, train_spec.eval_steps) else None
+        due = last or _due(batch.step, train_spec.eval_steps)
+        eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         # The last step is saved too: what comes after it can still fail, and must not cost the training.
-        saving = last or pulse.stop or _due(batch.step, train_spec.save_steps)
+        saving = last or asked or _due(batch.step, train_spec.save_steps)
         if saving or _due(batch.step, REPLICA_CHECK_STEPS):
             compared = build.model.parameters if saving else build.model.trained
             check_replicas(build.world, compared, when=f"after step {batch.step}")
         saved = bool(saving) and build.checkpoints.save(batch.step)
-        if last or pulse.stop:
-            return Outcome(steps=batch.step, signal=0 if last else pulse.stop, saved=saved)
+        if last or asked:
+            return Outcome(steps=batch.step, signal=0 if last else asked, saved=saved)
         build.metrics.edge()
     return Outcome(steps=total, saved=True)
 
@@ -84,15 +85,22 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def evaluate(build: Build, journal: Journal) -> float | None:
-    """Loss per trained token over the evaluation data, the same for any number of ranks; None where there is none."""
+def evaluate(build: Build, journal: Journal, stop: StopFlag) -> tuple[float | None, int]:
+    """Loss per trained token over the evaluation data, the same for any number of ranks; None where there is none.
+
+    A request to stop is heard between its batches, for nobody waits long for what was asked to end: then there is no
+    loss, and the signal beside it.
+    """
     if build.evaluation is None:
-        return None
+        return None, 0
     build.model.set_training(False)
-    summed, tokens = 0.0, 0
+    summed, tokens, asked = 0.0, 0, 0
     for batch in build.evaluation:
         summed += build.step.evaluate(batch)
         tokens += batch.trained_tokens
         journal.progress.touch()
+        asked = stop.agreed(build.world.control)
+        if asked:
+            break
     build.model.set_training(True)
-    return summed / tokens
+    return (None if asked else summed / tokens), asked

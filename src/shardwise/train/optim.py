@@ -15,6 +15,10 @@ from shardwise.errors import UnsupportedError
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.job import TrainSpec
 
+#: On a CPU torch adds the squares of a whole tensor up one after the other in float32: of 16 million elements it loses
+#: 7e-4 of their norm, and of a shard less than of the whole. Rows of so many lose 2e-8, and take as long.
+_ROW = 512
+
 
 def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str) -> torch.optim.Optimizer:
     """AdamW or SGD over the trainable parameters, of which a pipeline stage may have none.
@@ -54,7 +58,8 @@ def clip_gradients(
 ) -> float:
     """Scales gradients so that their one norm over all ranks is at most `max_norm`, and returns it unscaled.
 
-    Squares are added in float32 within a tensor and in float64 over tensors and ranks, whatever type gradients have.
+    Squares are added in float32 within a tensor (on a CPU, within rows of it) and in float64 over tensors and ranks,
+    whatever type gradients have.
     With `max_norm` 0, or where the norm is not finite, nothing is scaled.
 
     Args:
@@ -74,12 +79,32 @@ def clip_gradients(
 
 def _sum_of_squares(gradients: list[torch.Tensor], *, device: torch.device) -> float:
     total = torch.zeros((), dtype=torch.float64, device=device)
-    if gradients:
-        norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # pyright: ignore[reportPrivateImportUsage]  # as torch does
-        total = torch.stack(list(norms)).double().square().sum().to(device)
+    for norms in (_norms_on_gpu, _norms_on_cpu):
+        found = norms(gradients)
+        if found:
+            total += torch.cat([one.reshape(-1) for one in found]).double().square().sum().to(device)
     if dist.is_initialized():
         dist.all_reduce(total)
     return total.item()
+
+
+def _norms_on_gpu(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    there = [gradient for gradient in gradients if gradient.device.type != "cpu"]
+    return list(torch._foreach_norm(there, 2, dtype=torch.float32)) if there else []  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
+
+
+def _norms_on_cpu(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    there = (gradient.reshape(-1) for gradient in gradients if gradient.device.type == "cpu")
+    return [_norms_of_rows(rows) for flat in there for rows in _rows(flat)]
+
+
+def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = flat.numel() // _ROW * _ROW
+    return flat[:whole].view(-1, _ROW), flat[whole:].view(1, -1)
+
+
+def _norms_of_rows(rows: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
 
 
 def _gradients(parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:

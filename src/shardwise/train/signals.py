@@ -11,6 +11,9 @@ import signal
 import time
 from types import FrameType
 
+import torch
+import torch.distributed as dist
+
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -42,6 +45,12 @@ class StopFlag:
             time.sleep(seconds)
         elif select.select([self._arriving], [], [], seconds)[0]:
             self.heard += tuple(number for number in os.read(self._arriving, 1024) if number in STOPPING)
+
+    def agreed(self, group: dist.ProcessGroup | None) -> int:
+        """The signal that any rank of a group was asked to stop with, or 0; every rank of it must ask."""
+        number = torch.tensor(self.number)
+        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=group)
+        return int(number)
 
     def _asked(self, number: int, _frame: FrameType | None) -> None:
         if self.number:

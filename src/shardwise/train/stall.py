@@ -128,7 +128,7 @@ def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float
         standings: of the ranks that wrote theirs, by rank; at least one.
         ranks: those that were asked.
         seconds: for how long nothing moved.
-        at: the phase that a request to stop cuts short, where that is before the first step: slow is not stuck there.
+        at: where a request to stop finds the ranks before the end of the first step: slow is not stuck there.
     """
     phases = {one.rank: one.phase for one in standings}
     silent = sorted(set(ranks) - set(phases))
@@ -140,7 +140,7 @@ def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float
         parts[_PLACES_NAMED:] = [f"{len(parts) - _PLACES_NAMED} other places are in the logs"]
     mutual = not awaited and len(standings) > 1 and all(one.waits for one in standings)
     stuck = f"nothing has moved for {format_seconds(seconds)}: {'ranks wait for each other: ' if mutual else ''}"
-    how = f"it was still {at}, before the first step: " if at else stuck
+    how = f"it was still {at}: " if at else stuck
     culprit = min(awaited or phases)
     return Verdict(
         culprit=culprit,

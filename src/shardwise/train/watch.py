@@ -109,7 +109,7 @@ class Watch:
             mine = standing(self._world, rank=self._journal.rank, phase=self._journal.at)
             write_json(self._run.rank_standing(mine.rank), mine.to_json())
             standings = self._answers(mine)
-            at = self._journal.phase if self._stop.heard and self._journal.is_before_first_step else ""
+            at = self._journal.before_first_step if self._stop.heard else ""
             verdict = judge(standings, ranks=self._ranks, seconds=self._still, at=at)
             self._write(verdict, first=standings[0].rank)
         except Exception:  # noqa: BLE001  # a disk that is full, or whatever else: no reason to go on waiting

@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 import traceback
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
         watch.start()
         outcome = _run(run, journal=journal, stop=stop, watch=watch)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below
-        # The cause is for the launcher; the traceback goes to this rank's log.
-        journal.failed(error)
+        # The cause is for the launcher, if the disk takes it; the traceback goes to this rank's log.
+        with suppress(OSError):
+            journal.failed(error)
         if isinstance(error, InputError):
             print(f"error: {error}", file=sys.stderr, flush=True)
             status = error.exit_code
@@ -109,7 +111,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     check_layout(world, model.parameters, ownership=model.ownership, num_elements=model.num_elements)
     check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
     journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
-    start = composed.checkpoints.restore()
+    start = journal.step = composed.checkpoints.restore()
     check_replicas(world, model.parameters, when="at the start")
     if world.is_first:
         journal.note(lambda: forget_steps_after(run, start))
@@ -160,7 +162,8 @@ def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Jo
     world = composed.world
     ranks = gather(world, _rank_figures(composed))
     types = together(gather(world, composed.types.read_back()))
-    if world.is_first:
+    # A start behind the last step measures nothing, and what was measured before stands.
+    if world.is_first and journal.progress.has_stepped:
         write_json(run.measured, _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds))
     composed.metrics.close()
     if not outcome.signal:

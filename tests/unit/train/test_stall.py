@@ -73,7 +73,7 @@ def test_ranks_that_are_all_at_work_do_not_wait_for_each_other() -> None:
 @pytest.mark.parametrize("waits", [False, True])
 def test_what_a_request_to_stop_cuts_short_before_the_first_step_is_slow_and_not_stuck(*, waits: bool) -> None:
     standings = [at(0, READING, waits=waits), at(1, READING, waits=waits)]
-    sentence = judge(standings, ranks=range(2), seconds=12, at="loading").sentence
+    sentence = judge(standings, ranks=range(2), seconds=12, at="loading, before the first step").sentence
     verb = "wait" if waits else "are"
     assert sentence.startswith(f"it was still loading, before the first step: ranks 0-1 {verb} in deal (deal.py:61). ")
 
