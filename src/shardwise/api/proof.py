@@ -68,7 +68,7 @@ class Proof:
         return self._looked_at_again(trial, found) if is_adam and may_be_rounding(found) else found
 
     def _looked_at_again(self, trial: Trial, found: Agreement) -> Agreement:
-        """The second look is a third where it finds nothing: SGD has no state that could be wrong."""
+        """With SGD, and where that agrees with a damped AdamW: SGD has no state that could be wrong."""
         records = read_metrics(self.reference)
         plain = self._again(trial, plain_look(self._train))
         seen = looked_at_plainly(found, plain, most=farthest_apart(self._train, records))

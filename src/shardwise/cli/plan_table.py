@@ -22,6 +22,7 @@ MAX_REJECTED = 12
 FORMS: tuple[tuple[frozenset[str], int], ...] = (
     (frozenset(), 24),
     (frozenset(), 12),
+    (frozenset({"cost"}), 12),
     (frozenset({"recompute", "offload", "cost"}), 12),
     (frozenset({"recompute", "offload", "cost", "layout"}), 12),
 )

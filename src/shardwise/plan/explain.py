@@ -39,7 +39,7 @@ def why(
         explorer: who found it, to be asked what it would be otherwise.
         forecast: of the candidate.
         candidate: what is explained.
-        runners_up: the best candidates of other strategies, the best first.
+        runners_up: the best candidates of other strategies and offloads, the best first.
         without: what would be chosen with the least offload that anything fits with; perhaps the candidate itself.
     """
     work, goal = forecast.work, explorer.question.job.goal
@@ -260,10 +260,10 @@ def _offload(work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, a
 def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal, gpu: Gpu) -> str:
     if without.execution.offload == chosen.execution.offload:
         return "because nothing fits without"
-    best = f"{without.execution.layout.strategy}, the best{_with_offload(without, chosen)},"
+    needed = "" if without.execution.offload == "none" else "nothing fits without, and "
     share = ratio(without, chosen, goal=goal, gpu=gpu)
-    much = f"{_percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
-    return f"because {best} is {much}"
+    much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
+    return f"because {needed}{without.execution.layout.strategy}, the best{_with_offload(without, chosen)}, is {much}"
 
 
 def _loss(work: Work) -> str | None:

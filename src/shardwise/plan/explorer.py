@@ -23,7 +23,7 @@ from shardwise.plan.timeline import forecast_time
 from shardwise.plan.too_large import TooLarge
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution, Recompute
+from shardwise.spec.execution import Execution, Offload, Recompute
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast, TimeForecast
 
@@ -65,6 +65,7 @@ class Explorer:
         prune: leave out what a bound rules out; without, everything is forecast, with the same answer.
         timed: bounds of time are of use; without, all that can be asked is what fits.
         bounds: those of the same question about other numbers of the same GPU, if it was asked before.
+        compared: further offloads, for which a part of the cluster may have room.
         host_last: whether the host's memory has room is asked of what fits the GPUs alone, which is less.
     """
 
@@ -75,12 +76,14 @@ class Explorer:
         prune: bool = True,
         timed: bool = True,
         bounds: Bounds | None = None,
+        compared: Sequence[Offload] = (),
         host_last: bool = False,
     ) -> None:
         self.question = question
         self.effort = Effort()
         self.bounds = bounds or Bounds(question, timed=timed)
         self.prunes = prune
+        self._compared = compared
         self._host_last = host_last
         self._host_lacks: dict[tuple[Layout, int], str | None] = {}
         self._peaks = question.peaks
@@ -188,9 +191,13 @@ class Explorer:
         return any(self.holds(group, rung, halving=every_size) for group, rung in sizes)
 
     def has_room(self, cluster: Cluster) -> bool:
-        """Whether all GPUs of a cluster together may have room for the job: no bound says that they have not."""
+        """Whether all GPUs of a cluster together may have room for the job: no bound says that they have not.
+
+        With this question's offload, or with one that is compared with it.
+        """
         alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
-        each = bases(self.question.job, self.question.model, alone)
+        each = list(bases(self.question.job, self.question.model, alone))
+        each += [replace(base, offload=offload) for base in each for offload in self._compared]
         return not self.prunes or any(self.bounds.has_room(cluster, base) for base in each)
 
     def may_fit(self, group: Group) -> bool:

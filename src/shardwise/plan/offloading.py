@@ -18,22 +18,25 @@ from shardwise.spec.support import impossibilities
 
 #: With more GPUs than this, what is cheapest is looked for with the least offload that anything fits with: to go
 #: through all parts of so many with each takes many times as long, and offload is for those who have few.
-_MOST_COMPARED = 64
+_MOST_COMPARED = 16
+
+
+def compared(question: Question, offloads: Sequence[Offload]) -> tuple[Offload, ...]:
+    """Which further offloads compete with the least that anything fits with."""
+    return () if _stays_with_least(question) else tuple(offloads)
 
 
 def better_offloaded(first: Exploration, offloads: Sequence[Offload]) -> list[Exploration]:
     """What further offloads leave open; known of it is what could be chosen before all that fits with less.
 
-    Not so for the fewest GPUs: with everything in the host's memory one would do for nearly any model, in many times
-    the time.
+    For the fewest GPUs that is on as many as the least offload needs: with everything in the host's memory one would do
+    for nearly any model, in many times the time.
 
     Args:
         first: with the least offload that anything fits with, looked at.
-        offloads: those with more, in turn.
+        offloads: those with more that compete, in turn.
     """
     question = first.explorer.question
-    if question.job.goal == "fewest-gpus" or _stays_with_least(question):
-        return []
     each = [_Offloaded(first, offload) for offload in offloads]
     others = [one.exploration() for one in each if one.explorer.has_room(question.cluster)]
     if others:
@@ -44,13 +47,13 @@ def better_offloaded(first: Exploration, offloads: Sequence[Offload]) -> list[Ex
 def held_by_more(found: Found, others: Sequence[Exploration]) -> Found:
     """What came out for a strategy that does not fit, with the offload that it would fit with said, if there is one.
 
-    Of very many executions nobody looks for that.
+    On very many GPUs nobody looks for that.
 
     Args:
         found: with the least offload that anything fits with.
         others: with more.
     """
-    if found.least is None or found.rejection is None or found.explorer.effort.is_large:
+    if found.least is None or found.rejection is None or found.explorer.question.cluster.num_gpus > _MOST_COMPARED:
         return found
     offload = next((one.offload for one in others if one.fits(found.strategy)), None)
     if offload is None:
@@ -63,7 +66,14 @@ def held_by_more(found: Found, others: Sequence[Exploration]) -> Found:
 
 def offloads_passed_over(question: Question) -> str | None:
     """That further offloads were not looked at, where they were not."""
-    if not (_stays_with_least(question) and len(offloads(question.job, question.cluster)) > 1):
+    if len(offloads(question.job, question.cluster)) == 1:
+        return None
+    if question.job.goal == "fewest-gpus":
+        return (
+            "the fewest GPUs are those that do with the least offload that anything fits with; with what train.offload "
+            "states fewer may do, more slowly"
+        )
+    if not _stays_with_least(question):
         return None
     return (
         f"of more than {_MOST_COMPARED} GPUs what is cheapest is looked for with the least offload that anything fits "

@@ -92,12 +92,16 @@ def chosen_first(candidates: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> li
     Chosen is the simplest among those that are alike with the best in the last figure and equal in the others: whoever
     leaves more to the host's memory is less simple than all who leave less.
     """
-    figures = {id(c): _figures(c, goal, gpu) for c in candidates}
-    ordered = sorted(candidates, key=lambda c: (figures[id(c)], simplicity(c.execution)))
-    best = figures[id(ordered[0])]
-    alike = [c for c in ordered if _alike(figures[id(c)], best, tie_of(gpu))]
+    ordered = best_first(candidates, goal=goal, gpu=gpu)
+    best = _figures(ordered[0], goal, gpu)
+    alike = [c for c in ordered if _alike(_figures(c, goal, gpu), best, tie_of(gpu))]
     chosen = min(alike, key=lambda c: simplicity(c.execution)[:2])
     return [chosen, *(c for c in ordered if c is not chosen)]
+
+
+def best_first(candidates: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> list[Candidate]:
+    """Candidates in the order of their figures; of those with the same, the simpler ones before the others."""
+    return sorted(candidates, key=lambda c: (_figures(c, goal, gpu), simplicity(c.execution)))
 
 
 def best_figures(candidates: Sequence[Candidate], *, goal: Goal, gpu: Gpu) -> tuple[float, ...]:

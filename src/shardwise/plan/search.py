@@ -15,9 +15,9 @@ from shardwise.plan.exploration import Exploration, Found, contest_of, explore, 
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.host import host_has_room
-from shardwise.plan.offloading import better_offloaded, held_by_more, offloads_passed_over
+from shardwise.plan.offloading import better_offloaded, compared, held_by_more, offloads_passed_over
 from shardwise.plan.question import Question, ask
-from shardwise.plan.ranking import chosen_first, simplicity_of
+from shardwise.plan.ranking import best_first, chosen_first
 from shardwise.plan.remedies import remedies
 from shardwise.plan.shares import numbers_passed_over
 from shardwise.spec.cluster import Cluster
@@ -41,8 +41,9 @@ def make_plan(
             takes every sequence to be `data.max_length` long.
 
     Returns:
-        The best candidate of each strategy, the chosen one before all, then for each strategy that does not fit its
-        least hungry execution. `rejected` has a sentence for each strategy that was not chosen.
+        The best candidate of each strategy with the least offload that anything fits with, or with more where that is
+        better and could be chosen; the chosen one before all. Then for each strategy that does not fit its least
+        hungry execution. `rejected` has a sentence for each strategy that was not chosen.
 
     Raises:
         UnsupportedError: the job asks for what cannot be forecast or formed at all.
@@ -60,18 +61,11 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
         hopeless: offloads with which nothing is known to fit on the hardware, or on any part of it.
     """
     first, others = _with_as_little_offload(question, prune=prune, hopeless=hopeless)
-    alone = [held_by_more(one, others) for one in first.found()]
-    found = _merged(question, [alone, *(other.known for other in others)])
-    fitting = _chosen_first(question, found)
-    if fitting:
-        chosen = next(one for one in found if one.best is fitting[0])
-        without = _chosen_first(question, alone)[0]
-        notes = (
-            numbers_passed_over(question.job, question.cluster),
-            offloads_passed_over(question),
-            _read_off(question.model),
-        )
-        reasons = (*_why(chosen, fitting, without), *filter(None, notes))
+    chosen = _chosen(question, [one for exploration in (first, *others) for one in exploration.known])
+    found = _rows(question, first, others, chosen)
+    fitting = _best_first(question, found, chosen)
+    if chosen is not None:
+        reasons = _why(question, chosen, first, others)
         fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, first.explorer)]
     return Plan(
         job=question.job.to_json(),
@@ -94,7 +88,9 @@ def _with_as_little_offload(
         asked, lost = question.with_offload(offload), offload in hopeless
         if tried and not (not lost and _may_fit(asked, prune=prune)):
             continue
-        exploration = explore(Explorer(asked, prune=prune, timed=not lost))
+        more = compared(question, turn[number + 1 :])
+        on_parts = more if asked.job.goal == "cheapest" else ()
+        exploration = explore(Explorer(asked, prune=prune, timed=not lost, compared=on_parts))
         # Of an offload that nothing fits with, only the first is told about.
         if tried and not exploration.may_fit():
             continue
@@ -102,7 +98,7 @@ def _with_as_little_offload(
         if not lost:
             exploration.look()
         if exploration.known:
-            return exploration, better_offloaded(exploration, turn[number + 1 :])
+            return exploration, better_offloaded(exploration, more)
     return tried[0], []
 
 
@@ -113,22 +109,32 @@ def _may_fit(asked: Question, *, prune: bool) -> bool:
     return not prune or (Explorer(asked, timed=False).has_room(asked.cluster) and host_has_room(asked))
 
 
-def _merged(question: Question, explored: Iterable[Iterable[Found]]) -> list[Found]:
-    """What came out for every strategy, the simplest first: of its best with each offload what would be chosen."""
-    by_name: dict[str, list[Found]] = {}
-    for one in (one for found in explored for one in found):
-        by_name.setdefault(one.strategy, []).append(one)
-    return [_one_of(question, by_name[name]) for name in sorted(by_name, key=simplicity_of)]
+def _chosen(question: Question, known: Sequence[Found]) -> Found | None:
+    """Of what fits, what is chosen."""
+    bests = [one.best for one in known if one.best is not None]
+    if not bests:
+        return None
+    best = chosen_first(bests, goal=question.job.goal, gpu=question.cluster.gpu)[0]
+    return next(one for one in known if one.best is best)
 
 
-def _one_of(question: Question, found: list[Found]) -> Found:
-    fitting = _chosen_first(question, found)
-    return next(one for one in found if one.best is fitting[0]) if fitting else found[0]
+def _rows(question: Question, first: Exploration, others: Sequence[Exploration], chosen: Found | None) -> list[Found]:
+    """What came out for every strategy, the simplest first: with the least offload, or with more that is better."""
+    rows = [held_by_more(one, others) for one in first.found()]
+    known = [one for exploration in others for one in exploration.known]
+    return [chosen if chosen and chosen.strategy == row.strategy else _better_row(question, row, known) for row in rows]
 
 
-def _chosen_first(question: Question, found: Iterable[Found]) -> list[Candidate]:
-    bests = [one.best for one in found if one.best is not None]
-    return chosen_first(bests, goal=question.job.goal, gpu=question.cluster.gpu) if bests else []
+def _better_row(question: Question, row: Found, known: Sequence[Found]) -> Found:
+    return _chosen(question, [row, *(one for one in known if one.strategy == row.strategy)]) or row
+
+
+def _best_first(question: Question, found: Iterable[Found], chosen: Found | None) -> list[Candidate]:
+    """The chosen candidate, then the others, the best first."""
+    best = None if chosen is None else chosen.best
+    others = [one.best for one in found if one.best is not None and one.best is not best]
+    ordered = best_first(others, goal=question.job.goal, gpu=question.cluster.gpu)
+    return ordered if best is None else [best, *ordered]
 
 
 def best_alone(
@@ -147,17 +153,21 @@ def best_alone(
     return chosen_first(found, goal=question.job.goal, gpu=question.cluster.gpu)[0] if found else None
 
 
-def _why(chosen: Found, fitting: Sequence[Candidate], without: Candidate) -> tuple[str, ...]:
-    """The reasons of what was chosen.
-
-    Args:
-        chosen: what came out for its strategy.
-        fitting: all that fit, the chosen one first.
-        without: what would be chosen with the least offload that anything fits with.
-    """
-    if chosen.forecast is None:
+def _why(question: Question, chosen: Found, first: Exploration, others: Sequence[Exploration]) -> tuple[str, ...]:
+    """The reasons of what was chosen, and what was not asked about."""
+    without = _chosen(question, first.known)
+    if chosen.best is None or chosen.forecast is None or without is None or without.best is None:
         return ()
-    return why(chosen.explorer, chosen.forecast, fitting[0], runners_up=fitting[1:], without=without)
+    known = [one.best for exploration in (first, *others) for one in exploration.known]
+    runners_up = [one for one in known if one is not None and one is not chosen.best]
+    runners_up = best_first(runners_up, goal=question.job.goal, gpu=question.cluster.gpu)
+    reasons = why(chosen.explorer, chosen.forecast, chosen.best, runners_up=runners_up, without=without.best)
+    notes = (
+        numbers_passed_over(question.job, question.cluster),
+        offloads_passed_over(question),
+        _read_off(question.model),
+    )
+    return (*reasons, *filter(None, notes))
 
 
 def _compared(fitting: list[Candidate], explorer: Explorer) -> Iterator[Candidate]:

@@ -221,7 +221,8 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
 def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
     """A layout whose weights differ with AdamW alone, after the same was compared with an `adam_epsilon` so large that
     AdamW makes no steps of rounding: what is wrong with AdamW's own work in weights that have a gradient differs still.
-    What is wrong in those alone that have next to none does not: LoRA's A, as long as B has hardly left zero.
+    What is wrong in those alone that have next to none does not: LoRA's A, as long as B has hardly left zero. Nor does
+    what carries a tensor less far astray than the floor, `tolerance * sqrt(all elements / its own)` of its own way.
 
     Args:
         found: as it was with the job's AdamW.

@@ -45,6 +45,8 @@ def test_offloads_have_a_column_where_there_are_any() -> None:
     heads, *rows = (line[: line.index("peak")] if "peak" in line else line for line in lines[2:5])
     assert heads.rstrip().endswith("recompute  offload")
     assert [row.split()[5 if row.startswith("->") else 4] for row in rows] == ["parameters", "none"]
+    costless = drawn(replace(made, candidates=(first, *made.candidates[1:])), width=114).splitlines()[2]
+    assert ("offload" in costless, "cost" in costless) == (True, False)
     assert "offload" not in drawn(made, width=150).split("chosen:")[0]
     assert "offload" not in drawn(replace(made, candidates=(first,)), width=80).split("chosen:")[0]
 
