@@ -20,7 +20,7 @@ from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.build import Build, build
-from shardwise.train.guards import check_trained
+from shardwise.train.guards import check_layout, check_trained
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
@@ -75,6 +75,7 @@ def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
     """Trains to the end on this rank."""
     built = composed(run, chosen)
     model, inventory = built.model, take_inventory(built.job, built.model.shape)
+    check_layout(built.world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(built.world, model.parameters, ownership=model.ownership, planned=inventory.trained_elements)
     seen = [
         sample
@@ -119,8 +120,15 @@ def relative(one: list[float], other: list[float]) -> float:
 TOLERANCE = 1e-5
 
 
+def apart(expected: torch.Tensor, found: torch.Tensor) -> float:
+    """How far a tensor lies from another, relative to that one's norm: an adapter's B is next to nothing after a few
+    steps, and as wrong as anything where it differs by a share of that."""
+    whole = float((expected.double() - found.double()).norm())
+    return whole / (float(expected.double().norm()) or 1.0)
+
+
 def must_equal(expected: Trained, ranks: list[Trained]) -> None:
-    """What was trained with SGD: figures of every step, final weights, frozen bytes; the same weights on all ranks.
+    """What was trained: figures of every step, final weights, frozen bytes; the same weights on all ranks.
 
     Args:
         expected: of one process.
@@ -140,6 +148,7 @@ def must_equal(expected: Trained, ranks: list[Trained]) -> None:
     for rank in ranks:
         assert rank.frozen.items() <= kept.items(), "ranks hold different frozen weights"
         for name, weight in rank.weights.items():
+            assert apart(expected.weights[name], weight) <= TOLERANCE, name
             assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name
             assert torch.equal(weight, held[name]), f"ranks hold different {name}"
 

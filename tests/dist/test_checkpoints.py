@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from shardwise.errors import ModelError
 from shardwise.spec.execution import Execution
@@ -266,6 +267,55 @@ def _fail_to_save(run: RunDirectory, chosen: Execution) -> bool:
     checkpoints = composed(run, chosen).checkpoints
     nowhere = RunDirectory(run.root / "metrics.jsonl" / "below-a-file")
     return replace(checkpoints, run=nowhere).save(1)
+
+
+def _resumed(run: RunDirectory, chosen: Execution) -> str:
+    try:
+        return f"from step {composed(run, chosen).checkpoints.restore()}"
+    except ModelError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_named(
+    method: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+) -> None:
+    """An adapter would go on over weights that it was not trained on."""
+    folder = shutil.copytree(models["untied"], tmp_path / "model")
+    run = prepare_cell(make_job(method=method).model_copy(update={"model": str(folder)}), tmp_path / "run")
+    run_world(2, _save_at, run, LAYOUTS["fsdp"], [2])
+    assert run_world(1, _resumed, run, LAYOUTS["single"]) == ["from step 2"]
+    (folder / "generation_config.json").write_text('{"max_new_tokens": 7}')
+    assert run_world(1, _resumed, run, LAYOUTS["single"]) == ["from step 2"], "nothing is trained by it"
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 3] += 0.5
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (said,) = run_world(1, _resumed, run, LAYOUTS["single"])
+    assert "model.safetensors of this model is another file than" in said
+    assert said.startswith(f"{run.resolved}:"), said
+
+
+def _save_elsewhere(run: RunDirectory, chosen: Execution, other: Path) -> tuple[bool, list[str]]:
+    """Rank 1 has the run directory's name for a folder of its own, as on a machine without shared storage."""
+    built = composed(run, chosen)
+    create_states(built.optimizer)
+    mine = RunDirectory(other) if built.world.rank == 1 else run
+    saved = replace(built.checkpoints, run=mine).save(3)
+    return saved, [name for name in ("manifest.json",) for _ in other.rglob(name)]
+
+
+def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    run = prepare_cell(make_job(), tmp_path / "run")
+    other = tmp_path / "other"
+    other.mkdir()
+    assert run_world(2, _save_elsewhere, run, LAYOUTS["fsdp"], other) == [(False, []), (False, [])]
+    assert run.checkpoints() == []
+    said = run.notices.read_text()
+    assert "checkpoint-3 was not saved: finding the files of all ranks failed on rank 0: " in said
+    assert "rank-00001.safetensors, which another rank wrote, is not here as it was written; " in said
+    assert f"all ranks must share {run.root}" in said
 
 
 def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved: RunDirectory) -> None:

@@ -85,6 +85,20 @@ def test_a_run_is_said_to_have_finished_before_the_checkpoint_that_guarded_its_r
 
 
 @pytest.mark.slow
+def test_a_run_that_is_the_first_step_of_its_warm_up_is_saved_and_says_that_it_trains_nothing(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    settings = {"output_dir": str(tmp_path / "run"), "hardware": "cpu:1"}
+    job = make_job(method="lora", train={"max_steps": 1, "warmup_steps": 3}, **settings)
+    notices: list[str] = []
+    result = api.train(
+        job, on_update=lambda update: notices.append(update.text) if isinstance(update, api.Notice) else None
+    )
+    assert result.outcome == "finished"
+    assert any("all of which are warm-up: nothing will be trained" in text for text in notices), notices
+
+
+@pytest.mark.slow
 def test_a_start_behind_the_last_step_ends_as_the_run_that_took_it(
     make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

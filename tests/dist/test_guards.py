@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from shardwise.catalog.models import read_model
 from shardwise.data.seen import checksum
 from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
 from shardwise.models.load import local_window
+from shardwise.parallel.mesh import join_world
 from shardwise.plan.inventory import take_inventory
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model, worker
+from shardwise.train.build import Build
 from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, check_trained, gather
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
@@ -132,7 +136,7 @@ def test_ranks_that_started_differently_refuse_and_name_the_difference(
 def _another_folder(run: RunDirectory, chosen: Execution, other: Path) -> str:
     """The last rank finds another folder under the model's name, as on a machine of its own."""
     if int(os.environ["RANK"]) == chosen.layout.world_size - 1:
-        model.find_model_folder = lambda _name: other
+        model.find_model_folder = lambda _name, **_: other
     return _sentence(GuardError, lambda: composed(run, chosen))
 
 
@@ -151,18 +155,43 @@ def test_ranks_that_read_different_weights_refuse_and_name_the_file(
         assert "copy one folder to every machine" in said
 
 
+def _check_layout(built: Build, elements: dict[str, int] | None = None) -> None:
+    model = built.model
+    check_layout(built.world, model.parameters, ownership=model.ownership, elements=elements or model.elements)
+
+
 def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     built = composed(run, chosen)
-    check_layout(
-        built.world, built.model.parameters, ownership=built.model.ownership, num_elements=built.model.num_elements
-    )
+    _check_layout(built)
     object.__setattr__(built.world, "layout", pretend)
-    return _sentence(
-        GuardError,
-        lambda: check_layout(
-            built.world, built.model.parameters, ownership=built.model.ownership, num_elements=built.model.num_elements
-        ),
-    )
+    return _sentence(GuardError, lambda: _check_layout(built))
+
+
+def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
+    """As many elements in all, of other weights: one held twice and one missing, and one that nobody knows."""
+    built = composed(run, chosen)
+    right = built.model.elements
+    twice, missing = "model.layers.0.input_layernorm.weight", "model.layers.1.input_layernorm.weight"
+    swapped = {**right, twice: 2 * right[twice], missing: 0}
+    renamed = {name if name != missing else "another": count for name, count in right.items() if name != twice}
+    assert sum(swapped.values()) == sum(right.values())
+    twice_here = [*built.model.parameters, *built.model.parameters[:1]]
+    asked = {"ownership": built.model.ownership, "elements": right}
+    doubled = _sentence(GuardError, lambda: check_layout(built.world, twice_here, **asked))
+    assert f"elements of {built.model.parameters[0][0]}, and" in doubled or built.world.layout.pp > 1
+    return [_sentence(GuardError, partial(_check_layout, built, wrong)) for wrong in (swapped, renamed)]
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy)
+def test_a_weight_that_is_held_for_another_stops_the_run_whatever_the_sum(
+    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    for swapped, renamed in run_world(2, _other_names, prepare_cell(make_job(), tmp_path), execution(layout)):
+        assert re.match(
+            r"all ranks together count \d+ elements of model.layers.0.input_layernorm.weight, and the model has \d+",
+            swapped,
+        )
+        assert "elements of another, and the model has" in renamed
 
 
 def _trains_more(run: RunDirectory, chosen: Execution) -> str:
@@ -185,6 +214,15 @@ def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(
         found = re.match(r"all ranks together train (\d+) elements, and the plan counts (\d+)", said)
         assert found is not None
         assert int(found[1]) == int(found[2]) + 1
+
+
+def _counted(layout: Layout, loss: float) -> float:
+    return float(join_world(layout).counted(torch.tensor(loss)))
+
+
+def test_a_loss_that_several_ranks_see_is_counted_once_were_it_infinite() -> None:
+    assert run_world(2, _counted, Layout(tp=2), math.inf) == [math.inf, 0.0]
+    assert run_world(2, _counted, Layout(dp_shard=2), 1.5) == [1.5, 1.5]
 
 
 def _planned_otherwise(run: RunDirectory, job: Job) -> tuple[str, bool]:

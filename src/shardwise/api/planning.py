@@ -22,7 +22,7 @@ from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
-from shardwise.spec.run import write_json, write_text
+from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
 from shardwise.spec.support import misfit
 from shardwise.spec.timeline import Timeline
 
@@ -141,8 +141,9 @@ def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Len
     Raises:
         InputError: the question cannot be answered as asked.
     """
+    read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
     with request.blaming("model"):
-        model = find_model(request.job.model)
+        model = find_model(request.job.model, revision=read)
     with request.placing():
         made = make_plan(request.job, model=model, cluster=cluster, num_rows=known[0], lengths=known[1])
     if made.best is None:

@@ -72,7 +72,7 @@ class Proof:
         records = read_metrics(self.reference)
         plain = self._again(trial, plain_look(self._train))
         seen = looked_at_plainly(found, plain, most=farthest_apart(self._train, records))
-        if seen.first is not None:
+        if plain.first is not None:
             return seen
         num_trained = read_plan(self.reference.plan).model["num_trainable_parameters"]
         look = damped_look(self._train, records, num_trained=num_trained, tolerance=self._tolerance)
@@ -81,11 +81,23 @@ class Proof:
     def _again(self, trial: Trial, look: Look) -> Agreement:
         """A layout and one process, which is trained once for each look, beside each other."""
         try:
-            if look.name not in self._references:
-                self._references[look.name] = self._train_as(REFERENCE, look)
-            return self._beside(self._references[look.name], self._train_as(trial, look), trial, look)
+            reference = self._reference_of(look)
+            return self._beside(reference, self._train_as(trial, look), trial, look)
         except (DoesNotFitError, InputError, WorkerFailedError) as error:
             return self._failed(trial, error, look)
+
+    def _reference_of(self, look: Look) -> RunDirectory:
+        """One process, trained once for each later look.
+
+        Raises:
+            WorkerFailedError: it failed, of which no layout is the cause.
+        """
+        if look.name not in self._references:
+            try:
+                self._references[look.name] = self._train_as(REFERENCE, look)
+            except (DoesNotFitError, InputError, WorkerFailedError) as error:
+                raise WorkerFailedError(f"one process itself failed: {error}") from error
+        return self._references[look.name]
 
     def _train_as(self, trial: Trial, look: Look) -> RunDirectory:
         run = self._run_of(trial, look)

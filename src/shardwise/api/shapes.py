@@ -8,13 +8,13 @@ from shardwise.launch.shapes import built_shape
 from shardwise.spec.model import ModelShape
 
 
-def find_model(name: str, *, offline: bool = False) -> ModelShape:
+def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:
     """Like the catalogue's `find_model`; a family without a row that transformers has is built and read.
 
     Raises:
         ModelError: it is no model, or none that can be planned.
     """
     try:
-        return models.find_model(name, offline=offline)
+        return models.find_model(name, offline=offline, revision=revision)
     except UnlistedFamilyError as error:
         return built_shape(error.data, file=error.file)

@@ -15,9 +15,11 @@ from shardwise.launch.accept import stated_execution, training_cluster
 from shardwise.launch.joined import place_in_group
 from shardwise.launch.signals import StopRequests
 from shardwise.launch.trials import Trial, Unable, find_trials
+from shardwise.spec.batch import follows_the_layout
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
+from shardwise.spec.model import ModelShape
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.splits import as_trained
@@ -129,7 +131,7 @@ def read_trials(
         layouts,
         cluster=cluster,
         method=request.job.method,
-        refused=lambda layout: next(iter(not_trained_under(stated_execution(request.job, layout))), None),
+        refused=lambda layout: next(iter(_not_trained_under(layout, job=request.job, model=model)), None),
         model=as_trained(request.job, model),
         own=_stated(request.job.stated_layout),
     )
@@ -143,6 +145,10 @@ def read_trials(
         on_update=on_update,
         programs=programs,
     )
+
+
+def _not_trained_under(layout: Layout, *, job: Job, model: ModelShape) -> list[str]:
+    return [*not_trained_under(stated_execution(job, layout)), *follows_the_layout(job, model, layout)]
 
 
 def _stated(layout: LayoutSpec | str | None) -> Layout | str | None:

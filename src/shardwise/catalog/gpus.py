@@ -27,6 +27,13 @@ MAX_CPU_PROCESSES = 1024
 #: drivers. Communicators come on top, and are the planner's to count.
 CONTEXT_BYTES = 450 * MIB
 
+#: Of the memory that NVIDIA's driver reports, what no process can take. PyTorch's messages print a "total capacity" of
+#: 79.25 and 79.33 of 80.00 GiB for A100 and A800 (github.com/levihsu/OOTDiffusion issue 235, hahnyuan/PB-LLM issue 3),
+#: 39.5 of 40 (TianheWu/CoSeR 10), 23.64 of 23.99 for RTX-4090 (ali-vilab/VGen 104), 31.37 of 31.84 for RTX-5090
+#: (Wan-Video/Wan2.1 465), 15.61 of 15.99 for RTX-A4000 (DengKaiCQ/VGGT-Long 6), 23.53 of 24 for A30
+#: (google/RB-Modulation 5): within 0.15 GiB of this rule.
+_RESERVED_BYTES, _RESERVED_SHARE = 300 * MIB, 0.005
+
 _HARDWARE = re.compile(
     r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*]*|\d{3,}[a-z ]*)", re.IGNORECASE
 )
@@ -78,6 +85,7 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     gpu = Gpu(
         name=name,
         memory_bytes=row["memory_mib"] * MIB,
+        reserved_bytes=0 if name.startswith("MI") else reserved_bytes(row["memory_mib"] * MIB),
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
         context_bytes=CONTEXT_BYTES,
@@ -92,6 +100,11 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         names=frozenset(_normal(n) for n in (name, driver, *row.get("aliases", ()))),
         source=f"{row['source']}, {row['url']}" if "url" in row else row["source"],
     )
+
+
+def reserved_bytes(memory_bytes: int) -> int:
+    """Of an NVIDIA GPU's memory, what its driver keeps."""
+    return _RESERVED_BYTES + int(memory_bytes * _RESERVED_SHARE)
 
 
 def _link(table: str, name: str) -> Link:

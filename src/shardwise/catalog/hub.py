@@ -27,11 +27,16 @@ def is_hub_id(name: str) -> bool:
     return _HUB_ID.fullmatch(name) is not None and ".." not in name
 
 
-def cached_config(hub_id: str) -> Path | None:
-    """The newest config.json that the Hugging Face cache holds for a hub id, or None."""
-    snapshots = _cache_folder() / f"models--{hub_id.replace('/', '--')}" / "snapshots"
-    found = [path for path in snapshots.glob("*/config.json") if path.is_file()]
-    return max(found, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
+def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
+    """The newest config.json that the Hugging Face cache holds for a hub id, or that of one revision; None without."""
+    found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
+    there = (path for path in found if path.is_file())
+    return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
+
+
+def repository_folder(hub_id: str) -> Path:
+    """Where the Hugging Face cache holds a model, found without the hub's library, which takes long to import."""
+    return _cache_folder() / f"models--{hub_id.replace('/', '--')}"
 
 
 def _cache_folder() -> Path:

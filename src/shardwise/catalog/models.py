@@ -61,11 +61,14 @@ def _entry(name: str, row: dict[str, Any]) -> KnownModel:
     )
 
 
-def find_model(name: str, *, offline: bool = False) -> ModelShape:
+def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:
     """The shape of the model a job names.
 
     Looked for in this order: a folder with a config.json, a config.json itself, a catalogue name or the hub id of a
     catalogue entry, the local Hugging Face cache, and (unless `offline`) the hub.
+
+    Args:
+        revision: which of those in the cache is meant; None for the newest.
 
     Raises:
         ModelError: it is none of these, or its configuration is not one that can be planned.
@@ -82,15 +85,15 @@ def find_model(name: str, *, offline: bool = False) -> ModelShape:
         raise ModelError(
             Problem(where=name, message=f"is no folder, no config.json and no known model{_nearest(name)}")
         )
-    cached = cached_config(name)
+    cached = cached_config(name, revision=revision)
     if cached is not None:
         return read_shape(cached)
     return _from_hub(name, offline=offline)
 
 
-def read_model(name: str) -> ModelShape:
+def read_model(name: str, *, revision: str | None = None) -> ModelShape:
     """Like `find_model`, but never over the network: for workers, whose model is on this machine already."""
-    return find_model(name, offline=True)
+    return find_model(name, offline=True, revision=revision)
 
 
 def _known(name: str) -> KnownModel | None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shardwise.catalog.hub import repository_folder
 from shardwise.catalog.models import known_models
 from shardwise.data.cache import TOKENIZER_FILES
 from shardwise.errors import DataError, Problem, said
@@ -102,11 +103,12 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
         raise DataError(Problem(where=spec.path, message=message)) from None
 
 
-def tokenizer_folder(model: str) -> Path:
+def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
     """The folder with a model's tokenizer: a local one, the hub cache's, or after fetching it.
 
     Args:
         model: a folder, a file in it, a catalogue name or a hub id.
+        revision: of a model on the hub; None for the one that is here, or else its newest.
 
     Raises:
         DataError: the model is neither here nor on the hub.
@@ -118,29 +120,26 @@ def tokenizer_folder(model: str) -> Path:
         return local
     known = known_models().get(model)
     hub_id = known.hub_id if known else model
-    cached = _cached_snapshot(hub_id)
-    return cached if cached is not None else _fetch_tokenizer(hub_id)
+    cached = _cached_snapshot(hub_id, revision)
+    return cached if cached is not None else _fetch_tokenizer(hub_id, revision)
 
 
-def _cached_snapshot(model: str) -> Path | None:
+def _cached_snapshot(model: str, revision: str | None) -> Path | None:
     """The hub cache's folder for a model, found without importing the hub's library: a second run starts quickly."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{base}/huggingface"
-    hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-    repository = hub / f"models--{model.replace('/', '--')}"
+    repository = repository_folder(model)
     reference = repository / "refs" / "main"
-    if not reference.is_file():
+    if revision is None and not reference.is_file():
         return None
-    snapshot = repository / "snapshots" / reference.read_text(encoding="utf-8").strip()
+    snapshot = repository / "snapshots" / (revision or reference.read_text(encoding="utf-8").strip())
     return snapshot if (snapshot / "tokenizer_config.json").is_file() else None
 
 
-def _fetch_tokenizer(model: str) -> Path:
+def _fetch_tokenizer(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
         with _asking():
-            return Path(snapshot_download(model, allow_patterns=list(TOKENIZER_FILES)))
+            return Path(snapshot_download(model, revision=revision, allow_patterns=list(TOKENIZER_FILES)))
     except _NotFetchedError as error:
         message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
         raise DataError(Problem(where=model, message=message)) from None

@@ -33,7 +33,7 @@ from shardwise.spec.job import Job
 from shardwise.spec.job_data import SourceSpec
 from shardwise.spec.job_file import read_job
 from shardwise.spec.places import Places, read_places
-from shardwise.spec.run import RunDirectory, read_json, write_json
+from shardwise.spec.run import RunDirectory, note_revision, read_json, revision_of, write_json
 
 VERSION = 1
 MAX_TEMPLATE_BYTES = 1024 * 1024
@@ -61,7 +61,8 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
     train, evaluation = _sources(job, root=root, places=places)
     states = source_states(train + evaluation, root=root, places=places)
     with places.blaming("model"):
-        tokenizer = tokenizer_folder(job.model)
+        tokenizer = tokenizer_folder(job.model, revision=revision_of(run, job.model))
+    note_revision(run, job.model, folder=tokenizer)
     both = list(zip(train + evaluation, states, strict=True))
     key = cache_key(
         job,

@@ -46,6 +46,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
             )
         ) from None
     if not _has_trained(run):
+        run.model.unlink(missing_ok=True)
         return  # a start that came to nothing, such as one with a mistake in its job, claims no folder
     difference = first_difference(before.to_json(), _holding_to(before, job).to_json())
     if difference is not None:

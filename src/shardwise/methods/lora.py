@@ -47,13 +47,14 @@ def peft_config(lora: LoraSpec) -> Any:
     )
 
 
-def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
+def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision: str | None = None) -> Any:
     """Puts adapters into a model (in place) whose parameters are on the meta device, and freezes the rest.
 
     Args:
         model: from transformers.
         lora: the job's settings.
         base_model: what adapter_config.json names as the model that the adapter belongs to.
+        revision: of that, where it is on the hub.
 
     Returns:
         The PEFT model, which names and saves the adapters.
@@ -66,6 +67,7 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str) -> Any:
     _check_saved(model, lora)
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
+    config.revision = revision
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     try:
         with warnings.catch_warnings():

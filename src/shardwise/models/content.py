@@ -1,6 +1,7 @@
 """What a model folder holds, as one short hash per file: enough to tell two folders apart, without reading all of them.
 
-Ranks on several machines read folders of their own. Configurations and tokenizers are hashed whole, as far as they are
+Ranks on several machines read folders of their own, and a run that goes on may find another than it began with.
+Configurations and tokenizers are hashed whole, as far as they are
 of the usual size. Of weights, the header of each file (names, types, shapes, places) and three blocks of every tensor
 are: its first bytes, those in its middle, and its last.
 

@@ -30,8 +30,11 @@ Kin = dict[str, list[str]]
 _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 
 
-def find_model_folder(name: str) -> Path:
+def find_model_folder(name: str, *, revision: str | None = None) -> Path:
     """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once).
+
+    Args:
+        revision: of what is on the hub; None for its newest.
 
     Raises:
         ModelError: neither exists.
@@ -45,7 +48,7 @@ def find_model_folder(name: str) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # noqa: BLE001 - the hub's library lets errors of whatever it asks with through
         message = f"is neither a folder nor a model the hub gives: {said(error)}"
         raise ModelError(Problem(where=name, message=message)) from None

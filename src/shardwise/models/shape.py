@@ -33,14 +33,14 @@ from shardwise.spec.model import ModelShape, OtherBlocks, Split
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
 
 
-def shape_of(name: str) -> ModelShape:
+def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
     """The shape of the model that a job names, for a worker, whose model is on this machine already.
 
     Raises:
         ModelError: it is no model, or none that can be trained.
     """
     try:
-        return read_model(name)
+        return read_model(name, revision=revision)
     except UnlistedFamilyError as error:
         return built_shape(error.data, file=error.file)
 

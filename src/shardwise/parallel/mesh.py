@@ -74,11 +74,11 @@ class World:
     control: dist.ProcessGroup
     pipes: Pipes | None = None
 
-    @property
-    def counts_loss(self) -> float:
-        """1 on the rank that adds a micro-batch's loss to the world's sum, 0 on its peers, which see the same one."""
+    def counted(self, loss: torch.Tensor) -> torch.Tensor:
+        """What this rank adds to the world's sum of losses: a micro-batch's on one rank, and 0 on its peers, which see
+        the same one, were it infinite."""
         at = self.layout.coordinates(self.rank)
-        return float(at.tp == 0 and at.cp == 0)
+        return loss if at.tp == 0 and at.cp == 0 else torch.zeros_like(loss)
 
     @property
     def data_rank(self) -> int:

@@ -86,7 +86,7 @@ class Pipeline:
             run.execute(self._order(actions, len(micros)))
         self.finish()
         losses = [torch.zeros((), device=self.world.device), *run.results.values()]
-        return torch.stack(losses).double().sum() * self.world.counts_loss
+        return self.world.counted(torch.stack(losses).double().sum())
 
     @torch.no_grad()
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
@@ -94,7 +94,7 @@ class Pipeline:
         run = _Run(pipeline=self, micros=micros)
         run.execute(self._order(forwards, len(micros)))
         nothing = torch.zeros((), device=self.world.device)
-        return [run.results.get(micro, nothing) * self.world.counts_loss for micro in range(len(micros))]
+        return [self.world.counted(run.results.get(micro, nothing)) for micro in range(len(micros))]
 
     @torch.no_grad()
     def logits(self, inputs: Inputs) -> torch.Tensor:

@@ -49,12 +49,12 @@ class WholeModel:
                 (loss * (scale * self.gradient_divisor)).backward()
             total += loss.detach()
         self.finish()
-        return total * self.world.counts_loss
+        return self.world.counted(total)
 
     @torch.no_grad()
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
         """As `Spread.losses`."""
-        return [self._call(inputs) * self.world.counts_loss for inputs in micros]
+        return [self.world.counted(self._call(inputs)) for inputs in micros]
 
     @torch.no_grad()
     def logits(self, inputs: Inputs) -> torch.Tensor:

@@ -104,7 +104,7 @@ def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
     """Bytes per token that the first block need not keep: no gradient goes beyond it where the embedding is frozen."""
     first = _norms(model)[0]
     if (
-        setting.inventory.trained("embedding")
+        setting.inventory.trained(setting.inventory.embedding_name)
         or first.width != model.hidden_size
         or setting.inventory.trained(first.name)
     ):

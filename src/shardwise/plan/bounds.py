@@ -154,7 +154,7 @@ class Bounds(Needs):
         """Those that all GPUs together have room for, and the smallest: of huge batches, few."""
         sizes, work = sizes_on(self._question.job, ranks), self._works[alike][0]
         of_one = work.tokens * work.saved * (work.model.num_layers - 1)
-        room = cluster.num_gpus * cluster.gpu.memory_bytes
+        room = cluster.num_gpus * cluster.gpu.usable_bytes
         return sizes[: max(1, bisect_right(sizes, room, key=lambda size: size * of_one))]
 
     def _rung(self, size: int, micros: int, alike: int) -> Rung:
@@ -237,7 +237,7 @@ class Bounds(Needs):
             cluster: the GPUs.
             base: an execution on one of them, at a micro-batch of one.
         """
-        model, gpus, capacity = self._question.model, cluster.num_gpus, cluster.gpu.memory_bytes
+        model, gpus, capacity = self._question.model, cluster.num_gpus, cluster.gpu.usable_bytes
         work, totals = self._works[self.alike(cluster, base)][0], self.totals_of(cluster, base)
         (size, *_) = sizes_on(self._question.job, self._question.job.train.global_batch_size)
         saved = size * self._question.length * work.saved * (model.num_layers - 1)

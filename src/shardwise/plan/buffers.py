@@ -99,7 +99,8 @@ def log_probabilities(scene: Scene) -> float:
 def head_cast(scene: Scene) -> float:
     """The head's weight in the compute type, where it is frozen in float32: cast anew wherever it is used."""
     work = scene.work
-    return scene.part.head_elements * work.types.compute if work.job.method == "qlora" and work.setting.casts else 0
+    frozen = work.job.method == "qlora" and work.setting.casts and not scene.part.trained_head
+    return scene.part.head_elements * work.types.compute if frozen else 0
 
 
 def flat_gradients(work: Work, part: Part, *, gradients: float) -> float:

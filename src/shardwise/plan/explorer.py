@@ -140,7 +140,7 @@ class Explorer:
         return self.prunes and (group.is_too_large(rung) or self._is_beyond_bound(group, rung))
 
     def _is_beyond_bound(self, group: Group, rung: Rung) -> bool:
-        return self.bounds.bytes(group.cluster, group.base, rung) > group.cluster.gpu.memory_bytes
+        return self.bounds.bytes(group.cluster, group.base, rung) > group.cluster.gpu.usable_bytes
 
     def climb(self, group: Group) -> Climb:
         """The sizes of a group in the order of what they take at least."""
@@ -203,7 +203,7 @@ class Explorer:
     def may_fit(self, group: Group) -> bool:
         """Whether no bound says that none of its sizes fits."""
         least = self.bounds.least_bytes(group.cluster, group.base, group.ladder)
-        return not self.prunes or least <= group.cluster.gpu.memory_bytes
+        return not self.prunes or least <= group.cluster.gpu.usable_bytes
 
     def one_that_fits(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
         """Of some groups that may be fast, an execution that fits; where none does, the one that needs least memory."""
@@ -277,7 +277,7 @@ class Explorer:
                 high = middle
 
     def _has_room(self, group: Group, rung: Rung) -> bool:
-        capacity = group.cluster.gpu.memory_bytes
+        capacity = group.cluster.gpu.usable_bytes
         if self._is_beyond_bound(group, rung):
             return False
         execution, flying = self._sized(group, rung.size), group.in_flight(rung)

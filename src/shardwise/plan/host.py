@@ -37,7 +37,7 @@ def host_has_room(question: Question) -> bool:
     if held is None:
         return True
     in_each_node = held * min(cluster.node.num_gpus, cluster.num_gpus) / cluster.num_gpus
-    return in_each_node <= HOST_OVER_GPU_MEMORY * cluster.node.num_gpus * cluster.gpu.memory_bytes
+    return in_each_node <= HOST_OVER_GPU_MEMORY * cluster.node.num_gpus * cluster.gpu.usable_bytes
 
 
 def bytes_beyond_host(question: Question, choice: Choice) -> float | None:
@@ -47,4 +47,4 @@ def bytes_beyond_host(question: Question, choice: Choice) -> float | None:
     work = work_on(question, choice.cluster, next(bases(question.job, question.model, choice)))
     node = choice.cluster.node
     held = most_on_host(work) * min(node.num_gpus, work.execution.layout.world_size)
-    return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * choice.cluster.gpu.memory_bytes else None
+    return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * choice.cluster.gpu.usable_bytes else None

@@ -232,7 +232,7 @@ def _backward_of_embedding(scene: Scene) -> Alive:
             alive["communication"] += gathered(scene, units=0)
     elif part.trained_embedding:
         # A dense gradient of the table; a tied head's waits to be added to it.
-        tied = part.inventory.tied and part.is_last
+        tied = part.inventory.head_name == part.inventory.embedding_name and part.is_last
         fresh = work.types.compute if work.setting.casts and tied else work.types.trainable
         alive["temporary"] = ((2 if tied else 1) - (not scene.whole)) * part.trained_embedding * fresh
     return alive

@@ -117,6 +117,16 @@ class Inventory:
         """Elements that have gradients."""
         return sum(count * unit.trained_elements for count, unit in self.blocks) + self.root.trained_elements
 
+    @property
+    def head_name(self) -> str:
+        """The tensor that the head reads: PEFT's copy of it, its own, or the embedding."""
+        return "saved.head" if self.trained("saved.head") else "embedding" if self.tied else "head"
+
+    @property
+    def embedding_name(self) -> str:
+        """The tensor that tokens are looked up in: PEFT's copy of it, or its own."""
+        return "saved.embedding" if self.trained("saved.embedding") else "embedding"
+
     def trained(self, name: str) -> bool:
         """Whether the tensor of that name (a matrix's or norm's own, without `.bias`) has a gradient."""
         return name in self.trained_names

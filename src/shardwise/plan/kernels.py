@@ -33,6 +33,9 @@ _CEILINGS = (
     ("L4", 0.60),
     ("L40", 0.60),
     ("RTX-6000-Ada", 0.60),
+    ("RTX-5000-Ada", 0.60),  # the L40S's watts for each FLOP/s of the peak
+    ("RTX-4500-Ada", 0.65),
+    ("RTX-4000-Ada", 0.62),  # the A10's
     ("RTX-PRO", 0.60),
     ("MI", 0.55),
     ("RTX", 0.90),

@@ -7,6 +7,7 @@ figure: by little over NVLink, by much over PCI Express, where all flows meet in
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 from shardwise.spec.cluster import Cluster, Link
 from shardwise.spec.layout import AXES, Layout
@@ -76,11 +77,11 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
         elif size == 1:
             inner *= getattr(layout, axis)
     node, network = cluster.node, cluster.network
-    if size == 1 or network is None or inner * size <= node.num_gpus:
+    members = _fewest_together(size, inner, node.num_gpus)
+    if size == 1 or network is None or members == size:
         return Group(size=size, link=node.link)
     # Rings cross between nodes over the ports of all members inside a node at once; of a port that all GPUs of a node
     # share they have their part, for the other groups talk at the same time.
-    members = max(1, min(size, node.num_gpus // inner))
     rings, at_once = (members / node.num_gpus, min(inner, node.num_gpus)) if network.shared else (members, 1)
     between = replace(network, bytes_per_second=network.bytes_per_second * rings)
     alone = replace(network, bytes_per_second=network.bytes_per_second / at_once)
@@ -92,3 +93,18 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
         ring_seconds=max(hops, 0.0),
         hop=min(alone, node.link, key=lambda link: link.bytes_per_second),
     )
+
+
+def _fewest_together(size: int, inner: int, node: int) -> int:
+    """Members of a group that are together, wherever some of it lie, at least: all, or as few as a node has of any.
+
+    Ranks are numbered through, and groups are blocks of `size * inner` of them: where a node is no multiple of that,
+    blocks begin and end within nodes, by what divides both.
+
+    Args:
+        size: members of a group.
+        inner: from one member's rank to the next.
+        node: GPUs of one.
+    """
+    block = size * inner
+    return size if node % block == 0 else max(1, gcd(block, node) // inner)

@@ -36,12 +36,13 @@ _STAYING = frozenset({"weights", "gradients", "optimizer"})
 
 
 def context_bytes(cluster: Cluster, layout: Layout) -> int:
-    """The driver's context and one communicator per axis that talks."""
+    """The driver's context, one communicator per axis that talks, and where there are several that of the whole world,
+    over which losses and norms are summed: torch has one group for both where an axis is the whole world."""
     gpu = cluster.gpu
     if gpu.kind == "cpu":
         return gpu.context_bytes
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
-    return gpu.context_bytes + axes * COMMUNICATOR_BYTES
+    return gpu.context_bytes + (axes + (axes > 1)) * COMMUNICATOR_BYTES
 
 
 def doubt_bytes(parts: Mapping[str, float]) -> float:

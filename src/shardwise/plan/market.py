@@ -46,7 +46,7 @@ def figure(goal: Goal, cluster: Cluster, *, step_seconds: float) -> tuple[float,
             usd = inf if price is None else step_seconds / 3600 * count * price[0]
             return usd, count, step_seconds
         case "fewest-gpus":
-            return count, count * cluster.gpu.memory_bytes, step_seconds
+            return count, count * cluster.gpu.usable_bytes, step_seconds
 
 
 def seconds_within(goal: Goal, cluster: Cluster, limit: tuple[float, ...]) -> float:
@@ -109,7 +109,7 @@ class Market:
                 self._needs[shape] = least_bytes(self.on(size))
             except UnsupportedError:  # a stated layout cannot be formed on so many
                 self._needs[shape] = inf
-        return size.gpu.memory_bytes >= self._needs[shape]
+        return size.gpu.usable_bytes >= self._needs[shape]
 
     def at_least(self, size: Cluster) -> float:
         """Seconds of a step that no layout on a size stays below: one GPU alone, its sequences shared by all.
@@ -198,7 +198,7 @@ class Market:
         if isinstance(lacking, str):
             return lacking
         work, memory = lacking
-        return why_not(work, replace(memory, capacity_bytes=size.gpu.memory_bytes))
+        return why_not(work, replace(memory, capacity_bytes=size.gpu.usable_bytes))
 
 
 def _looked_at(size: Cluster) -> Admits:

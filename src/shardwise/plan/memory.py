@@ -39,7 +39,7 @@ def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> M
     worst = max(peaks, key=lambda peak: peak.memory.peak_bytes)
     reserved = max(peak.reserved for peak in peaks)
     return MemoryForecast(
-        capacity_bytes=work.cluster.gpu.memory_bytes,
+        capacity_bytes=work.cluster.gpu.usable_bytes,
         peak_bytes=worst.memory.peak_bytes,
         peak_reserved_bytes=round(reserved),
         peak_low_bytes=round(worst.memory.peak_bytes - doubt_bytes(worst.memory.parts)),

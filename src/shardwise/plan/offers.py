@@ -92,7 +92,7 @@ def _figure_of(goal: Goal, cluster: Cluster, made: Plan) -> tuple[float, ...]:
 
 
 def _memory(cluster: Cluster) -> int:
-    return cluster.num_gpus * cluster.gpu.memory_bytes
+    return cluster.num_gpus * cluster.gpu.usable_bytes
 
 
 def _as_asked(made: Plan, job: Job, options: Sequence[Offer], *, among: Sequence[Sequence[Cluster]]) -> Plan:
@@ -159,7 +159,7 @@ def _passed_over(market: Market, found: Sequence[Found], goal: Goal) -> Iterator
             hardware=size.name,
             num_gpus=size.num_gpus,
             fits=True,
-            capacity_bytes=size.gpu.memory_bytes,
+            capacity_bytes=size.gpu.usable_bytes,
             reason=_why_passed_over(goal, size, seconds=market.at_least(size), times=times),
         )
 
@@ -186,6 +186,6 @@ def _unfit(cluster: Cluster, reason: str) -> Offer:
         hardware=cluster.name,
         num_gpus=cluster.num_gpus,
         fits=False,
-        capacity_bytes=cluster.gpu.memory_bytes,
+        capacity_bytes=cluster.gpu.usable_bytes,
         reason=reason,
     )

@@ -174,7 +174,7 @@ class Opener:
         return False
 
     def _may_fit(self, family: Family, base: Execution, size: int, micros: int) -> bool:
-        capacity = family.cluster.gpu.memory_bytes
+        capacity = family.cluster.gpu.usable_bytes
         rung = self._bounds.untimed(family.alike, size=size, micros=micros)
         if self._bounds.bytes(family.cluster, base, rung) > capacity:
             return False

@@ -56,21 +56,19 @@ class Part:
 
     @cached_property
     def head_elements(self) -> int:
-        """Elements of the head's weight, which may be the embedding's; 0 where the head lies elsewhere."""
-        name = "embedding" if self.inventory.tied else "head"
-        return _elements(self.inventory, name) if self.is_last else 0
+        """Elements of the weight that the head reads, the embedding's or a copy perhaps; 0 where it lies elsewhere."""
+        return _elements(self.inventory, self.inventory.head_name) if self.is_last else 0
 
     @cached_property
     def trained_head(self) -> int:
         """Elements of the head's weight, where it is here and trained."""
-        trained = self.inventory.trained("embedding" if self.inventory.tied else "head")
-        return self.head_elements if trained else 0
+        return self.head_elements if self.inventory.trained(self.inventory.head_name) else 0
 
     @cached_property
     def trained_embedding(self) -> int:
         """Elements of the embedding, where tokens are looked up here and it is trained."""
-        trained = self.is_first and self.inventory.trained("embedding")
-        return _elements(self.inventory, "embedding") if trained else 0
+        name = self.inventory.embedding_name
+        return _elements(self.inventory, name) if self.is_first and self.inventory.trained(name) else 0
 
 
 def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[Part, ...]:

@@ -50,6 +50,9 @@ _EAGER_SCORE_PASSES = 6
 _LOGIT_PASSES = 8
 #: Collectives that tensor parallelism waits for in one pass of a block: before and after attention, and the MLP.
 _TENSOR_COLLECTIVES = 4
+#: Of these, those that are made again where a block is recomputed, in full or but for its products: `checkpoint` stops
+#: at the last tensor that backward asks for, before the sum behind the block's last matrix.
+_SLICES_AGAIN = 0.75
 
 
 class Piece(NamedTuple):
@@ -125,12 +128,15 @@ class PieceMaker:
         backward = inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
         kept = execution.attn_implementation == KEPT_BY_SELECTIVE
         again = {"none": 0.0, "selective": between + (0.0 if kept else attention), "full": forward}[recompute]
-        talking, ring = _talking(work, tokens, attention)
-        once_more = 2 if recompute == "full" else 1
+        slices, ring, ring_back = _talking(work, tokens, attention)
+        looped = recompute == "full" or (recompute == "selective" and not kept)
+        once_more = slices * (0.0 if recompute == "none" else _SLICES_AGAIN) + (ring if looped else 0.0)
         operators = self._operators * (2 if recompute != "none" else 1)
         return Pieces(
-            forward=_launched(work, forward, operators=self._operators, talking=talking),
-            backward=_launched(work, backward + again, operators=operators, talking=talking * once_more + ring),
+            forward=_launched(work, forward, operators=self._operators, talking=slices + ring),
+            backward=_launched(
+                work, backward + again, operators=operators, talking=slices + ring + once_more + ring_back
+            ),
             weights=weights,
             loss=_loss(work, execution, self._device),
         )
@@ -256,8 +262,9 @@ def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:
     return fused * (read * columns + _ADAPTER_OUTPUT_BYTES * rows)
 
 
-def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float]:
-    """Seconds a pass waits for messages inside a block; and how much longer the ring takes in backward.
+def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float, float]:
+    """Seconds a pass waits for messages inside a block: of tensor parallelism, of the ring, and how much longer that
+    takes in backward.
 
     Tensor parallelism gathers the stream before each group of matrices and scatters sums behind it. In the ring of
     context parallelism keys and values go round while attention works on those that are there; backward sends their
@@ -267,12 +274,12 @@ def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float]
     stream = tokens * model.hidden_size * work.types.compute
     tensor = _TENSOR_COLLECTIVES * group_of(work.cluster, layout, "tp").gather(stream)
     if layout.cp == 1:
-        return tensor, 0.0
+        return tensor, 0.0, 0.0
     widths = model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim)) / layout.tp
     once = group_of(work.cluster, layout, "cp").message(tokens * widths * work.types.compute) * (layout.cp - 1)
     forward = max(0.0, once - attention)
     backward = max(0.0, 2 * once - _ATTENTION_BACKWARD * attention)
-    return tensor + forward, backward - forward
+    return tensor, forward, backward - forward
 
 
 def _loss(work: Work, execution: Execution, device: Device) -> Piece:
@@ -284,7 +291,7 @@ def _loss(work: Work, execution: Execution, device: Device) -> Piece:
     chunks = tokens / at_once
     sliced = vocab / layout.tp
     products = device.product(at_once, sliced, width) * (2 if chunks == 1 else 3)  # chunks are computed again
-    if work.inventory.trained("embedding" if work.model.tied else "head"):
+    if work.inventory.trained(work.inventory.head_name):
         products += device.product(sliced, width, at_once)
     fused = COMPILED_PASSES_SHARE if work.execution.compile else 1.0
     passes = device.bytes_moved(at_once * vocab * FLOAT32_BYTES * _LOGIT_PASSES) * fused

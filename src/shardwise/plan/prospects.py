@@ -92,7 +92,7 @@ class Prospects:
         return sizes
 
     def _has_room(self, base: Execution, size: int) -> bool:
-        question, capacity = self._least, self._question.cluster.gpu.memory_bytes
+        question, capacity = self._least, self._question.cluster.gpu.usable_bytes
         alike = self._bounds.alike(question.cluster, base)
         rung = self._bounds.untimed(alike, size=size, micros=1)
         if self._bounds.bytes(question.cluster, base, rung) > capacity:

@@ -80,7 +80,7 @@ def _with_more_host_memory(question: Question) -> str | None:
 
 def _on_gpus(question: Question) -> Iterator[Choice]:
     """Layouts of which a lean execution fits the GPUs, whatever it takes of the host; once for each that does."""
-    capacity = question.cluster.gpu.memory_bytes
+    capacity = question.cluster.gpu.usable_bytes
     return (choice for choice, need in _lean_needs(question) if need <= capacity)
 
 

@@ -214,12 +214,22 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
     absolute = None if found.weights is None else number(found.weights, "absolute")
     if found.first.figure == WEIGHTS and absolute is not None and absolute <= most:
         return replace(found, plain=plain, first=None)
-    note = "with sgd all of it is the same: adamw makes whole steps of rounding where a gradient is next to nothing"
+    far = absolute is not None and absolute > most
+    note = f"{_SAME_WITH_SGD}, and adamw's steps of rounding do not reach so far" if far else _SAME_WITH_SGD
     return replace(found, plain=plain, first=replace(found.first, note=note))
 
 
+_SAME_WITH_SGD = "with sgd all of it is the same"
+
+#: Of losses and norms, which are promised, that differ with AdamW alone.
+_ROUNDING = (
+    "with sgd and with adamw damped all of it is the same: adamw makes whole steps of rounding where a gradient is "
+    "next to nothing"
+)
+
+
 def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
-    """A layout whose weights differ with AdamW alone, after the same was compared with an `adam_epsilon` so large that
+    """A layout that differs with AdamW alone, after the same was compared with an `adam_epsilon` so large that
     AdamW makes no steps of rounding: what is wrong with AdamW's own work in weights that have a gradient differs still.
     What is wrong in those alone that have next to none does not: LoRA's A, as long as B has hardly left zero. Nor does
     what carries a tensor less far astray than the floor, `tolerance * sqrt(all elements / its own)` of its own way.
@@ -228,9 +238,12 @@ def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Ag
         found: as it was with the job's AdamW.
         seen: as `looked_at_plainly` left it, which is what it is where this agrees too.
     """
-    if found.first is None or damped.first is None:
-        return replace(seen, damped=damped)
-    note = f"with sgd all of it is the same, with adamw damped {_without_name(damped.first)}"
+    if found.first is None:
+        return seen
+    if damped.first is None:
+        rounded = seen.first is not None and seen.first.note == _SAME_WITH_SGD
+        return replace(seen, damped=damped, first=replace(found.first, note=_ROUNDING) if rounded else seen.first)
+    note = f"{_SAME_WITH_SGD}, with adamw damped {_without_name(damped.first)}"
     return replace(seen, damped=damped, first=replace(found.first, note=note))
 
 

@@ -30,6 +30,7 @@ class Gpu:
 
     Attributes:
         memory_bytes: capacity as the driver reports it.
+        reserved_bytes: what of that the driver keeps to itself.
         dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`, `float16`.
         memory_bytes_per_second: bandwidth of the device memory.
         context_bytes: held outside the allocator by the driver and libraries.
@@ -45,6 +46,12 @@ class Gpu:
     context_bytes: int = 0
     usd_per_hour: tuple[float, float] | None = None
     measured: bool = False
+    reserved_bytes: int = 0
+
+    @property
+    def usable_bytes(self) -> int:
+        """What processes can take, their contexts included."""
+        return self.memory_bytes - self.reserved_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

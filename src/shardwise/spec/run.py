@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -92,6 +93,11 @@ class RunDirectory:
     def data(self) -> Path:
         """data.json: which prepared data this run reads, and its counts."""
         return self.root / "data.json"
+
+    @property
+    def model(self) -> Path:
+        """model.json: which revision of a model on the hub this run reads, whatever its newest is by then."""
+        return self.root / "model.json"
 
     @property
     def measured(self) -> Path:
@@ -229,3 +235,29 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return cast(dict[str, Any], value) if isinstance(value, dict) else None
+
+
+#: A commit, as the hub calls its revisions.
+_REVISION = re.compile("[0-9a-f]{7,64}")
+
+
+def revision_of(run: RunDirectory, model: str) -> str | None:
+    """The revision of a model on the hub that a run has read; None where it has not yet, or the model is a folder."""
+    known = read_json(run.model) or {}
+    revision = known.get("revision")
+    is_one = isinstance(revision, str) and _REVISION.fullmatch(revision) is not None
+    return revision if is_one and known.get("model") == model else None
+
+
+def hub_revision(model: str, *, folder: Path) -> str | None:
+    """The revision of a model on the hub, by the folder of the hub's cache that it was found in; None for a folder."""
+    if folder.parent.name != "snapshots" or Path(model).expanduser().exists():
+        return None
+    return folder.name
+
+
+def note_revision(run: RunDirectory, model: str, *, folder: Path) -> None:
+    """Notes which revision of a model on the hub a run reads, so that all of it and later starts read the same."""
+    revision = hub_revision(model, folder=folder)
+    if revision is not None:
+        write_json(run.model, {"model": model, "revision": revision})

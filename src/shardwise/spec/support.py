@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
+from shardwise.spec.batch import follows_the_batch, follows_the_layout
 from shardwise.spec.execution import Execution, Offload, OptimizerName, Precision
 from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Layout
@@ -203,7 +204,7 @@ def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | No
 
 
 def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """What contradicts itself in an execution: it is neither trained nor planned."""
+    """What contradicts itself in an execution, or would train another model: it is neither trained nor planned."""
     reasons: list[str] = []
     layout = execution.layout
     if model is not None and layout.num_stages > model.num_layers:
@@ -218,6 +219,8 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
         reasons.append(f"packing with {execution.attn_implementation} needs train.micro_batch_size: 1, or use sdpa")
     if model is not None and execution.loss == "chunked" and not model.plain_head:
         reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
+    if model is not None:
+        reasons += follows_the_layout(job, model, layout)
     return reasons
 
 
@@ -246,33 +249,10 @@ def not_trained_under(execution: Execution) -> list[str]:
     return reasons
 
 
-#: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
-#: apart.
-MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
-
-
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
     """Why a job is trained under no layout at all, by what its model is; empty where some layout may train it."""
     experts = f"{model.family} is a mixture of experts, which is not trained by this version"
-    return [*([experts] if model.has_experts else []), *_follows_the_batch(job, model)]
-
-
-def _follows_the_batch(job: Job, model: ModelShape) -> list[str]:
-    """What a row would give another result for, depending on the rows beside it."""
-    reasons: list[str] = []
-    if job.data.packing and model.family in MASKED_WITHOUT_POSITIONS:
-        reasons.append(
-            f"packing is not trained for {model.family}, whose code in transformers lets packed documents see each "
-            "other; use packing: false"
-        )
-    steady = model.steady_positions
-    if steady is not None and job.data.max_length > steady:
-        reasons.append(
-            f"max_length {job.data.max_length} is not trained: beyond {steady} tokens this model's rotary positions "
-            "follow the longest sequence of a micro-batch, so that the result would depend on how the work is spread; "
-            f"use max_length: {steady} or less"
-        )
-    return reasons
+    return [*([experts] if model.has_experts else []), *follows_the_batch(job, model)]
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:

@@ -22,7 +22,7 @@ from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 from shardwise.spec.places import read_places
-from shardwise.spec.run import RunDirectory, read_json
+from shardwise.spec.run import RunDirectory, read_json, revision_of
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.guards import read_back_states
 from shardwise.train.identity import identity_of
@@ -80,7 +80,8 @@ def build(
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")
     with _naming_the_model(run):
-        model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"))
+        revision = revision_of(run, job.model)
+        model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"), revision=revision)
     data = _training_data(run, prepared)
     batches = _batches(job, _dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
@@ -98,7 +99,7 @@ def build(
         stepped=steps,
         optimizer=optimizer,
         ownership=model.ownership,
-        identity=identity_of(job, data=prepared["fingerprint"]),
+        identity=identity_of(job, model=model.content, data=prepared["fingerprint"]),
         seed=job.train.seed,
         keep=job.train.save_total_limit,
     )

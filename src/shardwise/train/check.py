@@ -30,11 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--compute-dtype", choices=sorted(TOLERANCE), required=True)
     parser.add_argument("--saved-dtype", required=True)
     parser.add_argument("--base", required=True)
+    parser.add_argument("--untrained", action="store_true", help="no step had a learning rate above zero")
     options = parser.parse_args(arguments)
     request = load_file(options.probe)
     load = _load_adapter if (options.folder / "adapter_config.json").is_file() else _load_model
     model, faults = load(options.folder, base=options.base)
     faults += _not_finite(options.folder)
+    faults += [] if options.untrained else _without_effect(options.folder)
     difference, allowed = 0.0, max(TOLERANCE[options.compute_dtype], TOLERANCE.get(options.saved_dtype, 0.0))
     if not faults:
         difference = _difference(model, request, compute=getattr(torch, options.compute_dtype))
@@ -70,9 +72,15 @@ def _load_adapter(folder: Path, *, base: str) -> tuple[Any, list[str]]:
     expected = get_peft_model_state_dict(model, save_embedding_layers=False)
     faults = [f"{name} has no place in PEFT's model" for name in stored.keys() - expected.keys()]
     faults += [f"{name} is missing" for name in expected.keys() - stored.keys()]
-    if not any(bool(tensor.any()) for name, tensor in stored.items() if "lora_B" in name):
-        faults.append("every lora_B is zero: nothing was trained")
     return model, faults
+
+
+def _without_effect(folder: Path) -> list[str]:
+    """What is wrong with adapters that are what they were at the start."""
+    file = folder / "adapter_model.safetensors"
+    if not file.is_file() or any(bool(tensor.any()) for name, tensor in load_file(file).items() if "lora_B" in name):
+        return []
+    return ["every lora_B is zero: nothing was trained"]
 
 
 def _not_finite(folder: Path) -> list[str]:

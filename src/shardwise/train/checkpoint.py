@@ -1,7 +1,7 @@
 """Checkpoints: sharded, layout-free, hashed, committed by one rename, and read without pickle.
 
 checkpoint-200/
-  manifest.json            step, layout, job, data fingerprint, versions; shape, type and slices of every tensor; every
+  manifest.json            step, layout, job, model, data, versions; shape, type and slices of every tensor; every
                            file's size and sha256
   rank-00000.safetensors   this rank's pieces of trained weights and optimizer states, and its random state
 """
@@ -41,7 +41,7 @@ class Checkpoints:
     Attributes:
         stepped: what the optimizer steps.
         ownership: which pieces this rank writes.
-        identity: of the job and data; a checkpoint of another one is not loaded.
+        identity: of the job, the model and the data; a checkpoint of another one is not loaded.
         seed: of the job, from which random generators begin anew on another layout.
         keep: how many committed checkpoints stay, or None for all.
     """
@@ -83,6 +83,11 @@ class Checkpoints:
         manifest = self._manifest(step, written)
         manifest["sha256"] = digest(manifest)
         first = self.world.is_first
+        together(
+            self.world,
+            lambda: _expect_files(folder, manifest["files"]) if first else None,
+            what="finding the files of all ranks",
+        )
         together(
             self.world,
             lambda: write_json(folder / MANIFEST, manifest) if first else None,
@@ -241,3 +246,17 @@ def _describe(p: Piece) -> dict[str, Any]:
 
 def _file_of(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
+
+
+def _expect_files(folder: Path, files: dict[str, Any]) -> None:
+    """What ranks wrote must be in the folder that gets the checkpoint's name, and not in another machine's.
+
+    Raises:
+        FileNotFoundError: it is not, or not all of it.
+    """
+    for name, recorded in files.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != recorded["size"]:
+            raise FileNotFoundError(
+                f"{name}, which another rank wrote, is not here as it was written; all ranks must share {folder.parent}"
+            )

@@ -63,22 +63,34 @@ def staged(world: World, target: Path) -> Iterator[Path]:
         yield folder
         together(
             world,
-            lambda: _commit(folder, target) if world.is_first else None,
+            lambda: commit(folder, target) if world.is_first else None,
             what=f"committing {target.name}",
         )
     except BaseException:
-        if world.is_first:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # on every rank: it may be a folder of each machine's own
         raise
 
 
-def _commit(folder: Path, target: Path) -> None:
+def commit(folder: Path, target: Path) -> None:
+    """Makes a written folder durable and gives it the name of the target, whose old content goes.
+
+    Raises:
+        OSError: a rename failed, and the target is as it was; or the last sync did, behind both.
+    """
+    for inner in sorted(path for path in folder.rglob("*") if path.is_dir()):
+        sync_folder(inner)
     sync_folder(folder)
     replaced = target.with_name(f".{target.name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
-    if target.exists():
+    replaces = target.exists()
+    if replaces:
         target.rename(replaced)
-    folder.rename(target)
+    try:
+        folder.rename(target)
+    except OSError:
+        if replaces:
+            replaced.rename(target)
+        raise
     sync_folder(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 

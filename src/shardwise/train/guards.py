@@ -7,6 +7,7 @@ gradient that became NaN and was stepped on.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -53,18 +54,18 @@ def agree(world: World, facts: dict[str, Any]) -> None:
 
 
 def check_layout(
-    world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, num_elements: int
+    world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, elements: dict[str, int]
 ) -> None:
     """Reads the layout back from live tensors: this rank must hold its part of every weight, no more and no fewer, and
-    all ranks together every element once.
+    all ranks together every element of every weight once.
 
     Args:
         parameters: of this rank, by name.
         ownership: which of them it counts.
-        num_elements: of the whole model, as it was before anything was split.
+        elements: of each weight of the whole model, as it was before anything was split.
 
     Raises:
-        GuardError: names the first weight of which this rank holds something else, or says how much is missing.
+        GuardError: names the first weight of which this rank, or all of them together, hold something else.
     """
     for name, parameter in parameters:
         _check_part(world, name, parameter, shards=world.layout.weight_shards)
@@ -73,12 +74,20 @@ def check_layout(
             f"rank {world.rank} holds no slice of any weight; the layout is {world.layout.strategy}. What was asked is "
             "not what runs"
         )
-    held = sum(gather(world, sum(local_part(p).numel() for name, p in parameters if ownership.counts(name, p))))
-    if held != num_elements:
-        raise GuardError(
-            f"all ranks together hold {held} elements that they count, and the model has {num_elements}. What was "
-            "asked is not what runs"
-        )
+    counted = Counter[str]()
+    for name, parameter in parameters:  # stages of one rank may hold the same name
+        counted[name] += local_part(parameter).numel() if ownership.counts(name, parameter) else 0
+    strangers = sum(count for name, count in counted.items() if name not in elements)
+    expected_of = [*sorted(elements.items()), ("weights that the model does not have", 0)]
+    # One sum for all names: lists of them from every rank would be long in a world of a thousand.
+    held = torch.tensor([*(counted[name] for name in sorted(elements)), strangers])
+    dist.all_reduce(held, group=world.control)
+    for found, (name, expected) in zip(held.tolist(), expected_of, strict=True):
+        if found != expected:
+            raise GuardError(
+                f"all ranks together count {found} elements of {name}, and the model has {expected}. What was asked "
+                "is not what runs"
+            )
 
 
 def check_trained(

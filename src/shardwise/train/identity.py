@@ -1,4 +1,5 @@
-"""What a checkpoint belongs to: the job, the data and the versions that made its tokens; and which of these differs."""
+"""What a checkpoint belongs to: the job, the model it began with, the data and the versions that made its tokens; and
+which of these differs."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from shardwise.spec.places import Places
 _LIBRARIES = ("transformers", "tokenizers")
 
 
-def identity_of(job: Job, *, data: str) -> dict[str, Any]:
+def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, Any]:
     """What is trained, on what: the same on every layout. As JSON, for a manifest.
 
     Args:
+        model: `folder_content`'s hash of config.json and of each file of weights, by its name.
         data: the fingerprint of the prepared data.
     """
     plain = job.to_json()
@@ -26,31 +28,37 @@ def identity_of(job: Job, *, data: str) -> dict[str, Any]:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain).pop(name)
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
-    return json.loads(json.dumps({"job": plain, "data": data, "versions": versions}))
+    return json.loads(json.dumps({"job": plain, "model": dict(model), "data": data, "versions": versions}))
 
 
 def refuse_another(written: Any, now: Mapping[str, Any], *, folder: str, places: Places) -> None:
     """Compares a checkpoint's identity with the run's.
 
     Raises:
-        ModelError: one problem per key of the job or version that differs; else that the data do.
+        ModelError: one problem per key of the job or version that differs, and one for the model's files; else that the
+            data do.
     """
     if written == now:
         return
-    if not isinstance(written, dict):
+    if not isinstance(written, dict) or "model" not in written:
         raise ModelError(Problem(where=folder, message=f"was written by an older Shardwise; {_ELSEWHERE}"))
     kept = cast(dict[str, Any], written)
+    of_job = [*_differences(kept.get("job"), now["job"])]
     problems = [
         Problem(
             where=places.where(*key.split(".")),
             message=f"{key} is {quoted(new)}, and {folder} was written with {quoted(old)}; {_ELSEWHERE}",
         )
-        for key, old, new in _differences(kept.get("job"), now["job"])
+        for key, old, new in of_job
     ]
     problems += [
         Problem(where=folder, message=f"was written with {name} {old}, and {new} is installed; {_ELSEWHERE}")
         for name, old, new in _differences(kept.get("versions"), now["versions"])
     ]
+    if not any(key == "model" for key, _, _ in of_job):
+        message = f"of this model is another file than {folder} was written with, under the same name; {_ELSEWHERE}"
+        others = [name for name, _, _ in _differences(kept["model"], now["model"])]
+        problems += [Problem(where=places.where("model"), message=f"{name} {message}") for name in others[:1]]
     changed = "rows, their order in files, the tokenizer's files or the chat template have changed"
     message = f"data.path: {folder} was written from other data by the same job: {changed}; {_ELSEWHERE}"
     raise ModelError(problems or Problem(where=places.where("data", "path"), message=message))

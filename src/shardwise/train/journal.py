@@ -29,6 +29,7 @@ class Journal:
     Attributes:
         phase: what the worker is doing, for the message if it fails.
         step: optimizer steps done.
+        in_step: whether the next one has begun.
         progress: whether this rank gets on.
         last_word: held by whoever writes why this rank ends, and ends it; of two threads, one.
     """
@@ -37,6 +38,7 @@ class Journal:
     rank: int
     phase: str = "starting"
     step: int = 0
+    in_step: bool = False
     progress: Progress = field(default_factory=Progress)
     last_word: threading.Lock = field(default_factory=threading.Lock)
     _began: float = field(default_factory=time.monotonic)
@@ -55,18 +57,21 @@ class Journal:
             self.note(lambda: announce(self.run, phase, **detail))
         self.say(f"{phase}" + "".join(f", {name} {value}" for name, value in detail.items()))
 
+    def stepping(self) -> None:
+        """Notes that the next optimizer step begins."""
+        self.in_step = True
+
     def stepped(self, step: int) -> None:
         """Notes that an optimizer step is done."""
-        self.step = step
+        self.in_step, self.step = False, step
         self.progress.step()
 
     @property
     def at(self) -> str:
         """The phase, and the step it is in or comes after, for messages."""
-        if not self.step:
-            return self.phase
-        step = f"step {self.step + 1}" if self.phase == "training" else f"after step {self.step}"
-        return f"{self.phase} ({step})"
+        if self.phase == "training" and self.in_step:
+            return f"{self.phase} (step {self.step + 1})"
+        return f"{self.phase} (after step {self.step})" if self.step else self.phase
 
     @property
     def before_first_step(self) -> str:

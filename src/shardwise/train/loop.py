@@ -40,6 +40,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
     train_spec = build.job.train
     total = build.batches.total_steps
     for batch in build.batches.from_(start):
+        journal.stepping()
         rate = learning_rate(build.optimizer)
         with build.metrics.measuring():
             loss = build.step(batch)
@@ -68,6 +69,8 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         check_sights(build.world, batch, build.data, pulse.sights)
         due = last or _due(batch.step, train_spec.eval_steps)
         eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
+        if due and asked and build.evaluation is not None:
+            journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         # The last step is saved too: what comes after it can still fail, and must not cost the training.
         saving = last or asked or _due(batch.step, train_spec.save_steps)

@@ -31,6 +31,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
+from shardwise.spec.run import hub_revision
 from shardwise.spec.saved_names import saved_refusal
 from shardwise.spec.stages import stage_blocks
 from shardwise.spec.support import execution_refusals
@@ -50,7 +51,8 @@ class TrainedModel:
         drops: training may drop something out at random.
         parameters: (Hugging Face name, parameter) of this rank, each tensor once.
         ownership: which of them this rank counts.
-        num_elements: of the whole model, adapters included, each tensor once.
+        elements: of each weight of the whole model by name, adapters included, each tensor once.
+        content: `folder_content`'s hash of config.json and of each file of weights, by its name.
     """
 
     shape: ModelShape
@@ -59,7 +61,8 @@ class TrainedModel:
     drops: bool
     result: Result
     ownership: Ownership
-    num_elements: int
+    elements: dict[str, int]
+    content: dict[str, str]
 
     @property
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -87,15 +90,20 @@ class TrainedModel:
             module.train(training and self.drops)
 
 
-def build_model(job: Job, execution: Execution, *, world: World, chat_template: str | None = None) -> TrainedModel:
+def build_model(
+    job: Job, execution: Execution, *, world: World, chat_template: str | None = None, revision: str | None = None
+) -> TrainedModel:
     """Loads, adapts and spreads the model of a job.
+
+    Args:
+        revision: of a model on the hub; None for its newest.
 
     Raises:
         UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
         ModelError: the model folder cannot be used.
         GuardError: ranks have different ones.
     """
-    shape = shape_of(job.model)
+    shape = shape_of(job.model, revision=revision)
     reasons = execution_refusals(job, execution, model=shape)
     if job.adapters is not None:
         refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
@@ -103,9 +111,10 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
     if reasons:
         raise UnsupportedError("; ".join(reasons))
     types = TYPES[execution.precision]
-    source = find_model_folder(job.model)
+    source = find_model_folder(job.model, revision=revision)
     weights = Weights(source)
-    agree_on_model(world, folder_content(source, weights=weights.files))
+    content = folder_content(source, weights=weights.files)
+    agree_on_model(world, content)
     config = read_config(source)
     saved_dtype = _saved_dtype(job, config, types=types)  # now: building sets the configuration's type to the built one
     parts = [
@@ -152,7 +161,8 @@ def build_model(job: Job, execution: Execution, *, world: World, chat_template: 
         drops=not job.train.disable_dropout,
         result=result,
         ownership=Ownership(world=world, copies=copies),
-        num_elements=parts[0].num_elements,
+        elements=parts[0].elements,
+        content={name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)},
     )
 
 
@@ -162,7 +172,7 @@ class _Part:
 
     Attributes:
         stage: it, as it is to be spread.
-        num_elements: of the whole model, before other stages were taken out.
+        elements: of each weight of the whole model, before other stages were taken out.
         kin: which weights of the whole model start as the same tensor.
         elsewhere: names of the weights that were taken out of it.
         copies: names of its weights that an earlier stage counts.
@@ -171,7 +181,7 @@ class _Part:
     model: nn.Module
     adapters: Any
     stage: Stage
-    num_elements: int
+    elements: dict[str, int]
     kin: Kin
     elsewhere: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
@@ -188,7 +198,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
     _set_types(model, types)
     anatomy = find_anatomy(model)
     kin, ends = kin_of(model), _shared_ends(anatomy)
-    num_elements = sum(parameter.numel() for parameter in model.parameters())
+    elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     before = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if place.count > 1:
         keep_stage(anatomy, place)
@@ -208,7 +218,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
             parts=_slicing(anatomy, place, drops=root.training) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
-        num_elements=num_elements,
+        elements=elements,
         kin=kin,
         elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
         copies=frozenset(shared) if place.is_last else frozenset(),
@@ -226,7 +236,9 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     model = build_on_meta(copy.deepcopy(config), attn_implementation=execution.attn_implementation)
     if job.adapters is None:
         return model, None
-    return model, add_adapters(model, job.adapters, base_model=_base_model(job, source))
+    return model, add_adapters(
+        model, job.adapters, base_model=_base_model(job, source), revision=hub_revision(job.model, folder=source)
+    )
 
 
 def _slicing(anatomy: Anatomy, place: StagePlace, *, drops: bool) -> Parts:

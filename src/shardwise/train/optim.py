@@ -53,6 +53,12 @@ def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_
     return get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=total_steps)
 
 
+def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
+    """Whether any step has a learning rate above zero; one step that is the first of a warm-up has none."""
+    rate: Any = schedule
+    return any(rate.lr_lambdas[0](step) for step in range(total_steps))
+
+
 def clip_gradients(
     parameters: Sequence[nn.Parameter], *, counted: Sequence[nn.Parameter], max_norm: float, device: torch.device
 ) -> float:

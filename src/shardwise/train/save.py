@@ -27,12 +27,15 @@ from shardwise.train.precision import Types, type_name
 from shardwise.train.whole import whole_tensors
 
 
-def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, probe: torch.Tensor) -> None:
+def save_final(
+    model: TrainedModel, *, run: RunDirectory, journal: Journal, probe: torch.Tensor, moved: bool = True
+) -> None:
     """Writes, verifies and commits `final/`.
 
     Args:
         model: what is saved; every rank takes part.
         probe: token ids [1, length] on which live and reloaded logits are compared.
+        moved: whether a step could change weights: adapters that did nothing are refused then.
 
     Raises:
         SaveError: writing failed, or the reloaded folder is not the live model.
@@ -51,7 +54,7 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, prob
 
         _first(world, complete, what="writing final/")
         journal.enter("verifying")
-        check = _Check(result=result, probe=probe, logits=logits, types=model.types)
+        check = _Check(result=result, probe=probe, logits=logits, types=model.types, moved=moved)
         _first(world, lambda: check.run(folder), what="verifying final/")
 
 
@@ -103,10 +106,11 @@ def _write_manifest(folder: Path) -> None:
 class _Check:
     """The comparison of a saved folder with the live model, by train/check.py in a clean process."""
 
-    def __init__(self, *, result: Result, probe: torch.Tensor, logits: torch.Tensor, types: Types) -> None:
+    def __init__(self, *, result: Result, probe: torch.Tensor, logits: torch.Tensor, types: Types, moved: bool) -> None:
         self._tensors = {"probe": probe, "logits": logits.contiguous()}
         kinds = ("--compute-dtype", type_name(types.compute)), ("--saved-dtype", type_name(result.saved_dtype))
         self._options = [*(word for kind in kinds for word in kind), "--base", str(result.source)]
+        self._options += [] if moved else ["--untrained"]
 
     def run(self, folder: Path) -> None:
         """Checks a folder.

@@ -38,6 +38,7 @@ from shardwise.train.journal import Journal
 from shardwise.train.live_types import Kinds, together
 from shardwise.train.loop import Outcome, train
 from shardwise.train.memory import held
+from shardwise.train.optim import moves
 from shardwise.train.precision import TYPES
 from shardwise.train.progress import Progress, stated_seconds
 from shardwise.train.rates import peak_flops
@@ -108,7 +109,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
         write_json(run.environment, _environment(world, peak=peak))
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
     model = composed.model
-    check_layout(world, model.parameters, ownership=model.ownership, num_elements=model.num_elements)
+    check_layout(world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
     journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
     start = journal.step = composed.checkpoints.restore()
@@ -116,6 +117,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     if world.is_first:
         journal.note(lambda: forget_steps_after(run, start))
     _advance(composed, start)
+    if not _moves(composed):
+        journal.warn("the learning rate is 0 in every step, all of which are warm-up: nothing will be trained")
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch, composed.data)
     journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
@@ -167,7 +170,7 @@ def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Jo
         write_json(run.measured, _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds))
     composed.metrics.close()
     if not outcome.signal:
-        save_final(composed.model, run=run, journal=journal, probe=_probe(composed))
+        save_final(composed.model, run=run, journal=journal, probe=_probe(composed), moved=_moves(composed))
     name = "stopped" if outcome.signal else "finished"
     # Where no checkpoints were asked for, the last step's guarded final/ and goes; not before the run is known to have
     # ended, for a process that is killed in between would train all of it again, beside its whole result.
@@ -177,6 +180,10 @@ def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Jo
     if served:
         composed.checkpoints.remove(outcome.steps)
     journal.enter("done", outcome=name)
+
+
+def _moves(composed: Build) -> bool:
+    return moves(composed.schedule, total_steps=composed.batches.total_steps)
 
 
 def _probe(composed: Build, *, length: int = 64) -> torch.Tensor:

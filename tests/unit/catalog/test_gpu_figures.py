@@ -87,6 +87,28 @@ def test_memory_is_what_the_driver_reports_of_what_is_sold(name, gigabytes):
     assert 0.92 * gigabytes * GIB <= find_gpu(name).gpu.memory_bytes <= 1.003 * gigabytes * GIB
 
 
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("A100-80GB", 79.25),
+        ("A800-80GB", 79.33),
+        ("A100-40GB", 39.5),
+        ("A30", 23.53),
+        ("RTX-4090", 23.64),
+        ("RTX-5090", 31.37),
+        ("RTX-A4000", 15.61),
+    ],
+)
+def test_what_processes_can_take_is_what_pytorch_prints_as_the_capacity(name, printed):
+    """Of messages of too little memory that others published; see `_RESERVED_BYTES`."""
+    assert find_gpu(name).gpu.usable_bytes / GIB == pytest.approx(printed, abs=0.15)
+
+
+def test_nothing_is_known_to_be_kept_of_amd_s_memory():
+    gpu = find_gpu("MI300X").gpu
+    assert gpu.usable_bytes == gpu.memory_bytes
+
+
 @pytest.mark.parametrize("name", [name for name in DATA["gpus"] if re.match(r"RTX-[345]0[5-9]0", name)])
 def test_geforce_cards_sum_in_float32_at_half_rate(name):
     peaks = find_gpu(name).gpu.dense_flops

@@ -75,3 +75,11 @@ def test_initial_values_are_distributed_as_in_peft() -> None:
 
 def test_weights_of_the_base_are_not_made_up() -> None:
     assert initial_adapter("model.layers.0.self_attn.q_proj.base_layer.weight", (4, 4), seed=1) is None
+
+
+@pytest.mark.parametrize("revision", [None, "b" * 40])
+def test_what_is_saved_names_the_revision_of_a_base_on_the_hub(revision: str | None) -> None:
+    """PEFT loads the base by it; a newer one is another model."""
+    model = build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="sdpa")
+    config = add_adapters(model, LoraSpec(r=4), base_model="org/name", revision=revision).peft_config["default"]
+    assert (config.base_model_name_or_path, config.revision) == ("org/name", revision)

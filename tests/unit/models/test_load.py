@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from shardwise.api import plan
+from shardwise.data.hub import tokenizer_folder
 from shardwise.errors import ModelError
 from shardwise.methods.lora import add_adapters, initial_adapter, is_adapter
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
+from shardwise.models.shape import shape_of
 from shardwise.models.weights import Weights
-from shardwise.spec.job import LoraSpec
+from shardwise.spec.job import Job, LoraSpec
+from shardwise.spec.run import RunDirectory, note_revision, revision_of
 from tests.dist.worlds import toy_llama
 
 
@@ -52,6 +59,46 @@ def test_hub_ids_and_catalogue_names_load_from_the_cache(name: str, offline: Pat
         repository = known_models()[name].hub_id
     snapshot = toy_llama(hub_cache(offline, repository), tied=False)
     assert find_model_folder(name) == snapshot
+
+
+def test_a_revision_that_was_read_before_is_read_again_whatever_is_newest_by_then(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(offline / "hub"))
+    older = toy_llama(hub_cache(offline, "org/name"), tied=False)
+    (older / "tokenizer_config.json").write_text("{}")
+    newer = shutil.copytree(older, older.with_name("b" * 40))
+    (older.parent.parent / "refs" / "main").write_text(newer.name)
+    assert find_model_folder("org/name") == newer
+    run = RunDirectory(offline / "run")
+    assert revision_of(run, "org/name") is None
+    note_revision(run, "org/name", folder=older)
+    assert find_model_folder("org/name", revision=revision_of(run, "org/name")) == older
+    assert tokenizer_folder("org/name", revision=revision_of(run, "org/name")) == older
+    assert tokenizer_folder("org/name") == newer
+    assert revision_of(run, "org/other") is None
+    note_revision(run, "org/name", folder=offline / "a folder")
+    assert revision_of(run, "org/name") == older.name
+    run.model.write_text('{"model": "org/name", "revision": "../../elsewhere"}')
+    assert revision_of(run, "org/name") is None
+
+
+def test_the_shape_and_the_plan_of_a_run_are_of_the_revision_that_it_reads(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(offline / "hub"))
+    older = toy_llama(hub_cache(offline, "org/name"), tied=False)
+    newer = shutil.copytree(older, older.with_name("b" * 40))
+    config = json.loads((newer / "config.json").read_text())
+    (newer / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 7}))
+    os.utime(older / "config.json", (0, 0))
+    assert shape_of("org/name").num_layers == 7
+    assert shape_of("org/name", revision=older.name).num_layers == config["num_hidden_layers"]
+    run = RunDirectory(offline / "run")
+    job = {"model": "org/name", "data": {"path": "rows.jsonl"}, "hardware": "cpu:1", "output_dir": str(run.root)}
+    assert plan(Job.model_validate(job)).model["num_layers"] == 7
+    note_revision(run, "org/name", folder=older)
+    assert plan(Job.model_validate(job)).model["num_layers"] == config["num_hidden_layers"]
 
 
 @pytest.mark.parametrize("name", ["org/missing", "not a / name / at all"])

@@ -50,7 +50,7 @@ def question(seed):
 
 
 def _with_memory(cluster, gib):
-    gpu = replace(cluster.gpu, memory_bytes=int(gib * 2**30))
+    gpu = replace(cluster.gpu, memory_bytes=int(gib * 2**30), reserved_bytes=0)
     return replace(cluster, node=replace(cluster.node, gpu=gpu))
 
 

@@ -140,7 +140,7 @@ def test_each_axis_that_talks_has_a_communicator():
         memory(asked, model, layout).ranks[0].parts["context"] - gpu.context_bytes
         for layout in (Layout(), Layout(dp_replicate=2), Layout(dp_shard=2, tp=2), Layout(dp_shard=2, tp=2, pp=2))
     ]
-    assert contexts == [0, contexts[1], 2 * contexts[1], 3 * contexts[1]]
+    assert contexts == [0, contexts[1], 3 * contexts[1], 4 * contexts[1]], "several axes, and the world beside them"
 
 
 def named_moments(layout=None, **keys):

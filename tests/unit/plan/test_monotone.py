@@ -185,7 +185,7 @@ def test_more_memory_never_turns_a_strategy_that_fits_into_one_that_does_not(har
     cluster = parse_hardware(hardware)
 
     def fitting(memory_gib):
-        gpu = replace(cluster.gpu, memory_bytes=int(memory_gib * 2**30))
+        gpu = replace(cluster.gpu, memory_bytes=int(memory_gib * 2**30), reserved_bytes=0)
         resized = replace(cluster, node=replace(cluster.node, gpu=gpu))
         answer = make_plan(job(method=method), model=shape(), cluster=resized)
         return {candidate.execution.layout.strategy for candidate in answer.candidates if candidate.fits}

@@ -23,3 +23,13 @@ def test_logits_of_chunks_are_gathered_in_forward_and_again_in_backward() -> Non
     assert talking["chunked"] == pytest.approx(4 * 2 * group.gather(1024 * 32000 * 2))
     short = work(job(data={"max_length": 1024}), shape(vocab_size=32000), execution(layout, loss="chunked"), "4x L40S")
     assert pieces_of(short).loss.talking == pytest.approx(group.gather(1024 * 32000 * 2))
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 1.0), ("selective", 1.75), ("full", 1.75)])
+def test_slices_of_blocks_that_are_computed_again_talk_again_but_for_their_last_sum(
+    recompute: str, passes: float
+) -> None:
+    """Selective recompute keeps products and attention, and makes anew what is between: messages too."""
+    one = execution(Layout(tp=4), gradient_checkpointing=recompute)
+    made = pieces_of(work(job(data={"max_length": 4096}), shape(), one, "4x L40S"))
+    assert made.backward.talking == pytest.approx(passes * made.forward.talking)

@@ -60,7 +60,7 @@ def question(draw: random.Random, hardware: str, *, models=tuple(MODELS), batche
 
 
 def holding(cluster: Cluster, num_bytes: int) -> Cluster:
-    gpu = replace(cluster.gpu, memory_bytes=num_bytes)
+    gpu = replace(cluster.gpu, memory_bytes=num_bytes, reserved_bytes=0)
     return replace(cluster, node=replace(cluster.node, gpu=gpu))
 
 

@@ -190,12 +190,12 @@ def test_weights_that_differ_with_adamw_where_it_makes_nothing_of_rounding_diffe
 
 
 def test_weights_farther_apart_than_adamw_steps_differ() -> None:
-    first = looked_at_plainly(beside(records(), weights=APART), beside(records()), most=1e-4).first
-    assert first is not None
-    assert first.sentence == (
-        "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd all of it is the same: "
-        "adamw makes whole steps of rounding where a gradient is next to nothing"
-    )
+    found = beside(records(), weights=APART)
+    seen = looked_at_plainly(found, beside(records()), most=1e-4)
+    said = "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd "
+    assert seen.first is not None
+    assert seen.first.sentence == f"{said}all of it is the same, and adamw's steps of rounding do not reach so far"
+    assert looked_at_damped(found, seen, beside(records())).first == seen.first, "no rounding that they all would have"
 
 
 def test_weights_that_differ_with_sgd_too_differ() -> None:
@@ -206,12 +206,15 @@ def test_weights_that_differ_with_sgd_too_differ() -> None:
 
 
 def test_a_loss_that_differs_is_no_rounding_of_weights_and_a_count_no_rounding_at_all() -> None:
-    loss = looked_at_plainly(beside(changed(4, loss=1.1)), beside(records()), most=1.0).first
-    assert loss is not None
-    assert loss.sentence == (
-        "fsdp-2 differs at step 4: loss is 1.1, on one process 1; with sgd all of it is the same: adamw makes whole "
-        "steps of rounding where a gradient is next to nothing"
-    )
+    found = beside(changed(4, loss=1.1))
+    seen = looked_at_plainly(found, beside(records()), most=1.0)
+    faulty = looked_at_damped(found, seen, beside(changed(3, loss=1.7))).first
+    rounded = looked_at_damped(found, seen, beside(records())).first
+    assert faulty is not None
+    assert rounded is not None
+    said = "fsdp-2 differs at step 4: loss is 1.1, on one process 1; with sgd "
+    assert faulty.sentence.startswith(f"{said}all of it is the same, with adamw damped differs at step 3: loss is 1.7")
+    assert rounded.sentence.startswith(f"{said}and with adamw damped all of it is the same: adamw makes whole steps ")
     assert not may_be_rounding(beside(changed(4, tokens=7)))
     assert not may_be_rounding(beside(records(9)))
     assert not may_be_rounding(failed("ddp-2", processes=2, run="run", reason="killed"))

@@ -14,9 +14,12 @@ from shardwise.train.identity import identity_of, refuse_another
 PLACES = Places(by_key={"data.path": "job.yaml:4", "train.learning_rate": "--set", "train": "job.yaml:7"}, file="job")
 
 
-def identity(data: str = "a", **train: Any) -> dict[str, Any]:
+MODEL = {"config.json": "1", "model.safetensors": "2"}
+
+
+def identity(data: str = "a", *, files: dict[str, str] = MODEL, **train: Any) -> dict[str, Any]:
     job = Job.model_validate({"model": "m", "data": {"path": "rows.jsonl"}, "train": train})
-    return identity_of(job, data=data)
+    return identity_of(job, model=files, data=data)
 
 
 def refusal(written: Any, now: dict[str, Any]) -> list[str]:
@@ -54,3 +57,15 @@ def test_another_version_of_a_library_is_named_and_not_the_data_that_it_changed(
 
 def test_a_checkpoint_without_such_a_record_is_refused() -> None:
     assert refusal("0123abc", identity())[0].startswith("out/checkpoint-5: was written by an older Shardwise; ")
+
+
+def test_another_model_under_the_same_name_is_refused_and_the_file_named() -> None:
+    (said,) = refusal(identity(), identity(files={**MODEL, "model.safetensors": "3"}))
+    assert said.startswith(
+        "job:1: model.safetensors of this model is another file than out/checkpoint-5 was written with, under the same "
+        "name; bring back what it was written with"
+    )
+    other = identity(files={"config.json": "4"})
+    other["job"]["model"] = "n"
+    (renamed,) = refusal(identity(), other)
+    assert renamed.startswith("job:1: model is 'n', and out/checkpoint-5 was written with 'm'")

@@ -14,7 +14,11 @@ def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path: Path) -> None:
     journal = Journal(run=run, rank=1)
     journal.enter("training")
     assert journal.at == "training"
+    journal.stepping()
+    assert journal.at == "training (step 1)"
     journal.stepped(6)
+    assert journal.at == "training (after step 6)", "an evaluation or a save is no part of the next step"
+    journal.stepping()
     assert journal.at == "training (step 7)"
     journal.warn("checkpoint-6 was not saved: no space is left")
     assert journal.at == "training (step 7)", "what is only noted is no phase"

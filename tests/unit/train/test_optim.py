@@ -10,7 +10,7 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.spec.job import TrainSpec
-from shardwise.train.optim import build_optimizer, build_schedule, clip_gradients, learning_rate
+from shardwise.train.optim import build_optimizer, build_schedule, clip_gradients, learning_rate, moves
 
 CPU = torch.device("cpu")
 
@@ -30,6 +30,19 @@ def rates(total: int, **settings: Any) -> list[float]:
         optimizer.step()
         schedule.step()
     return found
+
+
+@pytest.mark.parametrize(
+    ("total", "settings", "expected"),
+    [(1, {"warmup_ratio": 0.1}, False), (1, {}, True), (2, {"warmup_steps": 5}, True), (20, {"warmup_steps": 5}, True)],
+)
+def test_a_run_that_is_the_first_step_of_its_warm_up_moves_nothing(
+    total: int, settings: dict[str, Any], expected: bool
+) -> None:
+    train = TrainSpec(learning_rate=1.0, **settings)
+    schedule = build_schedule(build_optimizer(parameters(), train=train, name="sgd"), train=train, total_steps=total)
+    assert moves(schedule, total_steps=total) is expected
+    assert any(rates(total, **settings)) is expected
 
 
 def test_weight_decay_acts_on_matrices_and_never_on_norms_or_frozen_weights() -> None:
