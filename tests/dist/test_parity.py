@@ -100,10 +100,11 @@ def test_sgd_ends_in_the_same_weights(
 def test_a_model_whose_blocks_return_views_trains_as_one_process_does(
     method: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    """OPT. FSDP2 warns of views, and a warning fails a test."""
+    """OPT. FSDP2 warns of views, and a warning fails a test. The bias of its keys adds as much to every score of a
+    query, its positions being in the embedding: the softmax takes that out."""
     chosen = replace(CELLS[cell], optimizer="sgd")
     ranks = train_cell(parity_job(make_job, method, "opt", "sgd"), tmp_path, chosen)
-    must_equal(single(method, "opt", "sgd"), ranks)
+    must_equal(single(method, "opt", "sgd"), ranks, without_gradient="self_attn.k_proj.bias")
 
 
 def test_clipping_really_clips(single: Callable[..., Trained]) -> None:
