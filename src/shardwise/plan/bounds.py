@@ -6,11 +6,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from typing import NamedTuple
 
 from shardwise.plan.choices import sized, sizes_on
 from shardwise.plan.climbs import Climb, Rung, climb
+from shardwise.plan.endings import least_on_host
 from shardwise.plan.links import group_of
 from shardwise.plan.needs import ROUNDING, Needs
 from shardwise.plan.persistent import weight_degree
@@ -35,6 +35,9 @@ class Reach(NamedTuple):
     smallest: int
     fewest: int
 
+
+#: Orders of a pipeline none of which another is quicker than: of one stage a rank, and of several.
+_ORDERS: tuple[Schedule, ...] = ("zero_bubble", "interleaved")
 
 #: A number of executions that are alike, the sequences that a rank sees in a step, and how many sizes it has room for.
 _Same = tuple[int, int, int]
@@ -62,6 +65,8 @@ class Bounds(Needs):
         self._least: dict[tuple[_Same, int], tuple[float, float]] = {}
         self._climbs: dict[tuple[_Same, int, Schedule], Climb] = {}
         self._ends: dict[tuple[int, Schedule], tuple[int, int]] = {}
+        self._stepped_on_host: set[int] = set()
+        self._on_host: dict[tuple[int, int, int], float] = {}
 
     def ladder(self, cluster: Cluster, base: Execution) -> tuple[Rung, ...]:
         """The sizes of micro-batch of an execution, the one that may be fastest first."""
@@ -92,28 +97,20 @@ class Bounds(Needs):
         same, ladder = self._ladder_of(alike, cluster, ranks)
         key = (same, pp, schedule)
         if key not in self._climbs:
-            self._climbs[key] = climb(list(map(self._clock(pp, schedule), ladder)))
+            self._climbs[key] = climb(ladder, list(map(self._clock(pp, schedule), ladder)))
         return self._climbs[key]
 
     def reach(
         self, alike: int, cluster: Cluster, *, ranks: int, pp: int, schedule: Schedule, within: float
     ) -> Reach | None:
-        """What sizes whose step may be over within so many seconds come to at best; None where there is none.
-
-        Sizes come in the order of their work, of which a rank has its share at least.
-        """
-        _, ladder = self._ladder_of(alike, cluster, ranks)
-        seconds_of = self._clock(pp, schedule)
-        least, smallest, fewest = inf, 0, 0
-        for rung in ladder:
-            if rung.seconds / pp * ROUNDING > within:
-                break
-            seconds = seconds_of(rung)
-            if seconds <= within:
-                smallest = rung.size if least == inf else min(smallest, rung.size)
-                fewest = rung.micros if least == inf else min(fewest, rung.micros)
-                least = min(least, seconds)
-        return None if least == inf else Reach(least, smallest, fewest)
+        """What sizes whose step may be over within so many seconds come to at best; None where there is none."""
+        sizes = self.climb_of(alike, cluster, ranks=ranks, pp=pp, schedule=schedule)
+        on_host = self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=schedule)
+        within_reach = bisect_right(sizes.seconds, within - on_host)
+        if not within_reach:
+            return None
+        last = within_reach - 1
+        return Reach(sizes.seconds[0] + on_host, sizes.smallest[last], sizes.fewest[last])
 
     def least_seconds(self, alike: int, cluster: Cluster, *, ranks: int, pp: int) -> tuple[float, float]:
         """Of a step in any order of a pipeline, at least; and with one rank at work at a time. Quick to find.
@@ -126,11 +123,43 @@ class Bounds(Needs):
             in_turn, layers = ladder[0].seconds, self._question.model.num_layers
             seconds = in_turn / pp
             if pp > 1 and ladder[0].pieces is not None:
-                orders: tuple[Schedule, ...] = ("zero_bubble", "interleaved")
-                each = (self._passed(ladder, pp, one) for one in orders if pp * stages_per_rank(one) <= layers)
+                each = (self._passed(ladder, pp, one) for one in _ORDERS if pp * stages_per_rank(one) <= layers)
                 seconds = max(seconds, min(ends + own / layers * in_turn for ends, own in each))
             self._least[same, pp] = (seconds * ROUNDING, in_turn * ROUNDING)
-        return self._least[same, pp]
+        seconds, in_turn = self._least[same, pp]
+        on_host = self.least_on_host(alike, ranks=ranks, pp=pp)
+        return seconds + on_host, in_turn + on_host
+
+    def least_on_host(self, alike: int, *, ranks: int, pp: int) -> float:
+        """The least `seconds_on_host` of all orders of a pipeline."""
+        if alike not in self._stepped_on_host:
+            return 0.0
+        return min(self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=one) for one in _ORDERS)
+
+    def seconds_on_host(self, alike: int, *, ranks: int, pp: int, schedule: Schedule) -> float:
+        """Seconds behind its last backward that any rank waits for the host's optimizer, at least: were its states
+        sharded over as many ranks as can be.
+
+        Args:
+            alike: the number of executions that have the same offload.
+            ranks: those that see different samples.
+            pp: stages of a pipeline.
+            schedule: their order.
+        """
+        if alike not in self._stepped_on_host:
+            return 0.0
+        work = self._works[alike][1]
+        key = (alike, pp, stages_per_rank(schedule) if pp > 1 else 1)
+        if key not in self._on_host:
+            self._on_host[key] = least_on_host(work, blocks=self._fewest_blocks(*key[1:])) * ROUNDING
+        return self._on_host[key] / (ranks * work.execution.layout.cp)
+
+    def _fewest_blocks(self, pp: int, per_rank: int) -> int:
+        """Of all ranks of a pipeline, whose stages go round; 0 of one that is too long for its model."""
+        if pp * per_rank > self._question.model.num_layers:
+            return 0
+        blocks = self.blocks(pp * per_rank)
+        return min(sum(blocks[rank::pp]) for rank in range(pp))
 
     def _passed(self, ladder: tuple[Rung, ...], pp: int, schedule: Schedule) -> tuple[float, int]:
         """Seconds of a step before and behind the last rank's work, at least with any size; and that rank's blocks."""
@@ -192,6 +221,8 @@ class Bounds(Needs):
             work = work_on(self._question, cluster, base)
             mean = at_mean_length(self._question, work)
             self._works[alike], self._makers[alike] = (work, mean), PieceMaker(mean)
+            if base.optimizer_on_host:
+                self._stepped_on_host.add(alike)
         return alike
 
     def seconds(self, layout: Layout, rung: Rung) -> float:

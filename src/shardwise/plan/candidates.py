@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise.plan.question import Question
@@ -13,14 +13,24 @@ from shardwise.spec.plan import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.support import not_trained
 
 
-def candidate_of(question: Question, work: Work, memory: MemoryForecast, time: TimeForecast) -> Candidate:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """An execution with all that is known of it."""
+
+    work: Work
+    memory: MemoryForecast
+    time: TimeForecast
+
+
+def candidate_of(question: Question, forecast: Forecast) -> Candidate:
     """What is known of an execution, as plan.json has it."""
+    work, time = forecast.work, forecast.time
     hourly = _usd_per_hour(work)
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
     return Candidate(
         execution=work.execution,
         fits=True,
-        memory=memory,
+        memory=forecast.memory,
         time=time,
         cost=Cost(usd=usd, usd_per_hour=hourly),
         not_trained=tuple(_not_trained(question, work)),

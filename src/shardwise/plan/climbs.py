@@ -6,6 +6,7 @@ In a pipeline that order is another than the one of the work alone: fewer, large
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from shardwise.plan.pieces import Pieces
@@ -35,13 +36,22 @@ class Climb(NamedTuple):
     Attributes:
         seconds: of a step at least, in growing order.
         order: which of the ladder's sizes each is.
+        smallest: the fewest sequences of a micro-batch of each and those before it.
+        fewest: the fewest forwards of a step of each and those before it.
     """
 
     seconds: tuple[float, ...]
     order: tuple[int, ...]
+    smallest: tuple[int, ...]
+    fewest: tuple[int, ...]
 
 
-def climb(seconds: Sequence[float]) -> Climb:
+def climb(ladder: Sequence[Rung], seconds: Sequence[float]) -> Climb:
     """Puts the sizes of a ladder in order: of each what a step takes at least."""
     order = tuple(sorted(range(len(seconds)), key=seconds.__getitem__))
-    return Climb(seconds=tuple(seconds[index] for index in order), order=order)
+    return Climb(
+        seconds=tuple(seconds[index] for index in order),
+        order=order,
+        smallest=tuple(accumulate((ladder[index].size for index in order), min)),
+        fewest=tuple(accumulate((ladder[index].micros for index in order), min)),
+    )

@@ -98,13 +98,30 @@ def _late_gather(work: Work, trained: float) -> Piece:
 def _optimizer(work: Work, trained: float) -> Piece:
     """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
     device, share = device_of(work), trained / shard_degree(work.execution.layout)
-    states = 2 if work.execution.optimizer.startswith("adamw") else 1
-    width = work.types.trainable
+    states, width = _num_states(work), work.types.trainable
     if work.execution.optimizer_on_host and work.setting.cuda:
         return _on_host(work, share * width, states)
     seconds = device.bytes_moved(share * width * ((2 + states) * _OPTIMIZER_PASSES + _CLIPPING_PASSES))
     host = _OPTIMIZER_OPERATORS * HOST_SECONDS_PER_OPERATOR
     return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
+
+
+def least_on_host(work: Work, *, blocks: int) -> float:
+    """Seconds of the optimizer's step in the host's memory, at least, were nothing sharded; 0 where the GPU takes it.
+
+    Args:
+        work: whose offload it is; of its layout only slices of tensors matter.
+        blocks: those of a rank, which may hold more than these.
+    """
+    if not (work.execution.optimizer_on_host and work.setting.cuda):
+        return 0.0
+    trained = blocks * mean(work, lambda unit: unit.trained_elements) / work.execution.layout.tp
+    return _on_host(work, trained * work.types.trainable, _num_states(work)).seconds
+
+
+def _num_states(work: Work) -> int:
+    """Tensors of the size of its weights that the optimizer keeps."""
+    return 2 if work.execution.optimizer.startswith("adamw") else 1
 
 
 def _on_host(work: Work, held: float, states: int) -> Piece:

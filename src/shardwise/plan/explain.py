@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from shardwise.plan.candidates import Forecast
 from shardwise.plan.choices import RECOMPUTE_ORDER
-from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.explorer import Explorer
 from shardwise.plan.memory import most_on_host
 from shardwise.plan.pieces import masked_share
 from shardwise.plan.ranking import BETTER, ratio, tie_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardwise.plan.candidates import candidate_of
+from shardwise.plan.candidates import Forecast, candidate_of
 from shardwise.plan.contest import contest
-from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.explorer import Explorer
 from shardwise.plan.fewest import smallest_that_fits
 from shardwise.plan.frontier import Family, Frontier
 from shardwise.plan.groups import Group
@@ -155,7 +155,7 @@ class Exploration:
         )
 
     def _candidate(self, found: Forecast) -> Candidate:
-        return candidate_of(self.explorer.question, found.work, found.memory, found.time)
+        return candidate_of(self.explorer.question, found)
 
 
 def contest_of(explorations: Sequence[Exploration], *, enough: _Figures | None = None) -> list[Candidate]:

@@ -4,13 +4,15 @@ known of one. Those that a bound rules out are never forecast, and none that cou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from math import inf
 
 from shardwise.plan.bounds import Bounds
+from shardwise.plan.candidates import Forecast
 from shardwise.plan.choices import RECOMPUTE_ORDER, bases, sized, why_left_out
 from shardwise.plan.climbs import Climb, Rung
+from shardwise.plan.effort import Effort
 from shardwise.plan.groups import Flying, Group, by_size
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.memory import forecast_memory
@@ -29,32 +31,6 @@ from shardwise.spec.plan import MemoryForecast, TimeForecast
 
 #: Of a strategy that cannot be chosen, so many groups of each recompute are looked at for an execution that fits.
 _GROUPS_TRIED = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Forecast:
-    """An execution with all that is known of it."""
-
-    work: Work
-    memory: MemoryForecast
-    time: TimeForecast
-
-
-@dataclass(kw_only=True, slots=True)
-class Effort:
-    """How many executions were open, and how many needed a forecast.
-
-    Attributes:
-        open: considered, by a bound or a forecast.
-        is_large: so many are open on the whole cluster that those of no interest are not looked at closely.
-        memory: forecasts of memory made.
-        time: forecasts of time made.
-    """
-
-    open: int = 0
-    is_large: bool = False
-    memory: int = 0
-    time: int = 0
 
 
 class Explorer:
@@ -153,7 +129,11 @@ class Explorer:
 
     def least_of(self, group: Group, place: int) -> tuple[float, ...]:
         """Figures that a size, and those behind it in that order, do not stay below."""
-        return self._figures(group, self.climb(group).seconds[place])
+        layout = group.base.layout
+        on_host = self.bounds.seconds_on_host(
+            group.alike, ranks=layout.data_world_size, pp=layout.pp, schedule=layout.schedule
+        )
+        return self._figures(group, self.climb(group).seconds[place] + on_host)
 
     def least_through_stages(self, group: Group, rung: Rung) -> tuple[float, ...] | None:
         """Figures that a size of a pipeline does not stay below, with all that stages send; None: it is quicker to

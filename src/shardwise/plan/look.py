@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from shardwise.plan.candidates import Forecast
 from shardwise.plan.climbs import Rung
 from shardwise.plan.descent import Descent
-from shardwise.plan.explorer import Explorer, Forecast
+from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Family
 from shardwise.plan.groups import Group
 from shardwise.plan.ranking import simplicity

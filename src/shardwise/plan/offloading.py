@@ -12,13 +12,15 @@ from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Family
 from shardwise.plan.groups import Group
 from shardwise.plan.question import Question
-from shardwise.plan.ranking import reach
+from shardwise.plan.ranking import figures_of, reach
 from shardwise.spec.execution import Execution, Offload
 from shardwise.spec.support import impossibilities
 
 #: With more GPUs than this, what is cheapest is looked for with the least offload that anything fits with: to go
-#: through all parts of so many with each takes many times as long, and offload is for those who have few.
-_MOST_COMPARED = 16
+#: through all parts of so many with each takes twice as long, and more than two seconds for the largest models.
+_MOST_COMPARED = 256
+#: With more GPUs than this nobody looks for an offload with which a strategy would fit that is not chosen.
+_MOST_HELD = 16
 
 
 def compared(question: Question, offloads: Sequence[Offload]) -> tuple[Offload, ...]:
@@ -53,7 +55,7 @@ def held_by_more(found: Found, others: Sequence[Exploration]) -> Found:
         found: with the least offload that anything fits with.
         others: with more.
     """
-    if found.least is None or found.rejection is None or found.explorer.question.cluster.num_gpus > _MOST_COMPARED:
+    if found.least is None or found.rejection is None or found.explorer.question.cluster.num_gpus > _MOST_HELD:
         return found
     offload = next((one.offload for one in others if one.fits(found.strategy)), None)
     if offload is None:
@@ -114,7 +116,7 @@ class _Offloaded:
             number = id(strategy.families)
             if number not in renewed:
                 near = (family for family in strategy.families if family.least <= within)
-                renewed[number] = list(map(self._family, near))
+                renewed[number] = [family for family in map(self._family, near) if family.least <= within]
             groups = [self._group(group) for group in strategy.groups if self._is_trained(group.base)]
             strategies[name] = Strategy(groups=groups, families=renewed[number])
         return Exploration(self.explorer, strategies)
@@ -131,7 +133,14 @@ class _Offloaded:
         if family.alike not in self._alike:
             base = self._offloaded(self.explorer.bounds.work_of(family.alike).execution)
             self._alike[family.alike] = self.explorer.bounds.alike(family.cluster, base)
-        return family._replace(alike=self._alike[family.alike])
+        alike, cluster = self._alike[family.alike], family.cluster
+        both = [
+            self.explorer.bounds.least_on_host(one, ranks=family.ranks, pp=family.copy["pp"])
+            for one in (family.alike, alike)
+        ]
+        seconds = max(0.0, both[1] - both[0])
+        more = figures_of(self.explorer.question.job.goal, seconds=seconds, num_gpus=cluster.num_gpus, gpu=cluster.gpu)
+        return family._replace(alike=alike, least=tuple(map(sum, zip(family.least, more, strict=True))))
 
     def _offloaded(self, base: Execution) -> Execution:
         return replace(base, offload=self._offload)

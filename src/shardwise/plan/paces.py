@@ -66,6 +66,7 @@ class Pace:
 
         A rank waits for the first micro-batch, does its own work for all of them, and its last gradients go back
         through the stages before it; where a backward is cut in two, while it makes those of its weights that wait.
+        The host's optimizer follows, on the rank that has least for it.
         """
         layout, stages, send = self._layout, self._stages(pieces, micros), self._send(size)
         if layout.schedule == "sequential":
@@ -79,7 +80,9 @@ class Pace:
             longest = max(longest, before + work + max(0.0, behind - waiting))
             before += stages[rank].forward + send
             behind += stages[rank].backward - deferred * stages[rank].weights + send
-        return (longest + self._host) * _ROUNDING
+        # On a GPU it takes next to no time, and long to find out.
+        least = min(self._endings) if self._work.execution.optimizer_on_host else 0.0
+        return (longest + least + self._host) * _ROUNDING
 
     def _stages(self, pieces: Pieces, micros: int) -> tuple[StageSeconds, ...]:
         return stage_seconds(staged(self._frames_of(micros), pieces))

@@ -14,6 +14,7 @@ from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import bases, micro_batch_sizes, sized
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Frontier
+from shardwise.plan.groups import Group
 from shardwise.plan.look import Look
 from shardwise.plan.paces import Pace
 from shardwise.plan.products import Choice, layouts, products
@@ -237,6 +238,8 @@ def test_no_forecast_of_time_lies_below_its_bounds_in_any_pipeline(draw):
         ladder, pace = bounds.ladder(asked.cluster, base), Pace(bounds.at_mean_length(asked.cluster, base))
         alike = bounds.alike(asked.cluster, base)
         least, in_turn = bounds.least_seconds(alike, asked.cluster, ranks=ranks, pp=layout.pp)
+        group = Group(cluster=asked.cluster, base=base, ladder=ladder, alike=explorer.bounds.alike(asked.cluster, base))
+        climbed = explorer.climb(group)
         for rung in draw.sample(ladder, min(3, len(ladder))):
             assert rung.pieces is not None
             seconds = pace.seconds(rung.pieces, size=rung.size, micros=rung.micros)
@@ -244,6 +247,12 @@ def test_no_forecast_of_time_lies_below_its_bounds_in_any_pipeline(draw):
             assert explorer.time(work).step_seconds == pytest.approx(seconds, rel=1e-12)
             assert bounds.seconds(layout, rung) <= seconds
             assert (in_turn if layout.schedule == "sequential" and layout.pp > 1 else least) <= seconds
+            assert explorer.least_of(group, climbed.order.index(ladder.index(rung))) <= (seconds,)
+            reached = bounds.reach(
+                alike, asked.cluster, ranks=ranks, pp=layout.pp, schedule=layout.schedule, within=seconds
+            )
+            assert reached is not None
+            assert reached.seconds <= seconds
             if layout.pp > 1:
                 assert pace.through_stages(rung.pieces, size=rung.size, micros=rung.micros) <= seconds
 

@@ -19,6 +19,7 @@ from shardwise.spec.plan import Candidate
 from tests.marks import every_second
 from tests.unit.plan.asking import job, plan, shape
 
+_LORA_ON_ANY_PART = "goal: cheapest\nmethod: lora\ndata: {max_length: 8192}\n"
 #: (model, hardware, job, what auto becomes): more than the least offload that anything fits with is better in these.
 BETTER_OFFLOADED = {
     "qwen3-8b": ("qwen3-8b", "4x RTX-4090", "data: {max_length: 1024}\n", "parameters"),
@@ -26,9 +27,15 @@ BETTER_OFFLOADED = {
     "llama-3.1-8b": ("llama-3.1-8b", "4x L4", "data: {max_length: 2048}\n", "parameters"),
     "stated": ("qwen3-8b", "4x RTX-4090", "layout: [mp, pp, fsdp]\ndata: {max_length: 1024}\n", "parameters"),
     "smaller part": ("qwen3-8b", "8 x 1x RTX-4090", "goal: cheapest\ndata: {max_length: 8192}\n", "parameters"),
+    "many": (
+        "llama-3.1-405b",
+        "8 x 8x H100-SXM",
+        "goal: cheapest\nmethod: lora\ndata: {max_length: 8192}\n",
+        "parameters",
+    ),
     "lora": ("llama-3.1-70b", "2 x 8x A100-80GB-SXM", "method: lora\ndata: {max_length: 4096}\n", "parameters"),
 }
-BATCH = {"lora": 256, "smaller part": 3}
+BATCH = {"lora": 256, "smaller part": 3, "many": 8}
 
 
 def question(model: str, hardware: str, text: str, batch: int = 64) -> Question:
@@ -82,7 +89,9 @@ def tight(seed: int) -> Question:
         data={"max_length": pick([256, 1024])},
         train={"global_batch_size": pick([4, 16])},
     )
-    cluster = parse_hardware(pick(["1x L4", "3x RTX-4090", "4x L4", "2 x 2x A100-80GB-SXM", "6 x 1x RTX-4090"]))
+    cluster = parse_hardware(
+        pick(["1x L4", "3x RTX-4090", "4x L4", "2 x 2x A100-80GB-SXM", "6 x 1x RTX-4090", "5 x 4x L4"])
+    )
     needs = 16 * model.num_parameters / cluster.num_gpus
     gpu = replace(cluster.gpu, memory_bytes=int(1.1 * 2**30 + draw.uniform(0.15, 1.0) * needs), reserved_bytes=0)
     return ask(asked, model=model, cluster=replace(cluster, node=replace(cluster.node, gpu=gpu)))
@@ -129,12 +138,12 @@ def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
 
 def test_of_very_many_gpus_the_cheapest_keeps_to_the_least_offload_and_says_so():
     text = "goal: cheapest\nmethod: lora\ntrain: {global_batch_size: 64}\n"
-    reasons = {hardware: plan("llama-3.1-8b", hardware, text).best.reasons for hardware in ("2 x 8x L4", "3 x 8x L4")}
+    reasons = {hardware: plan("llama-3.1-8b", hardware, text).best.reasons for hardware in ("32 x 8x L4", "33 x 8x L4")}
     said = {hardware: [one for one in each if "least offload" in one] for hardware, each in reasons.items()}
-    assert said["2 x 8x L4"] == []
-    (sentence,) = said["3 x 8x L4"]
+    assert said["32 x 8x L4"] == []
+    (sentence,) = said["33 x 8x L4"]
     assert sentence == (
-        "of more than 16 GPUs what is cheapest is looked for with the least offload that anything fits with; "
+        "of more than 256 GPUs what is cheapest is looked for with the least offload that anything fits with; "
         "train.offload states another"
     )
 
