@@ -45,7 +45,8 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TEST_HANDED_OVER", str(tmp_path / "handed over"))
-    job = make_job(train={"max_steps": 1}, hardware="cpu:2", layout="ddp", output_dir=str(tmp_path / "run"))
+    train = {"max_steps": 1, "warmup_steps": 0}
+    job = make_job(train=train, hardware="cpu:2", layout="ddp", output_dir=str(tmp_path / "run"))
     notices: list[object] = []
     result = api.train(
         job,

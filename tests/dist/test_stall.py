@@ -125,12 +125,13 @@ def _stuck(run: RunDirectory) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "rank", "words"),
+    ("how", "rank", "during", "words"),
     [
-        pytest.param(SLEEPS, 1, ("rank 1 is in from_ (batches.py:", "; rank 0 waits in "), id="sleeps"),
+        pytest.param(SLEEPS, 1, "after step 2", ("rank 1 is in from_ (batches.py:", "; rank 0 waits in "), id="sleeps"),
         pytest.param(
             SKIPS,
             0,
+            "step 3",
             (
                 "ranks wait for each other: rank 0 waits in _sum_of_squares (optim.py:",
                 "; rank 1 waits in pulse (metrics.py:",
@@ -140,13 +141,19 @@ def _stuck(run: RunDirectory) -> bool:
         pytest.param(
             FREEZES,
             1,
+            "step 3",
             ("rank 1 does not answer, its process is stopped or hangs outside Python; rank 0 waits in ",),
             id="frozen",
         ),
     ],
 )
 def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
-    how: str, rank: int, words: tuple[str, ...], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    how: str,
+    rank: int,
+    during: str,
+    words: tuple[str, ...],
+    start: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
 ) -> None:
     run = RunDirectory(tmp_path / "run")
     started = start(how, seconds=6)
@@ -154,7 +161,7 @@ def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
     began = time.monotonic()
     _, said = started.communicate(timeout=60)
     assert time.monotonic() - began < END_WITHIN_SECONDS
-    assert f"rank {rank} failed while training (step 3): StallError: nothing has moved for " in said, said
+    assert f"rank {rank} failed while training ({during}): StallError: nothing has moved for " in said, said
     assert all(word in said for word in words), said
     assert f"the same command goes on from {run.checkpoint(2)}" in said
     assert "exit 1" in said

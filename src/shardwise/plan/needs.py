@@ -15,6 +15,7 @@ from shardwise.plan.persistent import shard_degree, weight_degree
 from shardwise.plan.question import Question, work_on
 from shardwise.plan.tensors import Place
 from shardwise.plan.types import FLOAT32_BYTES
+from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution, positions_at_once
 from shardwise.spec.layout import Layout, Schedule
@@ -32,6 +33,7 @@ class _Totals:
         block_weights: of the blocks alone, at least; as the next two.
         casts: copies of the blocks' trained matrices in the compute type, where nothing is sharded.
         travelling: weights of the blocks when shards of them are brought together.
+        travelling_block: of the block for which that is least.
         travelling_root: weights of what lies outside the blocks, likewise.
         travelling_end: the larger of what lies before the blocks and what lies behind them, likewise.
     """
@@ -44,6 +46,7 @@ class _Totals:
     block_optimizer: int
     casts: float
     travelling: float
+    travelling_block: float
     travelling_root: float
     travelling_end: float
 
@@ -59,6 +62,7 @@ class Needs:
         self._question = question
         self._totals: dict[tuple[object, ...], _Totals] = {}
         self._stages: dict[int, tuple[int, ...]] = {}
+        self._by_rank: dict[tuple[object, ...], list[tuple[float, float]]] = {}
         self._leanest: dict[tuple[int, Schedule, int], tuple[tuple[Rung, ...], _Leanest]] = {}
 
     def bytes(self, cluster: Cluster, base: Execution, rung: Rung) -> float:
@@ -96,12 +100,13 @@ class Needs:
         for rank, (pairs, without) in enumerate(flying):
             blocks = self.blocks(layout.num_stages)[rank]
             sliced = blocks / layers / layout.tp
-            stay = (totals.block_weights / kept + totals.block_optimizer / shards) * sliced
+            weights, optimizer = self._held_by_blocks(cluster, base, rank)
+            stay = (weights / kept + optimizer / shards) / layout.tp
             stay += totals.block_gradients / kept * sliced if piled else 0.0
             moving = rung.saved * (blocks * pairs - without) + rung.at_work
             if kept > 1:
                 units = min(2.0, blocks) if layout.reshard_after_forward else blocks + 1
-                moving += units * totals.travelling / layers / layout.tp
+                moving += units * totals.travelling_block / layout.tp
             elif not base.gathers_weights:
                 moving += totals.casts * sliced
             most = max(most, stays * stay + passes * moving)
@@ -109,6 +114,26 @@ class Needs:
             # Whole, or made whole in turn, where the first micro-batch enters and where its logits are made.
             most = max(most, min(stays, passes) * totals.travelling_end / layout.tp)
         return (outside + most) * ROUNDING
+
+    def _held_by_blocks(self, cluster: Cluster, base: Execution, rank: int) -> tuple[float, float]:
+        """Weights and optimizer states of the blocks of a pipeline rank, were nothing sharded or sliced, at least."""
+        layout, totals = base.layout, self.totals_of(cluster, base)
+        if len(self._question.inventory.blocks) == 1 or layout.pp == 1:
+            share = self.blocks(layout.num_stages)[rank] / self._question.model.num_layers
+            return totals.block_weights * share, totals.block_optimizer * share
+        key = (cluster.gpu.kind, base.offload, layout.pp, layout.num_stages)
+        if key not in self._by_rank:
+            work = self._unsharded(cluster, base, Layout(pp=layout.pp, schedule=layout.schedule))
+            root = work.inventory.root.elements * FLOAT32_BYTES
+            states = work.inventory.root.trained_elements * 2 * work.types.trainable
+            self._by_rank[key] = [
+                (max(0, held.weights - root), max(0, held.optimizer - states)) for held in holdings_of(work)
+            ]
+        return self._by_rank[key][rank]
+
+    def _unsharded(self, cluster: Cluster, base: Execution, layout: Layout) -> Work:
+        alone = sized(base, self._question.job, self._question.model, 1)
+        return work_on(self._question, cluster, replace(alone, layout=layout))
 
     def logits(self, layout: Layout, size: int) -> float:
         """Of the loss's backward, where head and loss are, at least: what one chunk of the positions takes."""
@@ -140,8 +165,7 @@ class Needs:
         """Of an execution with such an offload."""
         key = (cluster.gpu.kind, base.offload)
         if key not in self._totals:
-            alone = sized(base, self._question.job, self._question.model, 1)
-            work = work_on(self._question, cluster, replace(alone, layout=Layout()))
+            work = self._unsharded(cluster, base, Layout())
             (held,) = holdings_of(work)
             root, types = work.inventory.root, work.types
             # Root tensors are taken at their largest, so that what is left are the blocks' bytes at least.
@@ -156,6 +180,7 @@ class Needs:
                 block_optimizer=max(0, held.optimizer - root.trained_elements * 2 * types.trainable),
                 casts=casts if alike and work.setting.casts else 0.0,
                 travelling=work.inventory.over_blocks(lambda unit: unit.gathered_bytes(types)),
+                travelling_block=min(unit.gathered_bytes(types) for _, unit in work.inventory.blocks),
                 travelling_root=root.gathered_bytes(types),
                 travelling_end=max(_at_end(root, place).gathered_bytes(types) for place in ("front", "back")),
             )

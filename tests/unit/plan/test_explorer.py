@@ -228,6 +228,35 @@ def test_no_forecast_of_memory_lies_below_its_bound_in_any_pipeline(draw):
             assert not asked.peaks.fits(execution, most - 1)
 
 
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(pp=3, cp=2, schedule="gpipe"),
+        Layout(pp=3, dp_shard=2),
+        Layout(pp=2, tp=3),
+        Layout(pp=3, dp_shard=2, schedule="interleaved"),
+        Layout(dp_shard=6),
+    ],
+    ids=lambda layout: f"{layout.strategy} {layout.schedule}",
+)
+def test_a_stage_may_hold_more_of_the_small_blocks_than_the_mean_stage(layout, method):
+    """DeepSeek-V3 has three dense blocks, each a twentieth of the others: a stage with two was bounded by mean ones."""
+    asked = ask(
+        job(method=method, data={"max_length": 1000}, train={"global_batch_size": 256, "precision": "mixed"}),
+        model=find_model("deepseek-v3", offline=True),
+        cluster=parse_hardware("6x L4"),
+    )
+    bounds, explorer = Bounds(asked, timed=False), Explorer(asked)
+    choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
+    for base in bases(asked.job, asked.model, choice):
+        ladder = bounds.ladder(asked.cluster, base)
+        for rung in ladder:
+            execution = sized(base, asked.job, asked.model, rung.size)
+            high = explorer.memory(asked.cluster, execution)[1].peak_high_bytes
+            assert bounds.least_bytes(asked.cluster, base, ladder) <= bounds.bytes(asked.cluster, base, rung) <= high
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_no_forecast_of_time_lies_below_its_bounds_in_any_pipeline(draw):
