@@ -134,10 +134,13 @@ class Bounds(Needs):
         """The least `seconds_on_host` of all orders of a pipeline."""
         if alike not in self._stepped_on_host:
             return 0.0
-        return min(self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=one) for one in _ORDERS)
+        orders: list[Schedule] = [
+            one for one in _ORDERS if pp == 1 or pp * stages_per_rank(one) <= self._question.model.num_layers
+        ]
+        return min((self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=one) for one in orders), default=0.0)
 
     def seconds_on_host(self, alike: int, *, ranks: int, pp: int, schedule: Schedule) -> float:
-        """Seconds behind its last backward that any rank waits for the host's optimizer, at least: were its states
+        """Seconds behind its last backward that every rank waits for the host's optimizer, at least: were its states
         sharded over as many ranks as can be.
 
         Args:
@@ -210,11 +213,12 @@ class Bounds(Needs):
     def alike(self, cluster: Cluster, base: Execution) -> int:
         """A number shared by executions whose blocks take equally long for one micro-batch and keep as many bytes.
 
-        They have one offload, on which neither depends.
+        They have one offload, which neither depends on but by whether weights come to the GPU unit by unit.
         """
         layout = base.layout
         talking = [group_of(cluster, layout, axis) for axis in ("tp", "cp") if getattr(layout, axis) > 1]
-        key = (layout.tp, layout.cp, *talking, weight_degree(layout) > 1, base.gradient_checkpointing)
+        gathers = (weight_degree(layout) > 1, base.gathers_weights)
+        key = (layout.tp, layout.cp, *talking, *gathers, base.gradient_checkpointing)
         alike = self._numbers.setdefault((*key, base.offload), len(self._numbers))
         if alike not in self._works:
             self._paced_as[alike] = self._paces.setdefault(key, alike)

@@ -18,6 +18,7 @@ from shardwise.plan.question import Question
 from shardwise.plan.ranking import figures_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Recompute
+from shardwise.spec.job import Goal
 from shardwise.spec.layout import Layout, Schedule
 
 _FEWEST_OF_A_HYBRID = 4
@@ -80,6 +81,26 @@ def orders_of(strategy: str) -> tuple[tuple[Schedule, Schedule], ...]:
     return (("sequential", "sequential"),) if "mp" in names else (("1f1b", "1f1b"),)
 
 
+def least_figures(
+    goal: Goal, bounds: Bounds, alike: int, part: Cluster, *, ranks: int, pp: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Figures of a goal that no layout of a family stays below: in any order of a pipeline, and with one rank at work
+    at a time.
+
+    Args:
+        goal: whose figures.
+        bounds: of the question.
+        alike: by what number they know the family's pieces.
+        part: the GPUs.
+        ranks: those that see different samples.
+        pp: stages of a pipeline.
+    """
+    seconds, in_turn = bounds.least_seconds(alike, part, ranks=ranks, pp=pp)
+    alone = figures_of(goal, seconds=in_turn, num_gpus=part.num_gpus, gpu=part.gpu)
+    least = figures_of(goal, seconds=seconds, num_gpus=part.num_gpus, gpu=part.gpu) if pp > 1 else alone
+    return least, alone
+
+
 def form_of(strategy: str) -> tuple[bool, ...]:
     """Which axes the layouts of a strategy have: data, pp, tp, cp."""
     names = set(strategy.split(" x "))
@@ -138,15 +159,13 @@ class Frontier:
         return self._of[form, in_turn]
 
     def _families(self, part: Cluster) -> Iterator[Family]:
-        job, world, gpu = self._question.job, part.num_gpus, part.gpu
+        job, world = self._question.job, part.num_gpus
         for copy in copies(job, self._question.model, world, self._known):
             pp, spread = copy["pp"], tuple(copy.values())
             ranks = world // prod(spread)
             form = (ranks > 1, pp > 1, copy["tp"] > 1, copy["cp"] > 1)
             for recompute, alike in self._alike_of(part, copy, ranks):
-                seconds, in_turn = self._bounds.least_seconds(alike, part, ranks=ranks, pp=pp)
-                alone = figures_of(job.goal, seconds=in_turn, num_gpus=world, gpu=gpu)
-                least = figures_of(job.goal, seconds=seconds, num_gpus=world, gpu=gpu) if pp > 1 else alone
+                least, alone = least_figures(job.goal, self._bounds, alike, part, ranks=ranks, pp=pp)
                 yield Family(least, part, copy, recompute, alike, alone, form, ranks, spread)
 
     def _alike_of(self, part: Cluster, copy: dict[str, Any], ranks: int) -> tuple[tuple[Recompute, int], ...]:

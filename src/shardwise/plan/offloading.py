@@ -9,10 +9,10 @@ from dataclasses import replace
 from shardwise.plan.choices import offloads
 from shardwise.plan.exploration import Exploration, Found, Strategy, contest_of
 from shardwise.plan.explorer import Explorer
-from shardwise.plan.frontier import Family
+from shardwise.plan.frontier import Family, least_figures
 from shardwise.plan.groups import Group
 from shardwise.plan.question import Question
-from shardwise.plan.ranking import figures_of, reach
+from shardwise.plan.ranking import reach
 from shardwise.spec.execution import Execution, Offload
 from shardwise.spec.support import impossibilities
 
@@ -91,7 +91,7 @@ def _stays_with_least(question: Question) -> bool:
 class _Offloaded:
     """An exploration once more, with another offload: that refuses layouts, and admits none that are refused without.
 
-    How long blocks take does not depend on it, so that both share their bounds.
+    How long blocks take mostly does not depend on it, so that both share their bounds.
 
     Args:
         first: with less offload.
@@ -115,8 +115,10 @@ class _Offloaded:
         for name, strategy in self._first.strategies.items():
             number = id(strategy.families)
             if number not in renewed:
-                near = (family for family in strategy.families if family.least <= within)
-                renewed[number] = [family for family in map(self._family, near) if family.least <= within]
+                in_turn = "mp" in name.split(" x ")
+                each = (self._family(family, in_turn=in_turn) for family in strategy.families)
+                near = (family for family in each if not self.explorer.prunes or family.least <= within)
+                renewed[number] = list(near)
             groups = [self._group(group) for group in strategy.groups if self._is_trained(group.base)]
             strategies[name] = Strategy(groups=groups, families=renewed[number])
         return Exploration(self.explorer, strategies)
@@ -127,20 +129,17 @@ class _Offloaded:
     def _group(self, group: Group) -> Group:
         base = self._offloaded(group.base)
         alike = self.explorer.bounds.alike(group.cluster, base)
-        return Group(cluster=group.cluster, base=base, ladder=group.ladder, alike=alike)
+        ladder = self.explorer.bounds.ladder(group.cluster, base)
+        return Group(cluster=group.cluster, base=base, ladder=ladder, alike=alike)
 
-    def _family(self, family: Family) -> Family:
+    def _family(self, family: Family, *, in_turn: bool) -> Family:
         if family.alike not in self._alike:
             base = self._offloaded(self.explorer.bounds.work_of(family.alike).execution)
             self._alike[family.alike] = self.explorer.bounds.alike(family.cluster, base)
-        alike, cluster = self._alike[family.alike], family.cluster
-        both = [
-            self.explorer.bounds.least_on_host(one, ranks=family.ranks, pp=family.copy["pp"])
-            for one in (family.alike, alike)
-        ]
-        seconds = max(0.0, both[1] - both[0])
-        more = figures_of(self.explorer.question.job.goal, seconds=seconds, num_gpus=cluster.num_gpus, gpu=cluster.gpu)
-        return family._replace(alike=alike, least=tuple(map(sum, zip(family.least, more, strict=True))))
+        alike, pp = self._alike[family.alike], family.copy["pp"]
+        goal, bounds = self.explorer.question.job.goal, self.explorer.bounds
+        least, alone = least_figures(goal, bounds, alike, family.cluster, ranks=family.ranks, pp=pp)
+        return family._replace(alike=alike, least=alone if in_turn else least, least_in_turn=alone)
 
     def _offloaded(self, base: Execution) -> Execution:
         return replace(base, offload=self._offload)

@@ -22,6 +22,7 @@ from shardwise.plan.question import ask, work_on
 from shardwise.plan.ranking import figures_of
 from shardwise.plan.search import answer
 from shardwise.plan.shares import parts
+from shardwise.spec.job_file import parse_job
 from shardwise.spec.layout import Layout
 from tests.marks import every_second
 from tests.unit.plan.asking import job, shape
@@ -226,6 +227,30 @@ def test_no_forecast_of_memory_lies_below_its_bound_in_any_pipeline(draw):
             most = asked.peaks.high_bytes(execution)
             assert asked.peaks.fits(execution, most)
             assert not asked.peaks.fits(execution, most - 1)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(tp=4), Layout(pp=4, schedule="gpipe"), Layout(dp_shard=4)])
+def test_bounds_that_offloads_share_are_those_of_each(layout):
+    """With parameters in the host's memory weights come to the GPU unit by unit, and are cast on the way."""
+    text = "method: lora\ndata: {max_length: 4096}\ntrain: {global_batch_size: 16}\n"
+    model, cluster = find_model("llama-3.1-70b", offline=True), parse_hardware("4x H100-SXM")
+    asked = ask(parse_job(f"model: m\n{text}"), model=model, cluster=cluster)
+    bounds = Bounds(asked)
+    for offload in ("none", "optimizer", "parameters"):
+        question = asked.with_offload(offload)
+        explorer = Explorer(question, bounds=bounds)
+        choice = Choice(strategy=layout.strategy, layout=layout, cluster=cluster)
+        for group in explorer.groups(choice):
+            for rung in group.ladder:
+                execution = sized(group.base, question.job, model, rung.size)
+                forecast = explorer.forecast(cluster, execution)
+                seconds = Pace(bounds.at_mean_length(cluster, group.base)).seconds(
+                    rung.pieces, size=rung.size, micros=rung.micros
+                )
+                assert forecast.time.step_seconds == pytest.approx(seconds, rel=1e-12)
+                assert bounds.bytes(cluster, group.base, rung) <= forecast.memory.peak_high_bytes
+                place = explorer.climb(group).order.index(group.ladder.index(rung))
+                assert explorer.least_of(group, place) <= (seconds,)
 
 
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])

@@ -118,6 +118,39 @@ def test_pruning_among_offloads_loses_nothing(seed):
     assert answer(asked).best == answer(asked, prune=False).best
 
 
+#: (model, hardware, memory of a GPU, job): what is best was once passed over by a bound that was not the offload's own.
+PASSED_OVER = {
+    "the host's step is shorter with more offload": (
+        "llama-3.1-405b",
+        "2 x 8x H100-SXM",
+        413_086_544_723,
+        "goal: cheapest\nlayout: [zero2, fsdp]\ndata: {max_length: 8192}\ntrain: {global_batch_size: 16}\n",
+    ),
+    "gathered weights need no copies": (
+        "qwen3-4b",
+        "4x L4",
+        118_839_353_568,
+        "goal: cheapest\nmethod: lora\nlayout: [tp, pp]\ndata: {max_length: 32768}\n"
+        "train: {global_batch_size: 16, gradient_checkpointing: none}\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PASSED_OVER)
+def test_what_is_better_with_more_offload_is_not_passed_over(name):
+    model, hardware, memory, text = PASSED_OVER[name]
+    asked = ask(
+        parse_job(f"model: {model}\n{text}"),
+        model=find_model(model, offline=True),
+        cluster=(cluster := parse_hardware(hardware)),
+    )
+    gpu = replace(cluster.gpu, memory_bytes=memory, reserved_bytes=0)
+    asked = replace(asked, cluster=replace(cluster, node=replace(cluster.node, gpu=gpu)), tables={})
+    chosen = check_is_best(asked)
+    assert chosen is not None
+    assert chosen.execution.offload == "parameters"
+
+
 def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     made = plan("qwen3-8b", "4x RTX-4090", "data: {max_length: 1024}\ntrain: {global_batch_size: 64}\n")
     assert made.best is not None
