@@ -20,7 +20,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, Problem, UnsupportedError, said
-from shardwise.models.weights import Weights, check_names
+from shardwise.models.weights import Weights, check_names, check_tied
 from shardwise.spec.layout import rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.
@@ -158,7 +158,7 @@ def materialise(
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
     Raises:
-        ModelError: the folder lacks a weight, has one too many, or one of another shape.
+        ModelError: the folder lacks a weight, has one too many, one of another shape, or two where one is tied.
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
@@ -170,6 +170,7 @@ def materialise(
     others = {_base_name(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
     check_names(weights, expected=shapes, ignored=aliases | others | _passed_over(weights.names, model))
+    check_tied(weights, kin=kin.values())
     for place in places:
         make = fresh[id(place)]
         _fill(

@@ -7,7 +7,8 @@ pointer, a truncated file or a pickle is refused by content with a sentence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -218,3 +219,53 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
         problems.append(Problem(where=weights.where(name), message=message))
     if problems:
         raise ModelError(problems)
+
+
+#: Elements of two tensors that are compared at a time.
+_COMPARED_AT_ONCE = 2**22
+
+
+def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
+    """Of weights that the architecture ties, a folder may hold one, or several that are the same.
+
+    Args:
+        weights: the folder.
+        kin: the names of each such weight.
+
+    Raises:
+        ModelError: two that are tied differ: transformers would train both, where one is meant by config.json.
+    """
+    groups = {tuple(sorted(weights.names.intersection(names))) for names in kin}
+    pairs = [(one, other) for one, *others in filter(None, sorted(groups)) for other in others]
+    problems = [
+        Problem(
+            where=weights.where(other),
+            message=(
+                f"{weights.key(other)} is not {weights.key(one)}, to which config.json ties it; where both are meant, "
+                "write tie_word_embeddings: false there, otherwise save the model again without one of them"
+            ),
+        )
+        for one, other in pairs
+        if not _equal(weights, one, other)
+    ]
+    if problems:
+        raise ModelError(problems)
+
+
+def _equal(weights: Weights, one: str, other: str) -> bool:
+    """Compared by some rows at a time: an embedding may be larger than what a rank is to hold."""
+    shape = weights.shape(one)
+    if weights.shape(other) != shape:
+        return False
+    if not shape:
+        return torch.equal(*(weights.read(name, offsets=(), lengths=()).double() for name in (one, other)))
+    rows = max(1, _COMPARED_AT_ONCE // max(1, math.prod(shape[1:])))
+    rest = (0,) * len(shape[1:])
+    blocks = (
+        [
+            weights.read(name, offsets=(at, *rest), lengths=(min(rows, shape[0] - at), *shape[1:]))
+            for name in (one, other)
+        ]
+        for at in range(0, shape[0], rows)
+    )
+    return all(torch.equal(a.double(), b.double()) for a, b in blocks)

@@ -8,10 +8,14 @@ import shutil
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
 
+import shardwise.models.weights as weights_module
 from shardwise.api import plan
 from shardwise.data.hub import tokenizer_folder
 from shardwise.errors import ModelError
@@ -146,3 +150,41 @@ def test_whole_values_of_adapters_exist_one_at_a_time(tmp_path: Path) -> None:
         make = initial_adapter(name, tuple(parameter.shape), seed=3)
         assert make is not None
         assert torch.equal(parameter, make())
+
+
+def _with_a_head_of_its_own(folder: Path, *, times: float, rows: int | None = None) -> Path:
+    """A tied model whose file holds its head too: so many times the embedding, or fewer rows of it."""
+    toy_llama(folder, tied=True)
+    stored = load_file(folder / "model.safetensors")
+    head = stored["model.embed_tokens.weight"][:rows].clone() * times
+    save_file({**stored, "lm_head.weight": head}, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def _materialised(folder: Path) -> nn.Module:
+    model = build_on_meta(read_config(folder), attn_implementation="sdpa")
+    materialise(model, weights=Weights(folder), device=torch.device("cpu"), initialise=lambda name, shape: None)
+    return model
+
+
+def test_a_tied_weight_may_stand_in_the_folder_twice(tmp_path: Path) -> None:
+    folder = _with_a_head_of_its_own(tmp_path / "m", times=1.0)
+    embedding = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(_materialised(folder).get_parameter("lm_head.weight"), embedding)
+
+
+@pytest.mark.parametrize("keys", [{"times": 1.5}, {"times": 1.0, "rows": 96}], ids=["other values", "fewer rows"])
+def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
+) -> None:
+    """transformers keeps both then, whatever config.json says: with one of them another model would be trained."""
+    monkeypatch.setattr(weights_module, "_COMPARED_AT_ONCE", 32 * 10)  # 97 rows of 32, ten at a time
+    folder = _with_a_head_of_its_own(tmp_path / "m", **keys)
+    with pytest.raises(ModelError) as error:
+        _materialised(folder)
+    (problem,) = error.value.problems
+    assert problem.where == str(folder / "model.safetensors")
+    assert problem.message == (
+        "model.embed_tokens.weight is not lm_head.weight, to which config.json ties it; where both are meant, write "
+        "tie_word_embeddings: false there, otherwise save the model again without one of them"
+    )
