@@ -235,7 +235,8 @@ def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
     Raises:
         ModelError: two that are tied differ: transformers would train both, where one is meant by config.json.
     """
-    groups = {tuple(sorted(weights.names.intersection(names))) for names in kin}
+    stored = weights.names
+    groups = {tuple(sorted(stored.intersection(names))) for names in kin}
     pairs = [(one, other) for one, *others in filter(None, sorted(groups)) for other in others]
     problems = [
         Problem(
@@ -257,15 +258,13 @@ def _equal(weights: Weights, one: str, other: str) -> bool:
     shape = weights.shape(one)
     if weights.shape(other) != shape:
         return False
-    if not shape:
-        return torch.equal(*(weights.read(name, offsets=(), lengths=()).double() for name in (one, other)))
-    rows = max(1, _COMPARED_AT_ONCE // max(1, math.prod(shape[1:])))
-    rest = (0,) * len(shape[1:])
-    blocks = (
-        [
-            weights.read(name, offsets=(at, *rest), lengths=(min(rows, shape[0] - at), *shape[1:]))
-            for name in (one, other)
-        ]
-        for at in range(0, shape[0], rows)
-    )
-    return all(torch.equal(a.double(), b.double()) for a, b in blocks)
+    first, *rest = shape or (1,)
+    rows = max(1, _COMPARED_AT_ONCE // max(1, math.prod(rest)))
+
+    def block(name: str, at: int) -> torch.Tensor:
+        if not shape:
+            return weights.read(name, offsets=(), lengths=()).double()
+        start, length = (at, *(0 for _ in rest)), (min(rows, first - at), *rest)
+        return weights.read(name, offsets=start, lengths=length).double()
+
+    return all(torch.equal(block(one, at), block(other, at)) for at in range(0, first, rows))

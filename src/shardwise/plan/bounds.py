@@ -123,7 +123,7 @@ class Bounds(Needs):
             in_turn, layers = ladder[0].seconds, self._question.model.num_layers
             seconds = in_turn / pp
             if pp > 1 and ladder[0].pieces is not None:
-                each = (self._passed(ladder, pp, one) for one in _ORDERS if pp * stages_per_rank(one) <= layers)
+                each = (self._passed(ladder, pp, one) for one in self._orders(pp))
                 seconds = max(seconds, min(ends + own / layers * in_turn for ends, own in each))
             self._least[same, pp] = (seconds * ROUNDING, in_turn * ROUNDING)
         seconds, in_turn = self._least[same, pp]
@@ -134,10 +134,11 @@ class Bounds(Needs):
         """The least `seconds_on_host` of all orders of a pipeline."""
         if alike not in self._stepped_on_host:
             return 0.0
-        orders: list[Schedule] = [
-            one for one in _ORDERS if pp == 1 or pp * stages_per_rank(one) <= self._question.model.num_layers
-        ]
-        return min((self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=one) for one in orders), default=0.0)
+        return min(self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=one) for one in self._orders(pp))
+
+    def _orders(self, pp: int) -> list[Schedule]:
+        """Those of `_ORDERS` that a pipeline of so many stages can have: each stage of a rank holds a block."""
+        return [one for one in _ORDERS if pp * stages_per_rank(one) <= self._question.model.num_layers]
 
     def seconds_on_host(self, alike: int, *, ranks: int, pp: int, schedule: Schedule) -> float:
         """Seconds behind its last backward that every rank waits for the host's optimizer, at least: were its states
@@ -158,9 +159,7 @@ class Bounds(Needs):
         return self._on_host[key] / (ranks * work.execution.layout.cp)
 
     def _fewest_blocks(self, pp: int, per_rank: int) -> int:
-        """Of all ranks of a pipeline, whose stages go round; 0 of one that is too long for its model."""
-        if pp * per_rank > self._question.model.num_layers:
-            return 0
+        """Of all ranks of a pipeline, whose stages go round."""
         blocks = self.blocks(pp * per_rank)
         return min(sum(blocks[rank::pp]) for rank in range(pp))
 

@@ -75,10 +75,14 @@ def orders_of(strategy: str) -> tuple[tuple[Schedule, Schedule], ...]:
 
     gpipe and zero_bubble keep no fewer micro-batches in flight than 1f1b, and zero_bubble waits least.
     """
-    names = strategy.split(" x ")
-    if "pp" in names:
+    if "pp" in strategy.split(" x "):
         return ("1f1b", "zero_bubble"), ("interleaved", "interleaved")
-    return (("sequential", "sequential"),) if "mp" in names else (("1f1b", "1f1b"),)
+    return (("sequential", "sequential"),) if takes_turns(strategy) else (("1f1b", "1f1b"),)
+
+
+def takes_turns(strategy: str) -> bool:
+    """Whether one rank of a strategy's pipeline works at a time."""
+    return "mp" in strategy.split(" x ")
 
 
 def least_figures(
@@ -152,7 +156,7 @@ class Frontier:
 
     def of(self, strategy: str) -> list[Family]:
         """Those that have layouts of a strategy, or could have; the same list for all that have the same."""
-        form, in_turn = form_of(strategy), "mp" in strategy.split(" x ")
+        form, in_turn = form_of(strategy), takes_turns(strategy)
         if (form, in_turn) not in self._of:
             alike = self._by_form.get(form, [])
             self._of[form, in_turn] = [one._replace(least=one.least_in_turn) for one in alike] if in_turn else alike

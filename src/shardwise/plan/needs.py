@@ -11,7 +11,7 @@ from shardwise.plan.instants import LOGIT_COPIES_BACKWARD
 from shardwise.plan.inventory import Unit
 from shardwise.plan.margins import context_bytes, reserved_shares, segment_bytes
 from shardwise.plan.memory import holdings_of
-from shardwise.plan.persistent import shard_degree, weight_degree
+from shardwise.plan.persistent import Holding, shard_degree, weight_degree
 from shardwise.plan.question import Question, work_on
 from shardwise.plan.tensors import Place
 from shardwise.plan.types import FLOAT32_BYTES
@@ -124,11 +124,7 @@ class Needs:
         key = (cluster.gpu.kind, base.offload, layout.pp, layout.num_stages)
         if key not in self._by_rank:
             work = self._unsharded(cluster, base, Layout(pp=layout.pp, schedule=layout.schedule))
-            root = work.inventory.root.elements * FLOAT32_BYTES
-            states = work.inventory.root.trained_elements * 2 * work.types.trainable
-            self._by_rank[key] = [
-                (max(0, held.weights - root), max(0, held.optimizer - states)) for held in holdings_of(work)
-            ]
+            self._by_rank[key] = [_of_blocks(work, held) for held in holdings_of(work)]
         return self._by_rank[key][rank]
 
     def _unsharded(self, cluster: Cluster, base: Execution, layout: Layout) -> Work:
@@ -168,16 +164,16 @@ class Needs:
             work = self._unsharded(cluster, base, Layout())
             (held,) = holdings_of(work)
             root, types = work.inventory.root, work.types
-            # Root tensors are taken at their largest, so that what is left are the blocks' bytes at least.
+            block_weights, block_optimizer = _of_blocks(work, held)
             alike = len(work.inventory.blocks) == 1
             casts = work.inventory.over_blocks(lambda unit: unit.trained_matrix_elements) * types.compute
             self._totals[key] = _Totals(
                 weights=held.weights,
                 gradients=held.gradients,
                 optimizer=held.optimizer,
-                block_weights=max(0, held.weights - root.elements * FLOAT32_BYTES),
+                block_weights=block_weights,
                 block_gradients=max(0, held.gradients - root.trained_elements * types.trainable) if alike else 0,
-                block_optimizer=max(0, held.optimizer - root.trained_elements * 2 * types.trainable),
+                block_optimizer=block_optimizer,
                 casts=casts if alike and work.setting.casts else 0.0,
                 travelling=work.inventory.over_blocks(lambda unit: unit.gathered_bytes(types)),
                 travelling_block=min(unit.gathered_bytes(types) for _, unit in work.inventory.blocks),
@@ -192,6 +188,13 @@ class Needs:
             spans = stage_blocks(self._question.model, num_stages=num_stages)
             self._stages[num_stages] = tuple(len(span) for span in spans)
         return self._stages[num_stages]
+
+
+def _of_blocks(work: Work, held: Holding) -> tuple[int, int]:
+    """Bytes of weights and optimizer states that are surely the blocks': without the root tensors at their largest."""
+    root = work.inventory.root
+    states = root.trained_elements * 2 * work.types.trainable
+    return max(0, held.weights - root.elements * FLOAT32_BYTES), max(0, held.optimizer - states)
 
 
 def _looked_at(layout: Layout) -> range:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from shardwise.plan.choices import offloads
 from shardwise.plan.exploration import Exploration, Found, Strategy, contest_of
 from shardwise.plan.explorer import Explorer
-from shardwise.plan.frontier import Family, least_figures
+from shardwise.plan.frontier import Family, least_figures, takes_turns
 from shardwise.plan.groups import Group
 from shardwise.plan.question import Question
 from shardwise.plan.ranking import reach
@@ -115,7 +115,7 @@ class _Offloaded:
         for name, strategy in self._first.strategies.items():
             number = id(strategy.families)
             if number not in renewed:
-                in_turn = "mp" in name.split(" x ")
+                in_turn = takes_turns(name)
                 each = (self._family(family, in_turn=in_turn) for family in strategy.families)
                 near = (family for family in each if not self.explorer.prunes or family.least <= within)
                 renewed[number] = list(near)
