@@ -20,6 +20,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
+from shardwise.spec.nearest import nearest_layout
 from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
 from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
@@ -166,4 +167,5 @@ def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> 
         return  # of the ways to spread that have a name, the others cut no model
     reason = misfit(model, layout)
     if reason is not None:
-        raise InputError(Problem(where=request.where("layout"), message=reason))
+        message = f"{reason}; the nearest layout of as many ranks: {nearest_layout(model, layout)}"
+        raise InputError(Problem(where=request.where("layout"), message=message))

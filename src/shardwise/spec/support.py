@@ -162,9 +162,14 @@ def _uneven(model: ModelShape, tp: int, *, parts: dict[str, int]) -> str | None:
     uneven = [f"{count} {what}" for what, count in parts.items() if count % tp]
     if not uneven:
         return None
-    most = gcd(model.intermediate_size, *_heads(model).values())
+    most = most_slices(model)
     remedy = f"the largest tp that slices it evenly is {most}" if most > 1 else "no tp slices it evenly: use fsdp"
     return f"tp = {tp} does not divide the model's {' and '.join(uneven)}; {remedy}"
+
+
+def most_slices(model: ModelShape) -> int:
+    """The largest tp that slices all of a model evenly; each that does divides it."""
+    return gcd(model.intermediate_size, *_heads(model).values())
 
 
 def misfit(model: ModelShape, layout: Layout) -> str | None:
