@@ -181,7 +181,7 @@ def _total_time(sources: Sources, forecast: float | None) -> Comparison:
     """
     in_steps = sum(_values(sources.metrics, "step_seconds"))
     last_attempt = number(sources.measured, "train_seconds")
-    if text(sources.measured, "outcome") != "finished" or last_attempt is None:
+    if text(sources.outcome, "outcome") != "finished" or last_attempt is None:
         note = f"not finished; {format_seconds(in_steps)} in recorded steps" if in_steps else "not finished"
         return Comparison(what="total time", unit="seconds", forecast=forecast, measured=None, note=note)
     if _was_resumed(sources):

@@ -224,8 +224,17 @@ def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
 def forget_steps_after(run: RunDirectory, step: int) -> None:
     """Removes the records of steps that a resumed run takes again, so that each step has one."""
     if run.metrics.is_file():
-        kept = [record for record in read_metrics(run) if record["step"] <= step]
-        write_text(run.metrics, "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept))
+        _write_metrics(run, [record for record in read_metrics(run) if record["step"] <= step])
+
+
+def amend_step(run: RunDirectory, step: int, figures: dict[str, Any]) -> None:
+    """Adds figures to the record of a step."""
+    records = read_metrics(run)
+    _write_metrics(run, [{**record, **figures} if record["step"] == step else record for record in records])
+
+
+def _write_metrics(run: RunDirectory, records: list[dict[str, Any]]) -> None:
+    write_text(run.metrics, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -39,6 +39,8 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
     """
     train_spec = build.job.train
     total = build.batches.total_steps
+    if asked := catch_up(build, journal, stop, step=start):
+        return Outcome(steps=start, signal=asked, saved=True)
     for batch in build.batches.from_(start):
         journal.stepping()
         rate = learning_rate(build.optimizer)
@@ -69,8 +71,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         check_sights(build.world, batch, build.data, pulse.sights)
         due = last or _due(batch.step, train_spec.eval_steps)
         eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
-        if due and asked and build.evaluation is not None:
-            journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
+        owed = due and bool(asked) and build.evaluation is not None
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         # The last step is saved too: what comes after it can still fail, and must not cost the training.
         saving = last or asked or _due(batch.step, train_spec.save_steps)
@@ -79,9 +80,33 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             check_replicas(build.world, compared, when=f"after step {batch.step}")
         saved = bool(saving) and build.checkpoints.save(batch.step)
         if last or asked:
-            return Outcome(steps=batch.step, signal=0 if last else asked, saved=saved)
+            # Whose last evaluation was left out is not over, if another start can make up for it.
+            over = last and not (owed and saved)
+            if owed:
+                journal.warn(_left_out(batch.step, over=over))
+            return Outcome(steps=batch.step, signal=0 if over else asked, saved=saved)
         build.metrics.edge()
     return Outcome(steps=total, saved=True)
+
+
+def catch_up(build: Build, journal: Journal, stop: StopFlag, *, step: int) -> int:
+    """Evaluates the step that a start goes on from, where the one before left that out; the signal it is asked to stop
+    with meanwhile, or 0."""
+    due = step == build.batches.total_steps or _due(step, build.job.train.eval_steps)
+    if build.evaluation is None or not due or not build.metrics.lacks_evaluation(step):
+        return 0
+    loss, asked = evaluate(build, journal, stop)
+    if loss is None:
+        journal.warn(_left_out(step))
+    else:
+        build.metrics.complete(step, eval_loss=loss)
+    build.metrics.edge()
+    return asked
+
+
+def _left_out(step: int, *, over: bool = False) -> str:
+    later = "" if over else "; the same command makes up for it"
+    return f"the evaluation after step {step} was left out: the run was asked to stop{later}"
 
 
 def _due(step: int, every: int) -> bool:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import Sight
 from shardwise.parallel.mesh import World
-from shardwise.spec.run import RunDirectory, append_line
+from shardwise.spec.run import RunDirectory, amend_step, append_line, read_metrics
 from shardwise.train.journal import Journal
 from shardwise.train.memory import MemoryMeter
 from shardwise.train.trackers import Trackers
@@ -160,13 +160,29 @@ class Metrics:
             "peak_memory_bytes": pulse.peak_memory_bytes,
         }
         if eval_loss is not None:
-            figures["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None
+            figures["eval_loss"] = _finite(eval_loss)
         if self._world.is_first:
             self._journal.note(lambda: append_line(self._run.metrics, figures))
         numbers = {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and k != "step"}
         self._trackers.record(numbers, step=batch.step)
         if batch.step % self._logging_steps == 0 or batch.step in (1, self._total_steps):
             self._journal.say(self._line(figures))
+
+    def lacks_evaluation(self, step: int) -> bool:
+        """Whether a step was written down without an evaluation, alike on all ranks."""
+        found = [False]
+        if self._world.is_first:
+            found = ["eval_loss" not in record for record in read_metrics(self._run) if record["step"] == step] or found
+        dist.broadcast_object_list(found, src=0, group=self._world.control)
+        return found[0]
+
+    def complete(self, step: int, *, eval_loss: float) -> None:
+        """Adds the loss of a later evaluation to a step that was written down."""
+        figures: dict[str, Any] = {"eval_loss": _finite(eval_loss)}
+        if self._world.is_first:
+            self._journal.note(lambda: amend_step(self._run, step, figures))
+        self._trackers.record({"eval_loss": eval_loss}, step=step)
+        self._journal.say(f"step {step}/{self._total_steps}  eval loss {eval_loss:.4f}")
 
     def _mfu(self, tokens_per_second: float) -> float | None:
         if not self._rates.peak_flops:
@@ -186,6 +202,11 @@ class Metrics:
     def close(self) -> None:
         """Ends the trackers."""
         self._trackers.close()
+
+
+def _finite(loss: float) -> float | None:
+    """What JSON can say."""
+    return loss if math.isfinite(loss) else None
 
 
 def _mean(shares: list[float]) -> float | None:
