@@ -63,7 +63,7 @@ def test_replicas_that_drift_apart_stop_the_run(make_job: Callable[..., Job], tm
     assert "each would train its own model" in said[0]
 
 
-def _poisoned(run: RunDirectory, chosen: Execution) -> tuple[str, bool]:
+def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bool]:
     """An infinite weight in rank 1's copy makes the loss NaN; no weight may move."""
     built = composed(run, chosen)
     before = [p.detach().clone() for p in built.model.trainable]
@@ -73,17 +73,22 @@ def _poisoned(run: RunDirectory, chosen: Execution) -> tuple[str, bool]:
             before[0].fill_(float("inf"))
     said = _sentence(
         GuardError,
-        lambda: train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag()),
+        lambda: train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag()),
     )
     unmoved = all(torch.equal(a, b) for a, b in zip(before, built.model.trainable, strict=True))
     return said, unmoved
 
 
+@pytest.mark.parametrize(
+    ("start", "remedy"),
+    [(0, "look at that row, or at the model"), (3, "lower train.learning_rate, or look at that row")],
+)
 def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
-    make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
+    start: int, remedy: str, make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
 ) -> None:
-    for said, unmoved in run_world(2, _poisoned, prepare_cell(make_job(), tmp_path), DDP):
-        assert said.startswith("step 1: the loss is nan on rank 1 in the sample from ")
+    for said, unmoved in run_world(2, _poisoned, prepare_cell(make_job(), tmp_path), DDP, start):
+        assert said.startswith(f"step {start + 1}: the loss is nan on rank 1 in the sample from ")
+        assert said.endswith(f"The weights are those of step {start}; {remedy}")
         assert f"{rows['train'].name}:" in said
         assert unmoved
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -78,6 +79,10 @@ def print_parity(parity: Parity, console: Console) -> None:
         console.print(change)
     console.print()
     console.print(parity_table(parity))
+    for row in parity.layouts:
+        excused = _excused(row)
+        if excused is not None:
+            console.print(_excuse(row.layout, excused))
     for layout, reason in parity.unable:
         console.print(f"cannot run here: {layout}: {reason}")
     console.print()
@@ -103,8 +108,22 @@ def parity_table(parity: Parity) -> Table:
     return table
 
 
+def _excuse(layout: str, excused: Mapping[str, Any]) -> str:
+    """Why a difference beyond the tolerance is none, which only the sum of SGD's steps can be."""
+    return (
+        f"{layout}: {excused['name']} differs by {excused['relative']:.1e} relative to its norm, which is less than a "
+        "tolerance of all that sgd's steps changed together"
+    )
+
+
+def _excused(row: Agreement) -> dict[str, Any] | None:
+    return None if row.weights is None else row.weights.get("excused")
+
+
 def _cells(row: Agreement) -> list[str]:
-    weights = None if row.weights is None else float(row.weights["relative"])
+    weights = (
+        None if row.weights is None else float(row.weights["relative"] or (_excused(row) or {}).get("relative", 0))
+    )
     figures = [_relative(value) for value in (row.loss, row.grad_norm, weights)]
     none = "none" if row.plain is None else "none: adamw's rounding"
     first = none if row.first is None else _where(row.first.figure, row.first.step)

@@ -257,6 +257,8 @@ def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
             continue
         limit = asked.job.data.max_length
         key, reason = "max_length", f"every row was dropped as longer than max_length ({limit}); raise it"
+        if asked.job.data.over_long == "truncate":
+            reason = f"no row has a token to train on among its first {limit}, to which rows are cut; raise it"
         if part == "train" and counts.get("eval") and not asked.evaluation:
             key, reason = "eval_fraction", "eval_fraction leaves no row to train on; lower it or add rows"
         with asked.places.blaming("data", key):

@@ -21,13 +21,23 @@ from safetensors import SafetensorError, safe_open
 
 
 @dataclass(frozen=True, kw_only=True)
+class Excused:
+    """A tensor whose difference the floor alone admits; `relative` and `absolute` as below."""
+
+    name: str
+    relative: float
+    absolute: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """Two sets of tensors.
 
     Attributes:
-        relative: the largest |a - b| / |a| of a tensor, with Frobenius norms, where |a - b| is more than `floor`.
+        relative: the largest |a - b| / |a| of a tensor that is not excused, with Frobenius norms.
         absolute: the largest |a - b| of an element of these.
-        worst: the tensor with the largest relative difference.
+        worst: the tensor with the largest relative difference; None where all are equal.
+        excused: of those that are, the one with the largest relative difference; None where there is none.
         first: the first tensor, by name, that differs by more than it may; None where all agree.
         reason: how it differs.
     """
@@ -36,15 +46,17 @@ class Difference:
     relative: float
     absolute: float
     worst: str | None
+    excused: Excused | None
     first: str | None
     reason: str | None
 
 
 def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Difference:
     """Compares by name. A tensor may differ by `tolerance` relative to its norm, or by one rounding step of the type
-    it is stored in, where that is more, or by `floor` in all."""
+    it is stored in, where that is more; by more it is excused where it differs by `floor` in all at most."""
     ours, theirs = _files_by_name(a), _files_by_name(b)
     relative, absolute, worst = 0.0, 0.0, None
+    excused: Excused | None = None
     faults: list[tuple[str, str]] = []
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:
@@ -55,16 +67,25 @@ def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Dif
             faults.append((name, f"is {_kind(one)} in {a} and {_kind(other)} in {b}"))
             continue
         apart, whole, element = _apart(one, other)
-        if whole <= floor:
+        close = apart <= max(tolerance, _rounding(one.dtype))
+        if not close and whole <= floor:
+            if excused is None or apart > excused.relative:
+                excused = Excused(name=name, relative=apart, absolute=element)
             continue
-        if worst is None or apart > relative:
+        if apart > relative:
             relative, worst = apart, name
         absolute = max(absolute, element)
-        if not apart <= max(tolerance, _rounding(one.dtype)):
+        if not close:
             faults.append((name, f"differs by {apart:.2e} relative to its norm"))
     first, reason = faults[0] if faults else (None, None)
     return Difference(
-        num_tensors=len(ours), relative=relative, absolute=absolute, worst=worst, first=first, reason=reason
+        num_tensors=len(ours),
+        relative=relative,
+        absolute=absolute,
+        worst=worst,
+        excused=excused,
+        first=first,
+        reason=reason,
     )
 
 

@@ -220,6 +220,10 @@ def test_a_file_that_may_not_be_read_is_named_with_the_line_of_the_job(
     [
         ("{path: ROWS, chat_template: FOLDER/rows.txt}", "data.chat_template: FOLDER/rows.txt: is not UTF-8 text"),
         ("{path: ROWS, max_length: 2, over_long: drop}", "data.max_length: ROWS: every row was dropped"),
+        (
+            "{path: ROWS, max_length: 2, over_long: truncate}",
+            "data.max_length: ROWS: no row has a token to train on among its first 2, to which rows are cut; raise it",
+        ),
         ("{path: ROWS, eval_fraction: 0.5}", "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
         ("{path: {path: ROWS, weight: 1.0e+6}}", "data.path: ROWS: weight: 1e+06 is too much"),
         ("{path: {path: ROWS, name: main}}", "data.path: ROWS: name: main chooses a configuration"),

@@ -47,14 +47,38 @@ def test_rounding_is_within_the_tolerance_and_told(tmp_path: Path) -> None:
     assert found.relative == pytest.approx(2e-6, rel=0.1)
 
 
-def test_less_than_the_floor_is_nothing(tmp_path: Path) -> None:
+def test_less_than_the_floor_is_told_and_excused(tmp_path: Path) -> None:
     """A tensor that is nothing but rounding is as far from another as it is large."""
     one, other = ({**tensors(), "d.bias": torch.full((4,), value)} for value in (1e-9, -1e-9))
     a, b = folder(tmp_path / "a", one), folder(tmp_path / "b", other)
     assert difference(a, b, tolerance=1e-5).first == "d.bias"
     found = difference(a, b, tolerance=1e-5, floor=5e-9)
-    assert (found.first, found.relative, found.absolute) == (None, 0.0, 0.0)
+    assert (found.first, found.worst, found.relative, found.absolute) == (None, None, 0.0, 0.0)
+    assert found.excused is not None
+    told = (found.excused.name, found.excused.relative, found.excused.absolute)
+    assert told == ("d.bias", pytest.approx(2.0), pytest.approx(2e-9))
     assert difference(a, b, tolerance=1e-5, floor=3e-9).first == "d.bias"
+
+
+@pytest.mark.parametrize("floor", [0.0, 1.0])
+def test_a_floor_hides_no_difference(floor: float, tmp_path: Path) -> None:
+    changed = tensors()
+    changed["b.weight"] = changed["b.weight"] * (1 + 2e-6)
+    a, b = folder(tmp_path / "a", tensors()), folder(tmp_path / "b", changed)
+    found = difference(a, b, tolerance=1e-5, floor=floor)
+    assert (found.first, found.worst, found.excused) == (None, "b.weight", None)
+    assert found.relative == pytest.approx(2e-6, rel=0.1)
+    assert found.absolute > 0
+
+
+def test_of_what_is_excused_the_farthest_is_told(tmp_path: Path) -> None:
+    changed = {name: tensor * (1 + 1e-4 * nth) for nth, (name, tensor) in enumerate(tensors().items(), start=1)}
+    a, b = folder(tmp_path / "a", tensors()), folder(tmp_path / "b", changed)
+    found = difference(a, b, tolerance=1.5e-4, floor=1.0)
+    assert (found.first, found.worst) == (None, "a.weight")
+    assert found.relative == pytest.approx(1e-4, rel=0.1)
+    assert found.excused is not None
+    assert (found.excused.name, found.excused.relative) == ("c.weight", pytest.approx(3e-4, rel=0.1))
 
 
 def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
