@@ -4,7 +4,6 @@ by them could not have been chosen."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from shardwise.plan.needs import ROUNDING, Needs
 from shardwise.plan.persistent import weight_degree
 from shardwise.plan.pieces import PieceMaker, Pieces
 from shardwise.plan.question import Question, at_mean_length, work_on
+from shardwise.plan.waits import Waits
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
@@ -63,6 +63,7 @@ class Bounds(Needs):
         self._same: dict[tuple[int, int, int], _Same] = {}
         self._ladders: dict[_Same, tuple[Rung, ...]] = {}
         self._least: dict[tuple[_Same, int], tuple[float, float]] = {}
+        self._waits: dict[_Same, Waits] = {}
         self._climbs: dict[tuple[_Same, int, Schedule], Climb] = {}
         self._ends: dict[tuple[int, Schedule], tuple[int, int]] = {}
         self._stepped_on_host: set[int] = set()
@@ -97,7 +98,7 @@ class Bounds(Needs):
         same, ladder = self._ladder_of(alike, cluster, ranks)
         key = (same, pp, schedule)
         if key not in self._climbs:
-            self._climbs[key] = climb(ladder, list(map(self._clock(pp, schedule), ladder)))
+            self._climbs[key] = climb(ladder, self._steps(same, pp, schedule))
         return self._climbs[key]
 
     def reach(
@@ -122,8 +123,8 @@ class Bounds(Needs):
         if (same, pp) not in self._least:
             in_turn, layers = ladder[0].seconds, self._question.model.num_layers
             seconds = in_turn / pp
-            if pp > 1 and ladder[0].pieces is not None:
-                each = (self._passed(ladder, pp, one) for one in self._orders(pp))
+            if pp > 1 and self._timed:
+                each = (self._outside_last(same, pp, one) for one in self._orders(pp))
                 seconds = max(seconds, min(ends + own / layers * in_turn for ends, own in each))
             self._least[same, pp] = (seconds * ROUNDING, in_turn * ROUNDING)
         seconds, in_turn = self._least[same, pp]
@@ -163,15 +164,22 @@ class Bounds(Needs):
         blocks = self.blocks(pp * per_rank)
         return min(sum(blocks[rank::pp]) for rank in range(pp))
 
-    def _passed(self, ladder: tuple[Rung, ...], pp: int, schedule: Schedule) -> tuple[float, int]:
+    def _waits_of(self, same: _Same) -> Waits:
+        if same not in self._waits:
+            self._waits[same] = Waits(self._ladders[same])
+        return self._waits[same]
+
+    def _outside_last(self, same: _Same, pp: int, schedule: Schedule) -> tuple[float, int]:
         """Seconds of a step before and behind the last rank's work, at least with any size; and that rank's blocks."""
         others, own = self._ends_of(pp, schedule)
-        known = ((rung.pieces, rung.micros) for rung in ladder if rung.pieces is not None)
-        ahead_and_behind = (
-            others * pieces.forward.seconds + _behind(pieces, micros, schedule, pp=pp, others=others, own=own)
-            for pieces, micros in known
-        )
-        return min(ahead_and_behind, default=0.0), own
+        return self._waits_of(same).outside(schedule, pp=pp, others=others, own=own), own
+
+    def _steps(self, same: _Same, pp: int, schedule: Schedule) -> list[float]:
+        """What a step takes at least with each size, in one order of a pipeline or without one."""
+        if pp == 1 or schedule == "sequential" or not self._timed:
+            return [rung.seconds * ROUNDING for rung in self._ladders[same]]
+        others, own = self._ends_of(pp, schedule)
+        return [step * ROUNDING for step in self._waits_of(same).steps(schedule, pp=pp, others=others, own=own)]
 
     def work_of(self, alike: int) -> Work:
         """One of the executions that share a number."""
@@ -228,29 +236,9 @@ class Bounds(Needs):
                 self._stepped_on_host.add(alike)
         return alike
 
-    def seconds(self, layout: Layout, rung: Rung) -> float:
-        """Of a step, at least."""
-        return self._clock(layout.pp, layout.schedule)(rung)
-
-    def _clock(self, pp: int, schedule: Schedule) -> Callable[[Rung], float]:
-        """Tells what a step takes at least, in one order of a pipeline or without one.
-
-        There the last rank waits for the first micro-batch, does its own work, and the others end behind its last.
-        """
-        if pp == 1 or schedule == "sequential":
-            return _in_turn
-        others, own = self._ends_of(pp, schedule)
-
-        def seconds(rung: Rung) -> float:
-            pieces = rung.pieces
-            if pieces is None:
-                return _in_turn(rung)
-            ahead, back = pieces.forward.seconds, pieces.backward.seconds
-            behind = _behind(pieces, rung.micros, schedule, pp=pp, others=others, own=own)
-            through_last = others * ahead + behind + rung.micros * (own * (ahead + back) + pieces.loss.seconds)
-            return max(rung.seconds / pp, through_last) * ROUNDING
-
-        return seconds
+    def is_paced_as(self, alike: int, other: int) -> bool:
+        """Whether executions of two numbers take equally long but for what the host does in the end."""
+        return self._paced_as[alike] == self._paced_as[other]
 
     def _ends_of(self, pp: int, schedule: Schedule) -> tuple[int, int]:
         """Blocks of the first stages of all ranks but the last, and of all stages of that."""
@@ -279,20 +267,3 @@ class Bounds(Needs):
             return False
         end = totals.travelling_end / min(gpus, model.num_attention_heads)
         return max(end, self.logits(Layout(cp=gpus), size)) * ROUNDING <= capacity
-
-
-def _behind(pieces: Pieces, micros: int, schedule: Schedule, *, pp: int, others: int, own: int) -> float:
-    """Seconds in which other ranks end a step at least when the last one has done all its work.
-
-    Where a backward is cut in two, they begin when that one has passed on its last gradient of an input; of as many
-    micro-batches as there are ranks it may make the gradients of weights only then (`spec.schedule`).
-    """
-    if schedule != "zero_bubble":
-        return others * pieces.backward.seconds
-    waiting = min(pp, micros) * own * pieces.weights
-    return max(0.0, others * (pieces.backward.seconds - pieces.weights) - waiting)
-
-
-def _in_turn(rung: Rung) -> float:
-    """Seconds of a step at least where one rank works at a time, or there is one."""
-    return rung.seconds * ROUNDING

@@ -259,9 +259,10 @@ def _offload(work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, a
 
 
 def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal, gpu: Gpu) -> str:
+    alone = "nothing fits so few GPUs without" if goal == "fewest-gpus" else "nothing fits without"
     if without.execution.offload == chosen.execution.offload:
-        return "because nothing fits without"
-    needed = "" if without.execution.offload == "none" else "nothing fits without, and "
+        return f"because {alone}"
+    needed = "" if without.execution.offload == "none" else f"{alone}, and "
     share = ratio(without, chosen, goal=goal, gpu=gpu)
     much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
     return f"because {needed}{without.execution.layout.strategy}, the best{_with_offload(without, chosen)}, is {much}"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from shardwise.plan.candidates import Forecast, candidate_of
 from shardwise.plan.contest import contest
 from shardwise.plan.explorer import Explorer
-from shardwise.plan.fewest import smallest_that_fits
 from shardwise.plan.frontier import Family, Frontier
 from shardwise.plan.groups import Group
 from shardwise.plan.lacks import why_not
@@ -176,11 +175,16 @@ def contest_of(explorations: Sequence[Exploration], *, enough: _Figures | None =
     return list(contest(range(len(ways)), best=best, goal=goal, gpu=gpu, enough=enough).values())
 
 
-def explore(explorer: Explorer) -> Exploration:
-    """What every strategy leaves open; for `fewest-gpus` on the smallest part of the cluster that anything fits on."""
+def explore(explorer: Explorer, *, on: Cluster | None = None) -> Exploration:
+    """What every strategy leaves open on the parts of the cluster that the goal looks at, or on one.
+
+    Args:
+        explorer: of the question.
+        on: the only part to look at.
+    """
     question, strategies = explorer.question, dict[str, Strategy]()
     among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
-    for part in [question.cluster] if waits else _looked_at(explorer):
+    for part in [question.cluster] if waits else _looked_at(explorer) if on is None else [on]:
         _sort_in(explorer, part, strategies)
     frontier = _smaller(explorer) if waits else None
     # As many are taken to be open on each part as on the whole.
@@ -203,8 +207,6 @@ def explore_whole(explorer: Explorer) -> Exploration:
 def _looked_at(explorer: Explorer) -> list[Cluster]:
     """Parts of a question's cluster, and the whole of it."""
     question = explorer.question
-    if question.job.goal == "fewest-gpus":
-        return [smallest_that_fits(explorer)]
     return [part for part in formed_parts(question.job, question.cluster) if _is_worth_a_look(explorer, part)]
 
 

@@ -3,23 +3,70 @@ nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from typing import NamedTuple
 
+from shardwise.plan.choices import offloads
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Frontier
 from shardwise.plan.products import layouts
+from shardwise.plan.question import Question
 from shardwise.plan.shares import formed_parts
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Offload
 
 #: So many parts are looked through before all others are compared with one another, which takes longer than a few do.
 _AT_FIRST = 8
 
 
-def smallest_that_fits(explorer: Explorer) -> Cluster:
-    """The smallest part of a question's cluster that anything fits on; the whole of it where no smaller one is."""
-    job, cluster = explorer.question.job, explorer.question.cluster
-    smaller = [part for part in formed_parts(job, cluster) if part != cluster and explorer.has_room(part)]
-    return next((part for part in _likely(explorer, smaller) if _fits_on(explorer, part)), cluster)
+class Fewest(NamedTuple):
+    """The fewest GPUs of a question.
+
+    Attributes:
+        part: the smallest on which anything fits with any offload; the whole where no smaller one is.
+        note: with less offload, how many they are; None where they are no more, or nothing fits with less.
+    """
+
+    part: Cluster
+    note: str | None
+
+
+def fewest(question: Question, *, prune: bool = True, hopeless: Container[Offload] = ()) -> Fewest:
+    """The smallest part of a question's cluster that anything fits on, whatever offload that takes.
+
+    Args:
+        question: what is asked, with the offload that is meant.
+        prune: leave out what a bound rules out.
+        hopeless: offloads with which nothing is known to fit on any part.
+    """
+    part, larger = question.cluster, list[tuple[Explorer, Cluster]]()
+    for offload in offloads(question.job, question.cluster):
+        if offload in hopeless:
+            continue
+        explorer = Explorer(question.with_offload(offload), prune=prune, timed=False)
+        part = smallest_that_fits(explorer, below=part)
+        larger.append((explorer, part))
+    less = ((one, size) for one, size in larger if size != part)
+    return Fewest(part, next((_note(*one) for one in less if one[1] != question.cluster or _fits_on(*one)), None))
+
+
+def _note(explorer: Explorer, part: Cluster) -> str:
+    offload = explorer.question.job.train.offload
+    how = "without offload" if offload == "none" else f"with no more than offload {offload}"
+    return f"{how} the fewest GPUs are {part.num_gpus}; to have those, state train.offload: {offload}"
+
+
+def smallest_that_fits(explorer: Explorer, *, below: Cluster | None = None) -> Cluster:
+    """The smallest part of a question's cluster that anything fits on; the whole of it where no smaller one is.
+
+    Args:
+        explorer: of the question, which states an offload.
+        below: another part, which takes the place of the whole.
+    """
+    job, whole = explorer.question.job, below or explorer.question.cluster
+    each = (part for part in formed_parts(job, explorer.question.cluster) if part.num_gpus < whole.num_gpus)
+    smaller = [part for part in each if explorer.has_room(part)]
+    return next((part for part in _likely(explorer, smaller) if _fits_on(explorer, part)), whole)
 
 
 def _likely(explorer: Explorer, smaller: Sequence[Cluster]) -> Iterator[Cluster]:

@@ -12,12 +12,12 @@ from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Family, least_figures, takes_turns
 from shardwise.plan.groups import Group
 from shardwise.plan.question import Question
-from shardwise.plan.ranking import reach
+from shardwise.plan.ranking import reach, to_overtake
 from shardwise.spec.execution import Execution, Offload
 from shardwise.spec.support import impossibilities
 
-#: With more GPUs than this, what is cheapest is looked for with the least offload that anything fits with: to go
-#: through all parts of so many with each takes twice as long, and more than two seconds for the largest models.
+#: With more GPUs than this, what is cheapest is looked for with the least offload that anything fits with: going
+#: through all parts of so many with each takes three quarters as long again, over two seconds for the largest models.
 _MOST_COMPARED = 256
 #: With more GPUs than this nobody looks for an offload with which a strategy would fit that is not chosen.
 _MOST_HELD = 16
@@ -28,20 +28,22 @@ def compared(question: Question, offloads: Sequence[Offload]) -> tuple[Offload, 
     return () if _stays_with_least(question) else tuple(offloads)
 
 
-def better_offloaded(first: Exploration, offloads: Sequence[Offload]) -> list[Exploration]:
+def better_offloaded(first: Exploration, further: Sequence[Offload]) -> list[Exploration]:
     """What further offloads leave open; known of it is what could be chosen before all that fits with less.
-
-    For the fewest GPUs that is on as many as the least offload needs: with everything in the host's memory one would do
-    for nearly any model, in many times the time.
 
     Args:
         first: with the least offload that anything fits with, looked at.
-        offloads: those with more that compete, in turn.
+        further: those with more that compete, in turn.
     """
     question = first.explorer.question
-    each = [_Offloaded(first, offload) for offload in offloads]
-    others = [one.exploration() for one in each if one.explorer.has_room(question.cluster)]
-    if others:
+    each = [one for one in (_Offloaded(first, offload) for offload in further) if one.has_room]
+    bests = [one.best for one in first.known if one.best is not None]
+    goal, gpu = question.job.goal, question.cluster.gpu
+    # Unless something overtakes all that fits with less, nothing that is alike with that is chosen either.
+    enough = to_overtake(bests, goal=goal, gpu=gpu)
+    others = [one.exploration(enough) for one in each]
+    if others and contest_of(others, enough=enough):
+        others = [one.exploration(reach(bests, goal=goal, gpu=gpu)) for one in each]
         contest_of([first, *others])
     return others
 
@@ -67,15 +69,8 @@ def held_by_more(found: Found, others: Sequence[Exploration]) -> Found:
 
 
 def offloads_passed_over(question: Question) -> str | None:
-    """That further offloads were not looked at, where they were not."""
-    if len(offloads(question.job, question.cluster)) == 1:
-        return None
-    if question.job.goal == "fewest-gpus":
-        return (
-            "the fewest GPUs are those that do with the least offload that anything fits with; with what train.offload "
-            "states fewer may do, more slowly"
-        )
-    if not _stays_with_least(question):
+    """That further offloads were not looked at, where there are any and they were not."""
+    if len(offloads(question.job, question.cluster)) == 1 or not _stays_with_least(question):
         return None
     return (
         f"of more than {_MOST_COMPARED} GPUs what is cheapest is looked for with the least offload that anything fits "
@@ -106,19 +101,21 @@ class _Offloaded:
         self._offload: Offload = offload
         self._alike: dict[int, int] = {}
 
-    def exploration(self) -> Exploration:
-        """What strategies leave open; of smaller parts, what could be of interest."""
-        job, gpu = self.explorer.question.job, self.explorer.question.cluster.gpu
-        bests = [one.best for one in self._first.known if one.best is not None]
-        within = reach(bests, goal=job.goal, gpu=gpu)
+    @property
+    def has_room(self) -> bool:
+        """Whether anything could fit with it."""
+        return self.explorer.has_room(self.explorer.question.cluster)
+
+    def exploration(self, within: tuple[float, ...]) -> Exploration:
+        """What strategies leave open; of smaller parts, what could come within some figures."""
         strategies, renewed = dict[str, Strategy](), dict[int, list[Family]]()
         for name, strategy in self._first.strategies.items():
             number = id(strategy.families)
             if number not in renewed:
                 in_turn = takes_turns(name)
-                each = (self._family(family, in_turn=in_turn) for family in strategy.families)
-                near = (family for family in each if not self.explorer.prunes or family.least <= within)
-                renewed[number] = list(near)
+                near = (family for family in strategy.families if not self._surely_beyond(family, within))
+                anew = (self._family(family, in_turn=in_turn) for family in near)
+                renewed[number] = [one for one in anew if not self.explorer.prunes or one.least <= within]
             groups = [self._group(group) for group in strategy.groups if self._is_trained(group.base)]
             strategies[name] = Strategy(groups=groups, families=renewed[number])
         return Exploration(self.explorer, strategies)
@@ -127,16 +124,28 @@ class _Offloaded:
         return not impossibilities(self.explorer.question.job, self._offloaded(base))
 
     def _group(self, group: Group) -> Group:
-        base = self._offloaded(group.base)
-        alike = self.explorer.bounds.alike(group.cluster, base)
-        ladder = self.explorer.bounds.ladder(group.cluster, base)
+        base, bounds, alike = self._offloaded(group.base), self.explorer.bounds, self._alike_of(group)
+        ladder = bounds.ladder_of(alike, group.cluster, base.layout.data_world_size)
         return Group(cluster=group.cluster, base=base, ladder=ladder, alike=alike)
 
+    def _surely_beyond(self, family: Family, within: tuple[float, ...]) -> bool:
+        """Whether a family could not come within some figures without offload, and takes no less time with this one.
+
+        Of two offloads the one with more may have less to step on the host.
+        """
+        if not self.explorer.prunes or self._first.offload != "none" or family.least <= within:
+            return False
+        return self.explorer.bounds.is_paced_as(self._alike_of(family), family.alike)
+
+    def _alike_of(self, one: Family | Group) -> int:
+        """The number of executions with this offload, which have one without."""
+        if one.alike not in self._alike:
+            base = self._offloaded(self.explorer.bounds.work_of(one.alike).execution)
+            self._alike[one.alike] = self.explorer.bounds.alike(one.cluster, base)
+        return self._alike[one.alike]
+
     def _family(self, family: Family, *, in_turn: bool) -> Family:
-        if family.alike not in self._alike:
-            base = self._offloaded(self.explorer.bounds.work_of(family.alike).execution)
-            self._alike[family.alike] = self.explorer.bounds.alike(family.cluster, base)
-        alike, pp = self._alike[family.alike], family.copy["pp"]
+        alike, pp = self._alike_of(family), family.copy["pp"]
         goal, bounds = self.explorer.question.job.goal, self.explorer.bounds
         least, alone = least_figures(goal, bounds, alike, family.cluster, ranks=family.ranks, pp=pp)
         return family._replace(alike=alike, least=alone if in_turn else least, least_in_turn=alone)

@@ -13,6 +13,7 @@ from shardwise.plan.collector import circles_unsought
 from shardwise.plan.explain import why, why_faster, why_slower
 from shardwise.plan.exploration import Exploration, Found, contest_of, explore, explore_whole
 from shardwise.plan.explorer import Explorer
+from shardwise.plan.fewest import fewest
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.host import host_has_room
 from shardwise.plan.offloading import better_offloaded, compared, held_by_more, offloads_passed_over
@@ -60,12 +61,14 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
         prune: leave out what a bound rules out.
         hopeless: offloads with which nothing is known to fit on the hardware, or on any part of it.
     """
-    first, others = _with_as_little_offload(question, prune=prune, hopeless=hopeless)
+    few = fewest(question, prune=prune, hopeless=hopeless) if question.job.goal == "fewest-gpus" else None
+    on, note = few or (None, None)
+    first, others = _with_as_little_offload(question, prune=prune, hopeless=hopeless, on=on)
     chosen = _chosen(question, [one for exploration in (first, *others) for one in exploration.known])
     found = _rows(question, first, others, chosen)
     fitting = _best_first(question, found, chosen)
     if chosen is not None:
-        reasons = _why(question, chosen, first, others)
+        reasons = (*_why(question, chosen, first, others), *filter(None, [note]))
         fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, first.explorer)]
     return Plan(
         job=question.job.to_json(),
@@ -79,7 +82,7 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
 
 
 def _with_as_little_offload(
-    question: Question, *, prune: bool, hopeless: Container[Offload]
+    question: Question, *, prune: bool, hopeless: Container[Offload], on: Cluster | None
 ) -> tuple[Exploration, list[Exploration]]:
     """The first offload that anything fits with, or the first of all; and those with more that could be chosen."""
     tried: list[Exploration] = []
@@ -90,7 +93,7 @@ def _with_as_little_offload(
             continue
         more = compared(question, turn[number + 1 :])
         on_parts = more if asked.job.goal == "cheapest" else ()
-        exploration = explore(Explorer(asked, prune=prune, timed=not lost, compared=on_parts))
+        exploration = explore(Explorer(asked, prune=prune, timed=not lost, compared=on_parts), on=on)
         # Of an offload that nothing fits with, only the first is told about.
         if tried and not exploration.may_fit():
             continue

@@ -10,8 +10,9 @@ import pytest
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.choices import offloads
+from shardwise.plan.fitting import something_fits
 from shardwise.plan.question import Question, ask
-from shardwise.plan.ranking import best_figures, figures_of, tie_of
+from shardwise.plan.ranking import best_figures, tie_of
 from shardwise.plan.search import answer
 from shardwise.spec.job import Goal
 from shardwise.spec.job_file import parse_job
@@ -27,6 +28,7 @@ BETTER_OFFLOADED = {
     "llama-3.1-8b": ("llama-3.1-8b", "4x L4", "data: {max_length: 2048}\n", "parameters"),
     "stated": ("qwen3-8b", "4x RTX-4090", "layout: [mp, pp, fsdp]\ndata: {max_length: 1024}\n", "parameters"),
     "smaller part": ("qwen3-8b", "8 x 1x RTX-4090", "goal: cheapest\ndata: {max_length: 8192}\n", "parameters"),
+    "fewest": ("llama-3.1-70b", "8x H100-SXM", "goal: fewest-gpus\ndata: {max_length: 4096}\n", "parameters"),
     "many": (
         "llama-3.1-405b",
         "8 x 8x H100-SXM",
@@ -49,10 +51,8 @@ def stated(asked: Question) -> dict[str, Candidate]:
     return {offload: best for offload, best in bests.items() if best is not None}
 
 
-def figure(asked: Question, candidate: Candidate) -> float:
-    world = candidate.execution.layout.world_size
-    seconds, goal = candidate.time.step_seconds, asked.job.goal
-    return figures_of(goal, seconds=seconds, num_gpus=world, gpu=asked.cluster.gpu)[-1]
+def figures(asked: Question, candidate: Candidate) -> tuple[float, ...]:
+    return best_figures([candidate], goal=asked.job.goal, gpu=asked.cluster.gpu)
 
 
 def check_is_best(asked: Question) -> Candidate | None:
@@ -61,10 +61,10 @@ def check_is_best(asked: Question) -> Candidate | None:
     if chosen is None:
         assert not each
         return None
-    best = min(figure(asked, one) for one in each.values()) * (1 + tie_of(asked.cluster.gpu))
-    assert figure(asked, chosen) <= best
-    goal, gpu = asked.job.goal, asked.cluster.gpu
-    alike = [name for name, one in each.items() if best_figures([one], goal=goal, gpu=gpu)[-1] <= best]
+    *counted, best = min(figures(asked, one) for one in each.values())
+    most = (*counted, best * (1 + tie_of(asked.cluster.gpu)))
+    assert figures(asked, chosen) <= most
+    alike = [name for name, one in each.items() if figures(asked, one) <= most]
     assert chosen.execution.offload == alike[0]
     return chosen
 
@@ -82,7 +82,7 @@ def tight(seed: int) -> Question:
     draw = random.Random(seed)
     pick = draw.choice
     model = shape(num_hidden_layers=pick([4, 9]), hidden_size=pick([512, 1024]), intermediate_size=pick([1408, 2816]))
-    goals: list[Goal] = ["fastest", "cheapest"]
+    goals: list[Goal] = ["fastest", "cheapest", "fewest-gpus"]
     asked = job(
         method=pick(["full", "full", "lora"]),
         goal=pick(goals),
@@ -117,6 +117,14 @@ def test_pruning_among_offloads_loses_nothing(seed):
     asked = tight(seed)
     assert answer(asked).best == answer(asked, prune=False).best
 
+
+#: (model, hardware, job), each with fewer GPUs than do without offload.
+FEWEST = {
+    "one GPU and the host": ("gemma-2-9b", "8x H100-SXM", "data: {max_length: 8192}\ntrain: {global_batch_size: 8}\n"),
+    "as large as the host is": ("llama-3.1-70b", "8x H100-SXM", "train: {global_batch_size: 64}\n"),
+    "adapters": ("mixtral-8x7b", "8x L4", "method: lora\ntrain: {global_batch_size: 64}\n"),
+    "pipelines alone": ("qwen3-8b", "4x RTX-4090", "layout: [pp, mp]\ntrain: {global_batch_size: 64}\n"),
+}
 
 #: (model, hardware, memory of a GPU, job): what is best was once passed over by a bound that was not the offload's own.
 PASSED_OVER = {
@@ -181,18 +189,42 @@ def test_of_very_many_gpus_the_cheapest_keeps_to_the_least_offload_and_says_so()
     )
 
 
-def test_the_fewest_gpus_are_those_that_do_with_the_least_offload():
-    """With weights, gradients and states in the host's memory one would do, in many times the time."""
+def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do_without():
     text = "goal: fewest-gpus\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64}\n"
     fewest = plan("llama-3.1-8b", "8x H100-SXM", text).best
-    assert (fewest.execution.layout.world_size, fewest.execution.offload) == (2, "none")
-    assert any(one.startswith("the fewest GPUs are those that do with the least offload") for one in fewest.reasons)
-    offloaded = plan("llama-3.1-8b", "8x H100-SXM", text.replace("train: {", "train: {offload: parameters, ")).best
-    assert offloaded.execution.layout.world_size == 1
-    assert offloaded.time.step_seconds > 3 * fewest.time.step_seconds
+    assert (fewest.execution.layout.world_size, fewest.execution.offload) == (1, "parameters")
+    assert any(
+        one.startswith("offload is parameters because nothing fits so few GPUs without: ") for one in fewest.reasons
+    )
+    assert "without offload the fewest GPUs are 2; to have those, state train.offload: none" in fewest.reasons
+    without = plan("llama-3.1-8b", "8x H100-SXM", text.replace("train: {", "train: {offload: none, ")).best
+    assert without.execution.layout.world_size == 2
+    assert fewest.time.step_seconds > 3 * without.time.step_seconds
+    few = plan("qwen3-8b", "4x RTX-4090", text).best
+    assert few.execution.layout.world_size == 2
+    note = "with no more than offload optimizer the fewest GPUs are 4; to have those, state train.offload: optimizer"
+    assert note in few.reasons
+
+
+@pytest.mark.parametrize("name", FEWEST)
+def test_no_offload_does_with_fewer_gpus_than_the_fewest(name):
+    """Each number of GPUs below, asked about alone with each offload, holds nothing."""
+    model, hardware, text = FEWEST[name]
+    found, cluster = plan(model, hardware, f"goal: fewest-gpus\n{text}").best, parse_hardware(hardware)
+    assert found is not None
+    job, shape = parse_job(f"model: m\n{text}"), find_model(model, offline=True)
+    whole = ask(job, model=shape, cluster=cluster)
+    for count in range(1, found.execution.layout.world_size + 1):
+        part = replace(cluster, node=replace(cluster.node, num_gpus=count), num_nodes=1, network=None)
+        fitting = {one: something_fits(replace(whole, cluster=part).with_offload(one)) for one in offloads(job, part)}
+        assert any(fitting.values()) is (count == found.execution.layout.world_size), (count, fitting)
+        if any(fitting.values()):
+            assert fitting[found.execution.offload]
 
 
 def test_on_the_fewest_gpus_offloads_compete():
+    """Nothing fits two GPUs without any, and with `optimizer` it is slower than with `parameters`."""
     text = "data: {max_length: 1024}\ntrain: {global_batch_size: 64}\n"
     fewest = plan("qwen3-8b", "4x RTX-4090", f"goal: fewest-gpus\n{text}").best
-    assert fewest.execution == plan("qwen3-8b", "4x RTX-4090", text).best.execution
+    on_as_many = plan("qwen3-8b", f"{fewest.execution.layout.world_size}x RTX-4090", text).best
+    assert fewest.execution == on_as_many.execution

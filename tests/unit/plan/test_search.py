@@ -237,7 +237,7 @@ def test_fewest_gpus_takes_one_where_one_is_enough():
 
 
 def test_fewest_gpus_takes_what_fits():
-    answer = plan("llama-3.1-8b", "8x H100-SXM", "goal: fewest-gpus\n")
+    answer = plan("llama-3.1-8b", "8x H100-SXM", "goal: fewest-gpus\ntrain: {offload: none}\n")
     assert 1 < answer.best.execution.layout.world_size < 8
 
 
@@ -245,7 +245,8 @@ def test_fewest_gpus_takes_what_fits():
 @pytest.mark.parametrize("stated", ["hsdp", "pp", "tp", "[mp, ddp, fsdp]"])
 def test_numbers_of_gpus_that_a_stated_layout_has_no_product_of_are_passed_over(stated, goal):
     """Hybrid sharding over 2, 3 or 5 GPUs cannot be formed, nor can four be sliced by three."""
-    answer = plan("llama-3.1-8b", "8x H100-SXM", f"goal: {goal}\nlayout: {stated}\n{BATCH}")
+    text = f"goal: {goal}\nlayout: {stated}\ntrain: {{offload: none, global_batch_size: 64}}\n"
+    answer = plan("llama-3.1-8b", "8x H100-SXM", text)
     layout = answer.best.execution.layout
     assert layout.strategy in stated
     assert layout.world_size <= 8
@@ -255,10 +256,8 @@ def test_numbers_of_gpus_that_a_stated_layout_has_no_product_of_are_passed_over(
 def test_a_stated_layout_that_no_number_of_gpus_makes_is_refused_with_the_reason():
     with pytest.raises(UnsupportedError, match="give no such product"):
         plan("llama-3.1-8b", "7x H100-SXM", "layout: hsdp\n")
-    assert plan("llama-3.1-8b", "7x H100-SXM", "layout: hsdp\ngoal: fewest-gpus\n").best.execution.layout.dp_shard in (
-        2,
-        3,
-    )
+    fewest = "layout: hsdp\ngoal: fewest-gpus\ntrain: {offload: none}\n"
+    assert plan("llama-3.1-8b", "7x H100-SXM", fewest).best.execution.layout.dp_shard in (2, 3)
 
 
 def test_cost_is_gpus_times_hours_times_price():
