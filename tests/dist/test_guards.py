@@ -29,7 +29,16 @@ from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model, worker
 from shardwise.train.build import Build
-from shardwise.train.guards import GuardError, agree, check_batches, check_layout, check_peers, check_trained, gather
+from shardwise.train.guards import (
+    GuardError,
+    agree,
+    check_batches,
+    check_finite,
+    check_layout,
+    check_peers,
+    check_trained,
+    gather,
+)
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.replicas import check_replicas
@@ -91,6 +100,27 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
         assert said.endswith(f"The weights are those of step {start}; {remedy}")
         assert f"{rows['train'].name}:" in said
         assert unmoved
+
+
+def _norm_alone(run: RunDirectory, chosen: Execution, step: int) -> str:
+    world = join_world(chosen.layout)
+    return _sentence(
+        GuardError,
+        lambda: check_finite(world, step=step, loss=1.0, norm=float("nan"), bad_sample=lambda: None, where=str),
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "remedy"), [(1, "look at the model, as"), (2, "lower train.learning_rate, or look at the model, as")]
+)
+def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad(
+    step: int, remedy: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    (said,) = run_world(1, _norm_alone, prepare_cell(make_job(), tmp_path), execution(), step)
+    assert said == (
+        f"step {step}: the gradient norm is nan. The weights are those of step {step - 1}; {remedy} no sample has a "
+        "loss of its own that is not finite"
+    )
 
 
 def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:

@@ -82,13 +82,15 @@ def verify(
     found = [one for one in trials.each(tried, stopped=NOTHING_PROVEN) if one is not None]
     if all(isinstance(one, Unable) for one in found):
         raise InputError(_nothing_to_compare([*asked.unable, *(one for one in found if isinstance(one, Unable))]))
+    records = read_metrics(proof.reference)
     return Parity(
         reference=str(proof.reference.root),
-        num_steps=len(read_metrics(proof.reference)),
+        num_steps=len(records),
         tolerance=tolerance,
         changes=changes,
         layouts=tuple(one for one in found if isinstance(one, Agreement)),
         unable=tuple((one.layout, one.reason) for one in (*asked.unable, *found) if isinstance(one, Unable)),
+        moved=any(record["learning_rate"] for record in records),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.report.fields import as_number, number, section, text, whole
 from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
 from shardwise.report.sources import Sources
+from shardwise.report.starts import start_of
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate
@@ -58,8 +59,13 @@ def _mfu_recomputes(sources: Sources) -> Check:
     if per_token is None:
         return Check(name=name, passed=None, detail=f"{given}; model FLOPs cannot be recomputed from these files")
     given += f"; {per_token / 1e9:,.4g} GFLOP per token"
-    pairs = [(as_number(r.get("mfu")), as_number(r.get("tokens_per_second"))) for r in sources.metrics]
-    ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
+    given += "; of the last start, those before it with their own" if len(sources.starts) > 1 else ""
+    pairs = [(as_number(r.get("mfu")), as_number(r.get("tokens_per_second")), r["step"]) for r in sources.metrics]
+    ratios = [
+        per_token * rate / _all_ranks_peak(sources, step, otherwise=world * peak) / mfu
+        for mfu, rate, step in pairs
+        if mfu and rate
+    ]
     if not ratios:
         return Check(name=name, passed=None, detail=f"{given}; no step has recorded its MFU")
     off = median(ratios) - 1
@@ -68,6 +74,15 @@ def _mfu_recomputes(sources: Sources) -> Check:
         passed=abs(off) <= MFU_TOLERANCE,
         detail=f"{given}; recomputed against recorded {100 * off:+.2f} %",
     )
+
+
+def _all_ranks_peak(sources: Sources, step: int, *, otherwise: float) -> float:
+    """FLOP/s of all ranks of the start that took a step; each measures, or looks up, its own."""
+    number = start_of(step, sources.starts)
+    if number is None:
+        return otherwise
+    start = sources.starts[number]
+    return (start.world_size or 0) * (start.peak_flops or 0) or otherwise
 
 
 def flops_per_token(sources: Sources) -> float | None:

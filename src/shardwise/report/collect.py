@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
@@ -10,14 +11,15 @@ from typing import Any
 
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
-from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons
+from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.curves import curve, smoothed_curve
 from shardwise.report.fields import as_whole, section, sections, text, whole
 from shardwise.report.html import report_html
-from shardwise.report.nouns import DataCounts, Example, FileEntry, Report
+from shardwise.report.nouns import DataCounts, Example, FileEntry, Gap, Report
 from shardwise.report.outcome import read_outcome
 from shardwise.report.settings import execution_settings, job_settings, scalars
-from shardwise.report.sources import Sources, previews, read_sources
+from shardwise.report.sources import LOST, Sources, previews, read_sources
+from shardwise.report.starts import taken
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
@@ -44,7 +46,10 @@ def collect(run: RunDirectory) -> Report:
     """
     sources = read_sources(run)
     candidate = sources.plan.best if sources.plan else None
-    memory = memory_report(sources, candidate)
+    execution = candidate.execution.to_json() if candidate else None
+    sources = _without_others_memory(sources, execution)
+    steps = taken(sources.metrics, sources.starts, execution)
+    memory = memory_report(sources, candidate, steps)
     return Report(
         name=run.root.resolve().name,
         outcome=read_outcome(sources),
@@ -61,7 +66,7 @@ def collect(run: RunDirectory) -> Report:
         tokens=_sum(sources.metrics, "tokens"),
         trained_tokens=_sum(sources.metrics, "trained_tokens"),
         memory=memory,
-        comparisons=(*memory_comparisons(memory), *time_comparisons(sources, candidate)),
+        comparisons=(*memory_comparisons(memory), *time_comparisons(sources, candidate, steps)),
         curves={
             **{key: curve(sources.metrics, key) for key in CURVES},
             **{f"{key}_smoothed": smoothed_curve(sources.metrics, key) for key in NOISY_CURVES},
@@ -71,7 +76,17 @@ def collect(run: RunDirectory) -> Report:
         checks=run_checks(sources, candidate, memory),
         gaps=sources.gaps,
         files=_files(run),
+        resumed=was_resumed(sources),
     )
+
+
+def _without_others_memory(sources: Sources, execution: dict[str, Any] | None) -> Sources:
+    """measured.json only where it is of the execution that is named: a later start may not have taken a step."""
+    ran = section(sources.measured, "execution")
+    if ran is None or execution is None or ran == execution:
+        return sources
+    reason = f"is of an earlier start, under {text(ran, 'strategy') or 'another layout'}; {LOST['measured.json']}"
+    return replace(sources, measured=None, gaps=(*sources.gaps, Gap(file="measured.json", reason=reason)))
 
 
 def write_report(report: Report, run: RunDirectory) -> None:

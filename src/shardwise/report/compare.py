@@ -16,16 +16,9 @@ from shardwise.report.nouns import (
     RankReport,
 )
 from shardwise.report.sources import Sources
+from shardwise.report.starts import Taken
 from shardwise.spec.plan import Candidate, RankMemory
 from shardwise.units import format_seconds
-
-#: The first steps allocate, compile and warm the caches; they say nothing about the rest.
-WARM_UP_STEPS = 3
-
-
-def steady_records(records: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The records after the warm-up; all of them where the run has no more than the warm-up."""
-    return records[WARM_UP_STEPS:] or records
 
 
 def common_parts(parts: dict[str, int]) -> dict[str, int]:
@@ -34,13 +27,20 @@ def common_parts(parts: dict[str, int]) -> dict[str, int]:
     return {**{name: parts.get(name, 0) for name in COMMON_PARTS[:2]}, "other": other}
 
 
-def memory_report(sources: Sources, candidate: Candidate | None) -> MemoryReport:
-    """Every rank that the plan or the measurement knows, in order."""
+def memory_report(sources: Sources, candidate: Candidate | None, steps: Taken) -> MemoryReport:
+    """Every rank that the plan or the measurement knows, in order.
+
+    Args:
+        sources: the run's files; measured.json is of the candidate's execution.
+        candidate: the forecast that ran.
+        steps: taken under it.
+    """
     forecast = candidate.memory if candidate else None
     by_rank = {rank: memory for memory in (forecast.ranks if forecast else ()) for rank in memory.ranks}
-    measured = _measured_ranks(sources)
+    measured, busy = _measured_ranks(sources, steps.records), utilization_by_rank(steps.steady)
     ranks = tuple(
-        _rank_report(rank, by_rank.get(rank), measured.get(rank)) for rank in sorted(by_rank.keys() | measured.keys())
+        _rank_report(rank, by_rank.get(rank), measured.get(rank), busy.get(rank))
+        for rank in sorted(by_rank.keys() | measured.keys())
     )
     return MemoryReport(
         kind=text(sources.measured, "kind"),
@@ -53,7 +53,9 @@ def memory_report(sources: Sources, candidate: Candidate | None) -> MemoryReport
     )
 
 
-def _rank_report(rank: int, forecast: RankMemory | None, measured: dict[str, int] | None) -> RankReport:
+def _rank_report(
+    rank: int, forecast: RankMemory | None, measured: dict[str, int] | None, busy: float | None
+) -> RankReport:
     """One rank; the forecast peak is taken without the context, which an allocator's count cannot see."""
     outside = forecast.parts.get(OUTSIDE_PART, 0) if forecast else 0
     parts = {name: measured[name] for name in COMMON_PARTS if name in measured} if measured else None
@@ -63,17 +65,28 @@ def _rank_report(rank: int, forecast: RankMemory | None, measured: dict[str, int
         measured_parts=parts or None,
         forecast_peak_bytes=forecast.peak_bytes - outside if forecast else None,
         measured_peak_bytes=measured.get("peak_memory_bytes") if measured else None,
+        gpu_utilization=busy,
     )
 
 
-def _measured_ranks(sources: Sources) -> dict[int, dict[str, int]]:
+def utilization_by_rank(records: Sequence[dict[str, Any]]) -> dict[int, float]:
+    """Share by rank of the time of steps, of the ranks that could measure it."""
+    shares: dict[int, list[tuple[dict[str, Any], object]]] = {}
+    for record in records:
+        for rank, share in enumerate(items(record, "gpu_utilization_by_rank")):
+            shares.setdefault(rank, []).append((record, share))
+    whole = {rank: share_of_time(found) for rank, found in shares.items()}
+    return {rank: share for rank, share in whole.items() if share is not None}
+
+
+def _measured_ranks(sources: Sources, records: Sequence[dict[str, Any]]) -> dict[int, dict[str, int]]:
     """Measured bytes by rank: measured.json, else the highest peak that metrics.jsonl has seen so far."""
     found: dict[int, dict[str, int]] = {}
     for entry in sections(sources.measured, "ranks"):
         rank = whole(entry, "rank")
         if rank is not None:
             found[rank] = {key: value for key in entry if (value := whole(entry, key)) is not None}
-    return found or _peaks_so_far(sources.metrics)
+    return found or _peaks_so_far(records)
 
 
 def _peaks_so_far(records: Sequence[dict[str, Any]]) -> dict[int, dict[str, int]]:
@@ -135,11 +148,15 @@ PART_NOTES = {
 }
 
 
-def time_comparisons(sources: Sources, candidate: Candidate | None) -> tuple[Comparison, ...]:
-    """Step, throughput, utilisation and total time."""
-    steady = steady_records(sources.metrics)
-    forecast = candidate.time if candidate else None
-    covers = f"median of steps {steady[0]['step']:,} to {steady[-1]['step']:,}" if steady else ""
+def time_comparisons(sources: Sources, candidate: Candidate | None, steps: Taken) -> tuple[Comparison, ...]:
+    """Step, throughput, utilisation and total time.
+
+    Args:
+        sources: the run's files.
+        candidate: the forecast that ran.
+        steps: taken under it.
+    """
+    steady, forecast = steps.steady, candidate.time if candidate else None
     seconds = _values(steady, "step_seconds")
     return (
         Comparison(
@@ -147,7 +164,7 @@ def time_comparisons(sources: Sources, candidate: Candidate | None) -> tuple[Com
             unit="seconds",
             forecast=forecast.step_seconds if forecast else None,
             measured=median(seconds) if seconds else None,
-            note=covers,
+            note=steps.covers,
         ),
         Comparison(
             what="throughput",
@@ -170,28 +187,32 @@ def time_comparisons(sources: Sources, candidate: Candidate | None) -> tuple[Com
             measured=share_of_time((record, record.get("gpu_utilization")) for record in steady),
             note="share of those steps' time in which any kernel runs",
         ),
-        _total_time(sources, forecast.total_seconds if forecast else None),
+        _total_time(sources, forecast.total_seconds if forecast else None, alike=steps.all_steps),
     )
 
 
-def _total_time(sources: Sources, forecast: float | None) -> Comparison:
-    """The whole run, comparable only where it finished.
+def _total_time(sources: Sources, forecast: float | None, *, alike: bool) -> Comparison:
+    """The whole run, comparable only where it finished, under one layout.
 
-    The trainer times its last attempt, loading included; a resumed run counts the steps of all attempts.
+    The trainer times its last start, loading included; a resumed run counts the steps of all.
     """
-    in_steps = sum(_values(sources.metrics, "step_seconds"))
-    last_attempt = number(sources.measured, "train_seconds")
-    if text(sources.outcome, "outcome") != "finished" or last_attempt is None:
-        note = f"not finished; {format_seconds(in_steps)} in recorded steps" if in_steps else "not finished"
-        return Comparison(what="total time", unit="seconds", forecast=forecast, measured=None, note=note)
-    if _was_resumed(sources):
+    in_steps, last_start = sum(_values(sources.metrics, "step_seconds")), number(sources.measured, "train_seconds")
+    written, measured = format_seconds(in_steps), None
+    if text(sources.outcome, "outcome") != "finished":
+        note = f"not finished; {written} in recorded steps" if in_steps else "not finished"
+    elif not alike:
+        note = f"{written} in steps, not all under this layout"
+    elif was_resumed(sources):
         note, measured = "steps of all attempts; the run was resumed", in_steps
+    elif last_start is None:
+        note = f"{written} in recorded steps; loading was not timed"
     else:
-        note, measured = f"loading to last step; {format_seconds(in_steps)} in steps", last_attempt
+        note, measured = f"loading to last step; {written} in steps", last_start
     return Comparison(what="total time", unit="seconds", forecast=forecast, measured=measured, note=note)
 
 
-def _was_resumed(sources: Sources) -> bool:
+def was_resumed(sources: Sources) -> bool:
+    """Whether a later start went on with what an earlier one had done."""
     return any((whole(event, "first_step") or 1) > 1 for event in sources.events)
 
 

@@ -90,6 +90,7 @@ class RankReport:
         measured_parts: bytes by the names of `COMMON_PARTS`, those that were read back; None where none was.
         forecast_peak_bytes: without the context, which `measured_peak_bytes` cannot see.
         measured_peak_bytes: the most that was allocated at one instant.
+        gpu_utilization: share of the steps' time, but for the warm-up.
     """
 
     rank: int
@@ -97,6 +98,7 @@ class RankReport:
     measured_parts: dict[str, int] | None
     forecast_peak_bytes: int | None
     measured_peak_bytes: int | None
+    gpu_utilization: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +207,7 @@ class Report:
         dtypes: types by what they hold, read back from live tensors but for `CONFIGURED_TYPES`.
         tokens, trained_tokens: of all recorded steps, without padding; trained ones count in the loss.
         comparisons: the run's figures; memory of the worst rank first, part by part.
+        resumed: whether a later start went on with what an earlier one had done.
     """
 
     name: str
@@ -229,6 +232,7 @@ class Report:
     checks: tuple[Check, ...]
     gaps: tuple[Gap, ...]
     files: tuple[FileEntry, ...] = field(default=())
+    resumed: bool = False
 
     def comparison(self, what: str) -> Comparison | None:
         """The comparison of that name."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.fields import items, number, sections, text, whole
 from shardwise.report.nouns import Gap
+from shardwise.report.starts import Start, starts_of
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import Plan
@@ -36,6 +37,7 @@ class Sources:
 
     Attributes:
         metrics: one record per optimizer step, in order; every `step` is a whole number.
+        starts: of the run, as far as they were noted, in order.
         failures: of all ranks and attempts, the earliest first.
     """
 
@@ -47,6 +49,7 @@ class Sources:
     environment: dict[str, Any] | None
     outcome: dict[str, Any] | None
     events: list[dict[str, Any]]
+    starts: tuple[Start, ...]
     failures: list[dict[str, Any]]
     gaps: tuple[Gap, ...]
 
@@ -73,6 +76,7 @@ def read_sources(run: RunDirectory) -> Sources:
         environment=_json(gaps, run.environment),
         outcome=outcome,
         events=events or [],
+        starts=starts_of(_attempt([], run.starts, lambda: list(read_lines(run.starts))) or []),
         failures=_failures(run),
         gaps=tuple(gaps),
     )
@@ -83,7 +87,7 @@ LOST = {
     "plan.json": "there is no forecast to compare with",
     "resolved.yaml": "the job's settings are not shown",
     "metrics.jsonl": "no optimizer step is recorded",
-    "measured.json": "memory by part and total time were not measured; the trainer writes it at its end",
+    "measured.json": "memory by part and total time were not measured; a start that takes a step writes it at its end",
     "data.json": "rows and tokens were not counted",
     "environment.json": "versions and devices are not known",
 }

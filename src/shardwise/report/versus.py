@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.compare import WARM_UP_STEPS, share_of_time, steady_records
-from shardwise.report.fields import items
 from shardwise.report.nouns import Comparison, Report
+from shardwise.report.starts import WARM_UP_STEPS
 from shardwise.report.text import NOT_MEASURED, write_seconds, write_value
 from shardwise.spec.execution import Execution
-from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.spec.run import RunDirectory
 from shardwise.units import format_bytes
 
 VERSION = 1
@@ -79,6 +78,7 @@ class Contender:
         run: its run directory.
         figures: the report's comparisons of `COLUMNS`, in that order; of memory, the rank that needs most.
         final_loss: of the last step.
+        resumed: whether it was stopped and gone on with.
     """
 
     layout: str
@@ -91,6 +91,7 @@ class Contender:
     final_loss: float | None
     final_eval_loss: float | None
     turns: Turns | None = None
+    resumed: bool = False
 
     @property
     def name(self) -> str:
@@ -180,6 +181,12 @@ class Versus:
                 f"of {WARM_UP_STEPS} steps or fewer all are counted, the first ones too, which are slow; "
                 f"--steps {WARM_UP_STEPS + 10} says more"
             )
+        resumed = [one.layout for one in self.contenders if one.resumed]
+        if resumed:
+            said.append(
+                f"{', '.join(resumed)}: stopped and gone on with; the total time is that of the steps alone there, "
+                "elsewhere from loading to the last step"
+            )
         if self.nominal:
             said.append("forecast times are nominal: the rates of this machine's CPU processes were not measured")
         return tuple(said)
@@ -233,7 +240,8 @@ def contender(
         run=str(run.root),
         num_steps=report.outcome.step,
         figures=tuple(by_name[name] for name in COLUMNS),
-        ranks=_ranks(report, utilization_by_rank(read_metrics(run))),
+        ranks=_ranks(report),
+        resumed=report.resumed,
         final_loss=loss.last,
         final_eval_loss=held_out.last,
         turns=None if execution is None else turns_of(execution),
@@ -257,21 +265,11 @@ def versus(
     return Versus(job=job, contenders=fastest_first, unable=tuple(unable), failed=tuple(failed), nominal=nominal)
 
 
-def utilization_by_rank(records: Sequence[dict[str, Any]]) -> dict[int, float]:
-    """Share by rank of the time of the steps after the warm-up, of the ranks that could measure it."""
-    shares: dict[int, list[tuple[dict[str, Any], object]]] = {}
-    for record in steady_records(records):
-        for rank, share in enumerate(items(record, "gpu_utilization_by_rank")):
-            shares.setdefault(rank, []).append((record, share))
-    whole = {rank: share_of_time(found) for rank, found in shares.items()}
-    return {rank: share for rank, share in whole.items() if share is not None}
-
-
-def _ranks(report: Report, utilization: dict[int, float]) -> tuple[RankFigures, ...]:
+def _ranks(report: Report) -> tuple[RankFigures, ...]:
     return tuple(
         RankFigures(
             rank=rank.rank,
-            gpu_utilization=utilization.get(rank.rank),
+            gpu_utilization=rank.gpu_utilization,
             forecast_peak_bytes=rank.forecast_peak_bytes,
             measured_peak_bytes=rank.measured_peak_bytes,
         )

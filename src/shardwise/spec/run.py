@@ -85,6 +85,11 @@ class RunDirectory:
         return self.logs / "events.jsonl"
 
     @property
+    def starts(self) -> Path:
+        """What each start of the run was to do: one JSON object each, with its `first_step` and its `execution`."""
+        return self.logs / "starts.jsonl"
+
+    @property
     def notices(self) -> Path:
         """What the user shall read while the run goes on: one JSON object per sentence, with `time` and `notice`."""
         return self.logs / "notices.jsonl"

@@ -243,6 +243,10 @@ def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sampl
     culprit = next(((rank, sample) for rank, sample in enumerate(samples) if sample is not None), None)
     source = f" on rank {culprit[0]} in the sample from {where(culprit[1])}" if culprit else ""
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
+    at = "that row" if culprit else "the model, as no sample has a loss of its own that is not finite"
     # Before the first step no learning rate has done anything.
-    remedy = "lower train.learning_rate, or look at that row" if step > 1 else "look at that row, or at the model"
+    if step > 1:
+        remedy = f"lower train.learning_rate, or look at {at}"
+    else:
+        remedy = f"look at {at}" + (", or at the model" if culprit else "")
     raise GuardError(f"step {step}: {what}{source}. The weights are those of step {step - 1}; {remedy}")

@@ -180,6 +180,15 @@ class RunMaker:
         announce(self.run, "training", total_steps=self.num_steps, first_step=1)
         return self
 
+    def began(self, first_step: int, execution: Execution | None = None, **noted: Any) -> RunMaker:
+        """A start that its worker noted: the plan's execution, or another."""
+        ran = execution or make_plan(self.job, world_size=self.world_size).candidates[0].execution
+        line = {"first_step": first_step, "world_size": self.world_size, "peak_flops": PEAK_FLOPS}
+        append_line(self.run.starts, {**line, "execution": ran.to_json(), **noted})
+        announce(self.run, "loading")
+        announce(self.run, "training", total_steps=self.num_steps, first_step=first_step)
+        return self
+
     def stepped(self, steps: range | None = None) -> RunMaker:
         for step in steps or range(1, self.num_steps + 1):
             found = record(step, job=self.job, world_size=self.world_size)
@@ -188,7 +197,9 @@ class RunMaker:
             append_line(self.run.metrics, found)
         return self
 
-    def measured(self, outcome: str = "finished", parts: dict[str, int] = MEASURED_PARTS) -> RunMaker:
+    def measured(
+        self, outcome: str = "finished", parts: dict[str, int] = MEASURED_PARTS, execution: Execution | None = None
+    ) -> RunMaker:
         peak = sum(parts.values())
         ranks = [{"rank": rank, "peak_memory_bytes": peak, **parts} for rank in range(self.world_size)]
         dtypes = {"weights": "float32", "compute": "bfloat16", "reduction": "float32", "optimizer": "float32"}
@@ -201,6 +212,7 @@ class RunMaker:
                 "dtypes": dtypes,
                 "train_seconds": TRAIN_SECONDS,
                 "outcome": outcome,
+                **({} if execution is None else {"execution": execution.to_json()}),
             },
         )
         return self

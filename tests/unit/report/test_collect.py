@@ -17,12 +17,15 @@ from shardwise.report.collect import collect, write_report
 from shardwise.report.curves import MAX_POINTS
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.text import summary_lines
-from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
+from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
+from shardwise.spec.run import RunDirectory, append_line, read_json, read_metrics, write_json, write_text
 from tests.speed import quiet_seconds
 from tests.unit.report.runs import (
     COUNTS,
     GIB,
     MEASURED_PARTS,
+    PEAK_FLOPS,
     STEP_SECONDS,
     TOKENS_PER_STEP,
     TRAIN_SECONDS,
@@ -158,6 +161,80 @@ def test_a_resumed_run_counts_the_time_of_all_its_attempts(tmp_path: Path) -> No
     maker = RunMaker(root=tmp_path / "run").planned().started().stepped()
     append_line(maker.run.events, {"time": 1.0, "phase": "training", "total_steps": 50, "first_step": 21})
     assert row(collect(maker.measured().ended().run), "total time").measured == 3 * 9.0 + 47 * STEP_SECONDS
+
+
+OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
+
+
+def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(tmp_path: Path) -> None:
+    """Steps 1 to 20 under another layout; the plan's takes 21 to 30, is stopped, and takes the rest."""
+    maker = RunMaker(root=tmp_path / "run").planned().started()
+    maker.began(1, OTHER).began(21).began(31).stepped().measured().ended()
+    records = [{**record, "step_seconds": seconds_of(record["step"])} for record in read_metrics(maker.run)]
+    maker.run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    report = collect(maker.run)
+    step = row(report, "step time")
+    assert step.measured == 3.0
+    assert step.note == "median of 24 steps under this layout from 24 to 50, after the warm-up of each start"
+    assert row(report, "throughput").measured == pytest.approx(TOKENS_PER_STEP / 3.0)
+    total = row(report, "total time")
+    assert total.measured is None
+    assert total.note.endswith("in steps, not all under this layout")
+
+
+def seconds_of(step: int) -> float:
+    if step <= 20:
+        return 1.0
+    return 9.0 if step in (21, 22, 23, 31, 32, 33) else 3.0
+
+
+def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tmp_path: Path) -> None:
+    """The last start only had to save: there is nothing to hold beside its forecast, and the report says so."""
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
+    maker.began(1, OTHER).stepped().measured("stopped", execution=OTHER).began(51).ended()
+    report = collect(maker.run)
+    for what in ("peak memory", "weights", "step time", "GPU utilisation"):
+        assert row(report, what).measured is None
+    assert row(report, "peak memory").forecast is not None
+    assert row(report, "step time").note == "no step was taken under this layout"
+    assert row(report, "total time").note == "2 min 01 s in steps, not all under this layout"
+    (gap,) = report.gaps
+    assert gap.file == "measured.json"
+    assert gap.reason.startswith("is of an earlier start, under tp; memory by part and total time were not measured")
+
+
+def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
+    ran = make_plan(maker.job).candidates[0].execution
+    report = collect(maker.began(1).stepped().measured("stopped", execution=ran).began(51).ended().run)
+    assert row(report, "weights").measured == 10 * GIB
+    assert row(report, "step time").note == "median of steps 4 to 50"
+    assert report.gaps == ()
+    assert report.resumed
+
+
+def test_a_finished_run_whose_measurement_is_lost_is_not_called_unfinished(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    run.measured.unlink()
+    assert row(collect(run), "total time").note == "2 min 01 s in recorded steps; loading was not timed"
+
+
+def test_mfu_recomputes_with_the_peak_and_the_ranks_of_each_start(tmp_path: Path) -> None:
+    """Before, the last start's were taken for all steps, and a healthy run was said not to agree."""
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
+    run = (
+        maker.began(1, OTHER, world_size=4, peak_flops=PEAK_FLOPS / 2)
+        .began(50, peak_flops=PEAK_FLOPS / 3)
+        .stepped()
+        .run
+    )
+    write_json(run.environment, {**(read_json(run.environment) or {}), "peak_flops": PEAK_FLOPS / 3})
+    name = "MFU = model FLOPs"
+    (check,) = [one for one in collect(run).checks if one.name.startswith(name)]
+    assert check.passed
+    assert "those before it with their own" in check.detail
+    run.starts.unlink()
+    assert not passed(collect(run), name)
 
 
 def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,8 @@ from shardwise.report.parity import (
     Parity,
     agreement,
     failed,
-    looked_at_damped,
-    looked_at_plainly,
-    may_be_rounding,
 )
+from shardwise.report.second_look import looked_at_damped, looked_at_plainly, may_be_rounding
 
 Records = list[dict[str, Any]]
 
@@ -58,6 +57,16 @@ def test_the_same_records_agree() -> None:
     assert (found.first, found.num_steps, found.loss, found.grad_norm) == (None, 10, 0.0, 0.0)
     assert table(found).agrees
     assert "the same training on one process and under fsdp-2: 10 steps" in table(found).sentence
+    assert table(found).sentence.endswith("exact, the same final weights")
+
+
+def test_weights_that_were_not_to_move_are_not_called_the_same_result() -> None:
+    still = replace(table(beside(records())), moved=False)
+    assert still.sentence.endswith(
+        "exact, and weights that were not to move: the learning rate is 0 in every step, all of which are warm-up; "
+        "more steps say more"
+    )
+    assert still.to_json()["moved"] is False
 
 
 def test_floating_point_may_differ_within_the_tolerance_and_the_largest_is_told() -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from shardwise.report.bars import Bar, bar_chart
 from shardwise.report.collect import collect
-from shardwise.report.versus import Contender, Turns, contender, turns_of, utilization_by_rank, versus
+from shardwise.report.compare import utilization_by_rank
+from shardwise.report.starts import taken
+from shardwise.report.versus import Contender, Turns, contender, turns_of, versus
 from shardwise.report.versus_page import versus_html
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
-from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.spec.run import RunDirectory, announce, read_metrics
 from shardwise.spec.timeline import Lane, Span, Timeline
 from tests.unit.report.runs import GIB, RunMaker
 from tests.unit.report.test_html import ALLOWED, HOSTILE, Page
@@ -106,6 +108,20 @@ def test_steps_are_drawn_where_they_are_laid_out(tmp_path: Path) -> None:
     assert "2 of the step's 4 micro-batches are drawn" in shown.words
 
 
+def test_a_layout_that_was_stopped_and_gone_on_with_is_said_beside_the_table(tmp_path: Path) -> None:
+    whole = ran(tmp_path, "ddp-2", seconds=2.0)
+    run = RunDirectory(Path(ran(tmp_path, "mp-2", seconds=3.0).run))
+    announce(run, "training", total_steps=10, first_step=6)
+    again = contender("mp-2", processes=2, run=run, report=collect(run))
+    assert versus([whole], job="tiny").notes == ()
+    found = versus([whole, again], job="tiny")
+    assert found.notes == (
+        "mp-2: stopped and gone on with; the total time is that of the steps alone there, elsewhere from loading to the"
+        " last step",
+    )
+    assert found.notes[0] in Page(versus_html(found)).words
+
+
 def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
     one = ran(tmp_path, "ddp-2", seconds=2.5)
     assert one.figure("step time").measured == 2.5
@@ -126,7 +142,11 @@ def test_ranks_are_told_apart_where_they_were_measured_apart(tmp_path: Path) -> 
 
 def test_utilisation_by_rank_leaves_the_warm_up_out() -> None:
     steps = ((0.0, 9.0), (0.0, 9.0), (0.0, 9.0), (0.4, 3.0), (0.8, 1.0))
-    records = [{"gpu_utilization_by_rank": [share, 1.0], "step_seconds": seconds} for share, seconds in steps]
+    each = [
+        {"step": number, "gpu_utilization_by_rank": [share, 1.0], "step_seconds": seconds}
+        for number, (share, seconds) in enumerate(steps, start=1)
+    ]
+    records = taken(each, (), None).steady
     assert utilization_by_rank(records) == {0: pytest.approx(0.5), 1: 1.0}, "a step counts by how long it takes"
     assert utilization_by_rank([{"gpu_utilization": 0.5}]) == {}
 

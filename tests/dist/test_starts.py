@@ -1,0 +1,59 @@
+"""A run that is stopped and gone on with under another layout, as a user does it: its report keeps the two apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from shardwise.spec.job import Job
+from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
+from tests.unit.fakes import wait_until
+
+STEPS = 150
+
+
+def _train(job: Job, path: Path) -> subprocess.Popen[str]:
+    path.write_text(json.dumps(job.to_json()))
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardwise", "train", str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_report_holds_a_layouts_own_steps_and_memory_beside_its_forecast(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    run, path = RunDirectory(tmp_path / "run"), tmp_path / "job.yaml"
+    stated = {"output_dir": str(run.root), "hardware": "cpu:2", "train": {"max_steps": STEPS}}
+    first = _train(make_job(layout="ddp", **stated), path)
+    wait_until(lambda: len(read_metrics(run)) >= 5)
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=100)
+    stopped = len(read_metrics(run))
+    assert 5 <= stopped < STEPS
+    second = _train(make_job(layout={"tp": 2}, **stated), path)
+    said, _ = second.communicate(timeout=200)
+    assert second.returncode == 0, said
+    ran = [(line["first_step"], line["execution"]["strategy"]) for line in read_lines(run.starts)]
+    assert ran == [(1, "ddp"), (stopped + 1, "tp")]
+    report: dict[str, Any] = read_json(run.report_json) or {}
+    rows = {one["what"]: one for one in report["comparisons"]}
+    own = [one["step_seconds"] for one in read_metrics(run)[stopped + 3 :]]
+    assert rows["step time"]["measured"] == median(own)
+    assert rows["step time"]["note"] == f"median of steps {stopped + 4} to {STEPS} under this layout"
+    assert rows["weights"]["measured"] == rows["weights"]["forecast"]
+    assert rows["total time"]["measured"] is None
+    assert all(one["passed"] is not False for one in report["checks"]), report["checks"]
