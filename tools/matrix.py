@@ -13,7 +13,8 @@ from pathlib import Path
 
 from shardwise.catalog.families import FAMILIES
 from shardwise.spec.layout import Layout
-from shardwise.spec.support import OFFLOADS, OPTIMIZERS, PRECISIONS, STAGED_FAMILIES, TENSOR_FAMILIES, refusal
+from shardwise.spec.splits import STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.support import OFFLOADS, OPTIMIZERS, PRECISIONS, refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
 

@@ -20,7 +20,7 @@ from shardwise.models.load import local_window
 from shardwise.models.plans import tensor_plan
 from shardwise.parallel.slices import settle_gradients
 from shardwise.parallel.tensor import Parts, apply_tensor, check_plan
-from shardwise.spec.support import TENSOR_FAMILIES
+from shardwise.spec.splits import TENSOR_FAMILIES
 from shardwise.train.whole import gathered
 from tests.dist.worlds import installed, run_world
 

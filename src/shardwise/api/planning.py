@@ -20,10 +20,10 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.nearest import nearest_layout
 from shardwise.spec.plan import Lengths, Plan
 from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
 from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
+from shardwise.spec.splits import as_trained
 from shardwise.spec.support import misfit
 from shardwise.spec.timeline import Timeline
 
@@ -165,7 +165,6 @@ def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> 
         layout = Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
     else:
         return  # of the ways to spread that have a name, the others cut no model
-    reason = misfit(model, layout)
+    reason = misfit(as_trained(request.job, model), layout, stated=True)
     if reason is not None:
-        message = f"{reason}; the nearest layout of as many ranks: {nearest_layout(model, layout)}"
-        raise InputError(Problem(where=request.where("layout"), message=message))
+        raise InputError(Problem(where=request.where("layout"), message=reason))

@@ -15,7 +15,6 @@ from shardwise.launch.accept import stated_execution, training_cluster
 from shardwise.launch.joined import place_in_group
 from shardwise.launch.signals import StopRequests
 from shardwise.launch.trials import Trial, Unable, find_trials
-from shardwise.spec.batch import follows_the_layout
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
@@ -23,7 +22,7 @@ from shardwise.spec.model import ModelShape
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.splits import as_trained
-from shardwise.spec.support import method_refusal, not_trained_under, refused_everywhere
+from shardwise.spec.support import impossibilities, method_refusal, not_trained_under, refused_everywhere
 
 T = TypeVar("T")
 
@@ -148,7 +147,8 @@ def read_trials(
 
 
 def _not_trained_under(layout: Layout, *, job: Job, model: ModelShape) -> list[str]:
-    return [*not_trained_under(stated_execution(job, layout)), *follows_the_layout(job, model, layout)]
+    execution = stated_execution(job, layout)
+    return [*not_trained_under(execution), *impossibilities(job, execution, model=model)]
 
 
 def _stated(layout: LayoutSpec | str | None) -> Layout | str | None:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shardwise.catalog.gpus import MAX_CPU_PROCESSES
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
 from shardwise.launch.ways import ALL, DEFAULT, EVERY_WAY, JOB, SINGLE, fewest, layout_of, parsed
@@ -21,7 +22,7 @@ from shardwise.spec.model import ModelShape
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import misfit, refusal
+from shardwise.spec.support import misfit, refusal, way_refusal
 
 #: Processors can be shared by more processes than there are cores; with more than this the machine only waits.
 CPU_PROCESSES = 4
@@ -64,7 +65,7 @@ class Unable:
     """A layout that cannot run here, and why.
 
     Attributes:
-        needs: processes, where more would do.
+        needs: processes, where more are all that it lacks.
     """
 
     layout: str
@@ -99,39 +100,44 @@ def find_trials(
     named = [one for name in names or [] for one in ((*EVERY_WAY, *stated) if name == ALL else (name,))]
     wanted = [parsed(name) for name in named or (*DEFAULT, *stated)]
     found: dict[Layout | str, Trial | Unable] = {}
+
+    def untried(layout: Layout, *, stated: bool = False) -> str | None:
+        return _refusal(layout, method=method, model=model, stated=stated) or refused(layout)
+
     for name, size in wanted:
-        one = _trial(name, size, cluster=cluster, model=model, own=own)
+        one = _trial(name, size, cluster=cluster, untried=untried, own=own)
         if isinstance(one, Trial):
-            reason = _refusal(one.layout, method=method, model=model) or refused(one.layout)
-            one = one if reason is None else Unable(layout=one.label, reason=reason)
+            # Before the room: more processors would be no remedy.
+            reason = untried(one.layout, stated=one.name == JOB)
+            one = _with_room(one, cluster) if reason is None else Unable(layout=one.label, reason=reason)
         found.setdefault(one.layout, one)
     trials = tuple(one for one in found.values() if isinstance(one, Trial))
     return trials, tuple(one for one in found.values() if isinstance(one, Unable))
 
 
 def room_hint(unable: Sequence[Unable]) -> str:
-    """What to write where none of the layouts can run here."""
-    needed = [one.needs for one in unable if one.needs]
+    """What to write where none of the layouts can run here: the fewest processors on which one of them can."""
+    needed = [one.needs for one in unable if one.needs and one.needs <= MAX_CPU_PROCESSES]
     return f"write --set hardware=cpu:{min(needed)} for as many processors" if needed else "write --layouts ddp,fsdp"
 
 
 def _trial(
-    name: str, size: int | None, *, cluster: Cluster, model: ModelShape | None, own: Layout | str | None
+    name: str, size: int | None, *, cluster: Cluster, untried: Callable[[Layout], str | None], own: Layout | str | None
 ) -> Trial | Unable:
     if name != JOB:
-        return _named(name, size, cluster=cluster, model=model)
+        return _named(name, size, cluster=cluster, untried=untried)
     if own is None:
         raise InputError("--layouts names job, and the job states no layout (auto); state one there, or name one here")
     if isinstance(own, str):
-        return _named(own, size, cluster=cluster, model=model)
+        return _named(own, size, cluster=cluster, untried=untried)
     if size not in (None, own.world_size):
         return Unable(layout=f"{JOB}-{size}", reason=f"the job's layout is one of {own.world_size} processes")
-    return _with_room(Trial(name=JOB, layout=own), cluster)
+    return Trial(name=JOB, layout=own)
 
 
-def _named(name: str, size: int | None, *, cluster: Cluster, model: ModelShape | None) -> Trial | Unable:
+def _named(name: str, size: int | None, *, cluster: Cluster, untried: Callable[[Layout], str | None]) -> Trial | Unable:
     least = fewest(name)
-    size = size if size is not None else _processes(name, cluster=cluster, model=model)
+    size = size if size is not None else _processes(name, cluster=cluster, untried=untried)
     label = f"{name}-{size}"
     if size < least or (name == SINGLE and size > 1):
         reason = f"{name} is a layout of {least} processes{'' if name == SINGLE else ' or more'}"
@@ -140,7 +146,7 @@ def _named(name: str, size: int | None, *, cluster: Cluster, model: ModelShape |
         layout = layout_of(name, size)
     except ValueError as error:
         return Unable(layout=label, reason=str(error))
-    return _with_room(Trial(name=name, layout=layout), cluster)
+    return Trial(name=name, layout=layout)
 
 
 def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
@@ -151,27 +157,32 @@ def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
     return Unable(layout=trial.label, reason=reason, needs=needs)
 
 
-def _refusal(layout: Layout, *, method: Method, model: ModelShape | None) -> str | None:
-    return refusal(method=method, layout=layout, model=model) or _misfit(layout, model)
+def _refusal(layout: Layout, *, method: Method, model: ModelShape | None, stated: bool) -> str | None:
+    """Why a layout is not trained: what no other degrees of it would mend comes first.
+
+    Args:
+        stated: by the job, which can state the nearest one instead.
+    """
+    unfit = None if model is None else misfit(model, layout, stated=stated)
+    return (
+        way_refusal(method=method, layout=layout)
+        or unfit
+        or refusal(method=method, layout=layout, model=model, stated=stated)
+    )
 
 
-def _misfit(layout: Layout, model: ModelShape | None) -> str | None:
-    return None if model is None else misfit(model, layout)
-
-
-def _processes(name: str, *, cluster: Cluster, model: ModelShape | None) -> int:
+def _processes(name: str, *, cluster: Cluster, untried: Callable[[Layout], str | None]) -> int:
     """As many as the cluster has, or as the layout needs at least, less what it or the model cannot be spread over."""
     least = fewest(name)
     most = 1 if name == SINGLE else max(least, cluster.num_gpus)
-    return next((size for size in range(most, least - 1, -1) if _spreads(name, size, model)), most)
+    return next((size for size in range(most, least - 1, -1) if _spreads(name, size, untried)), most)
 
 
-def _spreads(name: str, size: int, model: ModelShape | None) -> bool:
+def _spreads(name: str, size: int, untried: Callable[[Layout], str | None]) -> bool:
     try:
-        layout = layout_of(name, size)
+        return untried(layout_of(name, size)) is None
     except ValueError:
         return False
-    return _misfit(layout, model) is None
 
 
 def _room(cluster: Cluster) -> int:

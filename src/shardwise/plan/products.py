@@ -49,7 +49,7 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
         UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
     """
     if job.stated_layout is not None:
-        yield _stated(job.stated_layout, model, cluster)
+        yield _stated(job.stated_layout, as_trained(job, model), cluster)
         return
     among = job.layout if isinstance(job.layout, list) else None
     named: set[str] = set()
@@ -92,7 +92,8 @@ def _choice(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> Ch
 
 
 def _left_out(job: Job, model: ModelShape, layout: Layout) -> str | None:
-    return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=as_trained(job, model))
+    model = as_trained(job, model)
+    return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
 
 
 def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int) -> bool:

@@ -7,8 +7,7 @@ from typing import Any
 
 from shardwise.spec.layout import AXES, Layout, stages_per_rank
 from shardwise.spec.model import ModelShape
-from shardwise.spec.splits import splits
-from shardwise.spec.support import STAGED_FAMILIES, TENSOR_FAMILIES, most_slices
+from shardwise.spec.splits import most_slices, splits
 
 
 def nearest_layout(model: ModelShape, layout: Layout) -> str:
@@ -18,13 +17,12 @@ def nearest_layout(model: ModelShape, layout: Layout) -> str:
         model: that cannot be spread by it.
         layout: as it was stated.
     """
-    slices = most_slices(model) if splits(model, "slices", proven=TENSOR_FAMILIES) else 1
-    staged = splits(model, "stages", proven=STAGED_FAMILIES)
-    stages = model.num_layers // stages_per_rank(layout.schedule) if staged else 1
+    slices = most_slices(model) if splits(model, "slices") else 1
+    stages = model.num_layers // stages_per_rank(layout.schedule) if splits(model, "stages") else 1
     ranks = layout.tp * layout.dp_shard
-    tp = max(one for one in range(1, layout.tp + 1) if slices % one == ranks % one == 0)
+    tp = max(one for one in range(1, min(layout.tp, slices) + 1) if slices % one == ranks % one == 0)
     ranks = layout.pp * ranks // tp
-    pp = max(one for one in range(1, layout.pp + 1) if one <= max(1, stages) and ranks % one == 0)
+    pp = max(one for one in range(1, min(layout.pp, max(1, stages)) + 1) if ranks % one == 0)
     return _written(_spread(layout, tp=tp, pp=pp, dp_shard=ranks // pp))
 
 

@@ -1,42 +1,110 @@
-"""Whether blocks are cut in stages, or sliced: by family, or by what was seen of a build."""
+"""Whether blocks are cut in stages, or sliced and in how many: by family, or by what was seen of a build."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
+from typing import Literal
 
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape, Split
 
+#: Families whose models are cut in stages: embedding, blocks and norm are all there is between tokens and head.
+STAGED_FAMILIES = (
+    "arcee",
+    "cohere",
+    "cohere2",
+    "ernie4_5",
+    "exaone4",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "granite",
+    "helium",
+    "internlm3",
+    "llama",
+    "ministral",
+    "mistral",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "seed_oss",
+    "smollm3",
+    "starcoder2",
+)
 
-def splits(model: ModelShape, split: Split, *, proven: tuple[str, ...]) -> bool:
-    """Whether a model's blocks are split in a way.
+#: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
+TENSOR_FAMILIES = (
+    "arcee",
+    "cohere2",
+    "ernie4_5",
+    "exaone4",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "helium",
+    "internlm3",
+    "llama",
+    "ministral",
+    "mistral",
+    "olmo",
+    "qwen2",
+    "qwen3",
+    "seed_oss",
+    "smollm3",
+    "starcoder2",
+)
 
-    Args:
-        proven: the families of the catalogue that are.
-    """
+
+def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
+    """Whether a model's blocks are split in a way: as a family of the catalogue, or as its build was seen to be."""
+    proven = STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES
     return model.family in proven if model.built is None else split in model.built
 
 
-def unseen(model: ModelShape, split: Split) -> str | None:
-    """Why a model that was read off its build is not split; None where its family is in the catalogue."""
+def heads(model: ModelShape) -> dict[str, int]:
+    """What tensor parallelism shares out by whole heads, by its name."""
+    return {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
+
+
+def most_slices(model: ModelShape) -> int:
+    """The largest tp that slices all of a model evenly; each that does divides it."""
+    return gcd(model.intermediate_size, *heads(model).values())
+
+
+def unseen(model: ModelShape, split: Split, *, nearest: str) -> str | None:
+    """Why a model that was read off its build is not split; None where its family is in the catalogue.
+
+    Args:
+        nearest: the layout to write instead.
+    """
     if model.built is None:
         return None
     if split == "stages" and "stages without dropout" in model.built:
         return (
             f"{model.family} drops something out at random, perhaps between its embedding and its blocks, which each "
-            "pipeline stage would do again; set train.disable_dropout: true, or use fsdp"
+            f"pipeline stage would do again; set train.disable_dropout: true, or use {nearest}"
         )
     how = "cut in pipeline stages" if split == "stages" else "sliced by tensor parallel (tp)"
     return (
         f"this {model.family} has no row in the catalogue, and its build was not seen to work when it is {how}; the "
-        "nearest layout that trains it: fsdp"
+        f"nearest layout that trains it: {nearest}"
     )
 
 
 def as_trained(job: Job, model: ModelShape) -> ModelShape:
     """A model as a job trains it: what that switches off is no reason to refuse it."""
-    if not job.train.disable_dropout:
-        return model
+    return without_dropout(model) if job.train.disable_dropout else model
+
+
+def without_dropout(model: ModelShape) -> ModelShape:
+    """A model that nothing is dropped out of, and no block of left out."""
     if model.built is not None and "stages without dropout" in model.built:
         model = replace(model, built=("stages", *model.built))
     return replace(model, layerdrop=0.0) if model.layerdrop else model

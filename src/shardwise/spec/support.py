@@ -8,14 +8,14 @@ plans it and does not train it; the trainer refuses it before it loads any weigh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 
 from shardwise.spec.batch import follows_the_batch, follows_the_layout
 from shardwise.spec.execution import Execution, Offload, OptimizerName, Precision
 from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.splits import as_trained, splits, unseen
+from shardwise.spec.nearest import nearest_layout
+from shardwise.spec.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen, without_dropout
 
 #: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
 #: `fsdp x pp`, trains what each of them does.
@@ -31,74 +31,29 @@ TRAINABLE: dict[str, tuple[str, ...]] = {
     "pp": ("full", "lora"),
 }
 
-#: Families whose models are cut in stages: embedding, blocks and norm are all there is between tokens and head.
-STAGED_FAMILIES = (
-    "arcee",
-    "cohere",
-    "cohere2",
-    "ernie4_5",
-    "exaone4",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "glm",
-    "glm4",
-    "granite",
-    "helium",
-    "internlm3",
-    "llama",
-    "ministral",
-    "mistral",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "seed_oss",
-    "smollm3",
-    "starcoder2",
-)
-
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
 OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
-
-#: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
-TENSOR_FAMILIES = (
-    "arcee",
-    "cohere2",
-    "ernie4_5",
-    "exaone4",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "granite",
-    "helium",
-    "internlm3",
-    "llama",
-    "ministral",
-    "mistral",
-    "olmo",
-    "qwen2",
-    "qwen3",
-    "seed_oss",
-    "smollm3",
-    "starcoder2",
-)
 
 #: What stands in for a method that is not trained at all, where the question is which layouts there are.
 NEAREST_METHOD: Method = "lora"
 
 
-def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> str | None:
+def refusal(*, method: str, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
     """Why a layout cannot be trained with a method, and the nearest one that can; None where it can.
 
     Args:
         method: by its name.
         layout: any.
         model: whose family must be proven under the layout, where it is known.
+        stated: a job states the layout: what the model cannot be cut into is answered with one of as many ranks.
     """
+    of_model = None if model is None else _model_refusal(model, layout, stated=stated)
+    return way_refusal(method=method, layout=layout) or of_model or _schedule_refusal(layout)
+
+
+def way_refusal(*, method: str, layout: Layout) -> str | None:
+    """Why a way of spreading is not trained with a method, whatever the model; None where it is."""
     for way in layout.strategy.split(" x "):
         if way not in TRAINABLE:
             nearest = "fsdp" if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1 or layout.cp > 1 else "ddp"
@@ -107,14 +62,7 @@ def refusal(*, method: str, layout: Layout, model: ModelShape | None = None) -> 
             return method_refusal(method) or (
                 f"method {method} is not trained by this version under {way}; the nearest that is: {NEAREST_METHOD}"
             )
-    if model is not None and model.layerdrop and layout.world_size > 1:
-        return (
-            f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and "
-            "wait for ever for what the others exchange of them; the nearest layout that trains it: one process, or "
-            "set train.disable_dropout: true"
-        )
-    staging = _staging_refusal(layout, model) if layout.pp > 1 else None
-    return staging or (_slicing_refusal(layout, model) if layout.tp > 1 else None)
+    return None
 
 
 def method_refusal(method: str) -> str | None:
@@ -124,40 +72,91 @@ def method_refusal(method: str) -> str | None:
     return f"method {method} is not trained by this version; the nearest that is: {NEAREST_METHOD}"
 
 
-def _staging_refusal(layout: Layout, model: ModelShape | None) -> str | None:
+def _schedule_refusal(layout: Layout) -> str | None:
     if layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward:
         # The deferred half of a cut backward comes when weights would have been let go of.
         return "schedule zero_bubble keeps gathered weights until a step ends; write zero_stage: 2, or schedule: 1f1b"
-    if model is not None and not splits(model, "stages", proven=STAGED_FAMILIES):
-        return unseen(model, "stages") or (
-            f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
-            "the nearest layout that trains it: fsdp"
-        )
     return None
 
 
-def _slicing_refusal(layout: Layout, model: ModelShape | None) -> str | None:
-    if model is None:
+def _unsplit(model: ModelShape, layout: Layout) -> str | None:
+    """Why no other degrees of a layout's ways would be trained either: by the family, and by what is dropped out."""
+    of_family = _not_sliced(model, layout) or _not_staged(model, layout)
+    return "; ".join(_present(of_family, _skips(model, layout))) or None
+
+
+def _skips(model: ModelShape, layout: Layout) -> str | None:
+    if not model.layerdrop or layout.world_size == 1:
         return None
-    if not splits(model, "slices", proven=TENSOR_FAMILIES):
-        heads = _uneven(model, layout.tp, parts=_heads(model))
-        return (
-            heads
-            or unseen(model, "slices")
-            or (
-                f"{model.family} is not sliced by tensor parallel (tp) in this version; "
-                "the nearest layout that trains it: fsdp"
-            )
-        )
-    return _uneven(model, layout.tp, parts={**_heads(model), "elements of the MLP's width": model.intermediate_size})
+    return (
+        f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and "
+        "wait for ever for what the others exchange of them; the nearest layout that trains it: one process, or "
+        "set train.disable_dropout: true"
+    )
 
 
-def _heads(model: ModelShape) -> dict[str, int]:
-    """What tensor parallel shares out by whole heads, by its name."""
-    return {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
+def _not_sliced(model: ModelShape, layout: Layout) -> str | None:
+    # A build that no degree slices evenly was not looked at sliced: that, and not the family, is what is wrong.
+    if layout.tp == 1 or splits(model, "slices") or (model.built is not None and most_slices(model) == 1):
+        return None
+    nearest = nearest_layout(model, layout)
+    return unseen(model, "slices", nearest=nearest) or (
+        f"{model.family} is not sliced by tensor parallel (tp) in this version; "
+        f"the nearest layout that trains it: {nearest}"
+    )
 
 
-def _uneven(model: ModelShape, tp: int, *, parts: dict[str, int]) -> str | None:
+def _not_staged(model: ModelShape, layout: Layout) -> str | None:
+    if layout.pp == 1 or splits(model, "stages"):
+        return None
+    nearest = nearest_layout(model, layout)
+    return unseen(model, "stages", nearest=nearest) or (
+        f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
+        f"the nearest layout that trains it: {nearest}"
+    )
+
+
+def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
+    """Why a model cannot be spread by a layout at all; None where it can.
+
+    Args:
+        model: as the job trains it.
+        layout: any.
+        stated: a job states it: the reason ends with the nearest one of as many ranks.
+    """
+    uneven = _present(_uneven(layout.tp, model, heads(model)), _too_many_stages(model, layout))
+    if not uneven:
+        return None
+    if model.has_experts:  # which are planned only, under any degrees that come out even
+        return _mended(model, layout, uneven, stated=stated)
+    return _cut_refusal(model, layout, uneven, stated=stated)
+
+
+def _model_refusal(model: ModelShape, layout: Layout, *, stated: bool) -> str | None:
+    """Why a model is not trained under a layout, of so many stages as it has blocks or fewer."""
+    parts = {**heads(model), "elements of the MLP's width": model.intermediate_size}
+    return _cut_refusal(model, layout, _present(_uneven(layout.tp, model, parts)), stated=stated)
+
+
+def _cut_refusal(model: ModelShape, layout: Layout, uneven: list[str], *, stated: bool) -> str | None:
+    """Of what does not come out even, only what is worth mending: not where other degrees would be refused too."""
+    unsplit = _unsplit(model, layout)
+    if unsplit is None:
+        return _mended(model, layout, uneven, stated=stated) if uneven else None
+    worth = uneven if _unsplit(without_dropout(model), layout) is None else []
+    return "; ".join([*worth, unsplit])
+
+
+def _mended(model: ModelShape, layout: Layout, uneven: list[str], *, stated: bool) -> str:
+    nearest = [f"the nearest layout of as many ranks: {nearest_layout(model, layout)}"] if stated else []
+    return "; ".join([*uneven, *nearest])
+
+
+def _present(*reasons: str | None) -> list[str]:
+    return [reason for reason in reasons if reason]
+
+
+def _uneven(tp: int, model: ModelShape, parts: dict[str, int]) -> str | None:
     """Which of the parts `tp` does not divide, and the largest that divides all of the model; None where it does."""
     uneven = [f"{count} {what}" for what, count in parts.items() if count % tp]
     if not uneven:
@@ -167,18 +166,10 @@ def _uneven(model: ModelShape, tp: int, *, parts: dict[str, int]) -> str | None:
     return f"tp = {tp} does not divide the model's {' and '.join(uneven)}; {remedy}"
 
 
-def most_slices(model: ModelShape) -> int:
-    """The largest tp that slices all of a model evenly; each that does divides it."""
-    return gcd(model.intermediate_size, *_heads(model).values())
-
-
-def misfit(model: ModelShape, layout: Layout) -> str | None:
-    """Why a model cannot be spread by a layout at all; None where it can."""
-    if (uneven := _uneven(model, layout.tp, parts=_heads(model))) is not None:
-        return uneven
-    if layout.num_stages > model.num_layers:
-        return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; {_fewer_stages(model, layout)}"
-    return None
+def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
+    if layout.num_stages <= model.num_layers:
+        return None
+    return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; {_fewer_stages(model, layout)}"
 
 
 def _fewer_stages(model: ModelShape, layout: Layout) -> str:
@@ -263,7 +254,8 @@ def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
     known = None if model is None else as_trained(job, model)
-    reasons = [refusal(method=job.method, layout=execution.layout, model=known), *not_trained_under(execution)]
+    of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)
+    reasons = [of_layout, *not_trained_under(execution)]
     if model is not None:
         reasons += refused_everywhere(job, model)
     chosen: list[tuple[str, str, Sequence[str]]] = [

@@ -103,6 +103,17 @@ def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
         api.compare(job(), layouts=["ddp-16"])
 
 
+def test_processors_are_offered_for_layouts_that_the_model_and_the_job_can_have(job: JobMaker) -> None:
+    with pytest.raises(
+        InputError, match=r"job-12: tp = 3 does not divide .*; the nearest layout of as many ranks: "
+    ) as it:
+        api.compare(job("layout: {tp: 3, dp_shard: 4}"), layouts=["tp-6", "job"])
+    assert str(it.value).endswith("there is nothing to compare; write --layouts ddp,fsdp")
+    streamed = job("train: {offload: parameters}")
+    with pytest.raises(InputError, match=r"zero1-8: offload parameters .*\n.*\n.*write --set hardware=cpu:16 "):
+        api.compare(streamed, layouts=["zero1-8", "fsdp-16"])
+
+
 @needs_torch
 def test_stages_that_take_turns_are_explained_and_drawn_beside_the_fastest(
     make: Maker, job: JobMaker, tmp_path: Path

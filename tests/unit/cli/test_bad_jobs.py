@@ -182,6 +182,17 @@ def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(
     assert f"job.yaml:4: {says}" in said.err
 
 
+def test_a_family_that_is_not_sliced_is_told_so_where_its_heads_do_not_come_out_even(
+    shardwise: Shardwise, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: gpt2\ndata: {num_rows: 100}\nhardware: 8x H100-SXM\nlayout: tp\n")
+    said = shardwise("plan", job)
+    assert said.code == 2
+    told = "gpt2 is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: fsdp"
+    assert said.err.strip().endswith(f"job.yaml:4: {told}")
+
+
 def test_a_target_of_one_block_is_refused_where_it_is_written_by_plan_and_train(
     shardwise: Shardwise, tmp_path: Path
 ) -> None:

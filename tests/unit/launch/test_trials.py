@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,57 @@ def test_a_layout_has_no_more_processes_than_the_model_can_be_spread_over() -> N
         "24 pipeline stages for 22 layers; use pp: 11 at most",
         "tp = 8 does not divide the model's 4 key-value heads; the largest tp that slices it evenly is 4",
     ]
+
+
+def small(layout: Layout | None, *names: str, hardware: str = "cpu:4") -> tuple[list[str], dict[str, str], str]:
+    """Trials and what is unable of five blocks with six heads, two of keys and values; and what to write."""
+    model = replace(
+        find_model("tinyllama-1.1b", offline=True), num_layers=5, num_attention_heads=6, num_key_value_heads=2
+    )
+    trials, unable = find_trials(names, cluster=parse_hardware(hardware), method="full", model=model, own=layout)
+    return [one.label for one in trials], {one.layout: one.reason for one in unable}, room_hint(unable)
+
+
+def test_what_the_model_cannot_be_cut_into_is_no_question_of_room() -> None:
+    names = ["mp-6", "tp-6", "fsdp+tp-12"]
+    able, unable, hint = small(None, *names)
+    assert able == []
+    assert unable == {
+        "mp-6": "6 pipeline stages for 5 layers; use pp: 5 at most",
+        "tp-6": "tp = 6 does not divide the model's 2 key-value heads; the largest tp that slices it evenly is 2",
+        "fsdp+tp-12": "it needs 12 processes, and cpu:4 has room for 4",
+    }
+    assert hint == "write --set hardware=cpu:12 for as many processors"
+    assert small(None, *names, hardware="cpu:12")[0] == ["fsdp+tp-12"]
+    assert small(None, "tp-4", "pp-7")[2] == "write --layouts ddp,fsdp"
+
+
+def test_a_job_s_layout_that_the_model_cannot_be_cut_into_is_answered_with_the_nearest() -> None:
+    able, unable, _ = small(Layout(pp=9), "ddp-2", "job")
+    assert able == ["ddp-2"]
+    assert unable == {
+        "job-9": "9 pipeline stages for 5 layers; use pp: 5 at most; "
+        "the nearest layout of as many ranks: {pp: 3, dp_shard: 3}"
+    }
+
+
+def test_processors_are_offered_only_where_a_layout_is_tried_on_them() -> None:
+    """What the job states beside its layout may refuse one too, and no more than so many are planned for."""
+    cluster = parse_hardware("cpu:1")
+    names = ["zero1-8", "ddp-16", "fsdp-2000"]
+    for refused, hint in (("zero1", "cpu:16"), ("ddp", "cpu:8")):
+        _, unable = find_trials(
+            names,
+            cluster=cluster,
+            method="full",
+            refused=lambda layout, way=refused: "no" if layout.strategy == way else None,
+        )
+        assert f"hardware={hint} " in room_hint(unable)
+    _, unable = find_trials(["fsdp-2000"], cluster=cluster, method="full")
+    assert room_hint(unable) == "write --layouts ddp,fsdp"
+
+
+def test_slices_are_as_many_as_the_width_allows_too() -> None:
+    model = replace(find_model("tinyllama-1.1b", offline=True), intermediate_size=62)
+    trials, unable = find_trials(["tp"], cluster=parse_hardware("cpu:4"), method="full", model=model)
+    assert ([one.label for one in trials], unable) == (["tp-2"], ())

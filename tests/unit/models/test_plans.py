@@ -10,7 +10,7 @@ from transformers import AutoConfig, GPT2Config
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import UnsupportedError
 from shardwise.models.plans import tensor_plan
-from shardwise.spec.support import TENSOR_FAMILIES
+from shardwise.spec.splits import TENSOR_FAMILIES
 from tests.dist.worlds import installed
 
 WORDS = {"rows": "colwise", "columns": "rowwise"}

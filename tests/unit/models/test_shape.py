@@ -15,7 +15,7 @@ from shardwise.errors import ModelError
 from shardwise.models import shape as module
 from shardwise.models.shape import built_shape
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.splits import STAGED_FAMILIES, TENSOR_FAMILIES
 from tests.dist.worlds import installed
 from tests.marks import every_second
 from tests.unit.catalog.small import LAYERS, small_config

@@ -47,3 +47,10 @@ def test_a_key_that_a_family_s_code_does_not_read_is_no_reason() -> None:
 def test_a_chance_that_is_none_is_named(value: object) -> None:
     with pytest.raises(ModelError, match=r"layerdrop is .*; expected a number from 0 to 1"):
         shape(layerdrop=value)
+
+
+def test_a_family_that_is_not_sliced_either_is_told_with_it() -> None:
+    """Where dropout is disabled, it would be refused next."""
+    said = refusal(method="full", layout=Layout(tp=2), model=shape(layerdrop=0.1)) or ""
+    assert said.startswith("opt is not sliced by tensor parallel (tp) in this version; ")
+    assert said.endswith("one process, or set train.disable_dropout: true")

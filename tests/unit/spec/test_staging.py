@@ -11,8 +11,8 @@ from shardwise.catalog.models import read_model
 from shardwise.spec.execution import Execution
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout, Schedule
-from shardwise.spec.splits import as_trained
-from shardwise.spec.support import STAGED_FAMILIES, execution_refusals, impossibilities, refusal
+from shardwise.spec.splits import STAGED_FAMILIES, as_trained
+from shardwise.spec.support import execution_refusals, impossibilities, misfit, refusal
 
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
@@ -97,3 +97,19 @@ def test_what_a_refused_zero_bubble_is_sent_to_is_trained(schedule: Schedule) ->
     )
     reasons = impossibilities(job_from_data({"model": "m", "data": {"path": "d"}}), streamed)
     assert [reason.endswith("use schedule: 1f1b, or offload: optimizer") for reason in reasons] == [True] * bool(kept)
+
+
+def test_a_family_that_is_not_cut_in_stages_is_refused_as_such_whatever_its_blocks_and_schedule() -> None:
+    said = "falcon is not cut in pipeline stages by this version"
+    assert str(misfit(FALCON, Layout(pp=64))).startswith(said)
+    sharded = Layout(pp=2, dp_shard=2, schedule="zero_bubble")
+    assert str(refusal(method="full", layout=sharded, model=FALCON)).startswith(said)
+
+
+def test_what_disabled_dropout_alone_would_not_mend_is_told_with_it() -> None:
+    dropping = replace(LLAMA, built=("stages without dropout", "slices"))
+    said = misfit(dropping, Layout(pp=24)) or ""
+    assert said.startswith("24 pipeline stages for 22 layers; use pp: 22 at most; ")
+    assert said.endswith("set train.disable_dropout: true, or use fsdp")
+    unsliced = replace(dropping, built=("stages without dropout",))
+    assert "disable_dropout" not in str(refusal(method="full", layout=Layout(pp=2, tp=2), model=unsliced))

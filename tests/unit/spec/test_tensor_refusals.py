@@ -13,7 +13,8 @@ from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.support import TENSOR_FAMILIES, not_trained, open_refusal
+from shardwise.spec.splits import TENSOR_FAMILIES
+from shardwise.spec.support import misfit, not_trained, open_refusal, refusal
 
 
 @pytest.fixture
@@ -67,3 +68,18 @@ def test_every_kind_of_adapter_is_sliced(asked: dict[str, Any], model: ModelShap
 def test_every_way_of_sharding_goes_around_slices(stage: int, job: Job, model: ModelShape) -> None:
     layout = Layout(dp_shard=2, tp=2, zero_stage=stage, reshard_after_forward=stage == 3)  # type: ignore[arg-type]
     assert not_trained(job, replace(sliced(2), layout=layout), model=model) == []
+
+
+@pytest.mark.parametrize("tp", [2, 3, 16])
+def test_a_family_that_is_not_sliced_is_refused_as_such_whatever_its_heads(tp: int, model: ModelShape) -> None:
+    other = replace(model, family="phi3")
+    said = "phi3 is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: "
+    assert refusal(method="full", layout=Layout(tp=tp), model=other) == said + "fsdp"
+    assert misfit(other, Layout(tp=tp)) == (None if tp == 2 else said + "fsdp")
+    assert refusal(method="full", layout=Layout(tp=tp, pp=2), model=other) == said + f"{{pp: 2, dp_shard: {tp}}}"
+
+
+def test_experts_are_planned_under_any_tp_that_divides_their_heads() -> None:
+    mixtral = shape_from_data({"model_type": "mixtral"}, file="config.json")
+    assert misfit(mixtral, Layout(tp=8)) is None
+    assert "the largest tp that slices it evenly is 8" in str(misfit(mixtral, Layout(tp=16)))
