@@ -220,7 +220,8 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
         raise DoesNotFitError(_does_not_fit(chosen))
     if chosen.best.not_trained:
         # What the model's config says is known only here; the rest was refused before.
-        problems = [Problem(where=request.where("model"), message=reason) for reason in chosen.best.not_trained]
+        at = request.where("layout" if request.job.layout != "auto" else "model")
+        problems = [Problem(where=at, message=reason) for reason in chosen.best.not_trained]
         raise UnsupportedError(problems)
     return cluster, chosen
 

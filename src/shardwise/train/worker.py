@@ -128,7 +128,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began
     with journal.progress.patient():
-        _finish(composed, outcome, run=run, execution=execution.to_json(), journal=journal, seconds=seconds)
+        _finish(composed, outcome, run=run, journal=journal, seconds=seconds)
     return outcome
 
 
@@ -164,22 +164,13 @@ def _advance(composed: Build, start: int) -> None:
     composed.schedule.step()
 
 
-def _finish(
-    composed: Build,
-    outcome: Outcome,
-    *,
-    run: RunDirectory,
-    execution: dict[str, Any],
-    journal: Journal,
-    seconds: float,
-) -> None:
+def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal, seconds: float) -> None:
     world = composed.world
     ranks = gather(world, _rank_figures(composed))
     types = together(gather(world, composed.types.read_back()))
     # A start behind the last step measures nothing, and what was measured before stands.
     if world.is_first and journal.progress.has_stepped:
-        measured = _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds)
-        write_json(run.measured, {**measured, "execution": execution})
+        write_json(run.measured, _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds))
     composed.metrics.close()
     if not outcome.signal:
         save_final(composed.model, run=run, journal=journal, probe=_probe(composed), moved=_moves(composed))
@@ -229,6 +220,7 @@ def _measured(
 ) -> dict[str, Any]:
     return {
         "version": 1,
+        "execution": composed.execution.to_json(),
         "kind": composed.meter.kind,
         "ranks": ranks,
         "dtypes": {**types, **composed.types.as_configured()},
