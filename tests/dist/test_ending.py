@@ -72,7 +72,7 @@ def _seen_by_a_kill_in_between(run: RunDirectory) -> dict[str, Any]:
     vars(built.checkpoints)["remove"] = remove
     ended = train(built, start=0, journal=journal, stop=StopFlag())
     assert [step for step, _ in run.checkpoints()] == [ended.steps]
-    worker._finish(built, ended, run=run, journal=journal, seconds=1.0)
+    worker._finish(built, ended, run=run, hardware="cpu:1", journal=journal, seconds=1.0)
     return seen
 
 

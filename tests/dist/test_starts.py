@@ -53,7 +53,7 @@ def test_a_report_holds_a_layouts_own_steps_and_memory_beside_its_forecast(
     rows = {one["what"]: one for one in report["comparisons"]}
     own = [one["step_seconds"] for one in read_metrics(run)[stopped + 3 :]]
     assert rows["step time"]["measured"] == median(own)
-    assert rows["step time"]["note"] == f"median of steps {stopped + 4} to {STEPS} under this layout"
+    assert rows["step time"]["note"] == f"median of steps {stopped + 4} to {STEPS} with these settings"
     assert rows["weights"]["measured"] == rows["weights"]["forecast"]
     assert rows["total time"]["measured"] is None
     assert all(one["passed"] is not False for one in report["checks"]), report["checks"]

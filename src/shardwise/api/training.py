@@ -11,7 +11,7 @@ from typing import Literal
 from shardwise.api.looking import report
 from shardwise.api.planning import plan_for, request_for
 from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
-from shardwise.launch.accept import check_present, check_trainable, training_cluster
+from shardwise.launch.accept import check_present, check_trainable, place_of, training_cluster
 from shardwise.launch.child import prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.first import run_first
@@ -220,8 +220,11 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
         raise DoesNotFitError(_does_not_fit(chosen))
     if chosen.best.not_trained:
         # What the model's config says is known only here; the rest was refused before.
-        at = request.where("layout" if request.job.layout != "auto" else "model")
-        problems = [Problem(where=at, message=reason) for reason in chosen.best.not_trained]
+        otherwise = "model" if request.job.layout == "auto" else "layout"
+        problems = [
+            Problem(where=place_of(request, reason, otherwise=otherwise), message=reason)
+            for reason in chosen.best.not_trained
+        ]
         raise UnsupportedError(problems)
     return cluster, chosen
 

@@ -16,7 +16,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Request
-from shardwise.spec.support import execution_refusals
+from shardwise.spec.support import NO_EXPERTS, execution_refusals
 
 
 def training_cluster(request: Request, *, place: Place | None) -> Cluster:
@@ -95,7 +95,7 @@ def check_trainable(request: Request, *, cluster: Cluster) -> None:
         raise InputError(Problem(where=request.where("data"), message=message))
     reasons = execution_refusals(job, _asked(request, cluster=cluster))
     if reasons:
-        raise UnsupportedError([Problem(where=_place_of(request, reason), message=reason) for reason in reasons])
+        raise UnsupportedError([Problem(where=place_of(request, reason), message=reason) for reason in reasons])
 
 
 #: Paths that end so are files and no hub ids, whether they exist or not.
@@ -189,8 +189,14 @@ def _layout(stated: LayoutSpec | str | None, *, cluster: Cluster) -> Layout:
     return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
 
 
-def _place_of(request: Request, reason: str) -> str:
-    """The key a reason is about: the one it begins with."""
+def place_of(request: Request, reason: str, *, otherwise: str = "layout") -> str:
+    """The key a reason is about: the one it begins with.
+
+    Args:
+        request: whose.
+        reason: why something is not trained.
+        otherwise: the key where it begins with none.
+    """
     name = reason.split(maxsplit=1)[0]
     keys = {
         "method": ("method",),
@@ -201,4 +207,6 @@ def _place_of(request: Request, reason: str) -> str:
         "packing": ("data", name),
         "max_length": ("data", name),
     }
-    return request.where(*keys.get(name, ("layout",)))
+    if reason.endswith(NO_EXPERTS):
+        return request.where("model")
+    return request.where(*keys.get(name, (otherwise,)))

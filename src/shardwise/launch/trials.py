@@ -118,7 +118,10 @@ def find_trials(
 def room_hint(unable: Sequence[Unable]) -> str:
     """What to write where none of the layouts can run here: the fewest processors on which one of them can."""
     needed = [one.needs for one in unable if one.needs and one.needs <= MAX_CPU_PROCESSES]
-    return f"write --set hardware=cpu:{min(needed)} for as many processors" if needed else "write --layouts ddp,fsdp"
+    if needed:
+        return f"write --set hardware=cpu:{min(needed)} for as many processors"
+    refused = {one.layout.rpartition("-")[0] for one in unable}
+    return "write --layouts ddp,fsdp" if refused.isdisjoint(("ddp", "fsdp")) else "see the reasons above"
 
 
 def _trial(

@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.report.fields import as_number, number, section, text, whole
 from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
 from shardwise.report.sources import Sources
-from shardwise.report.starts import start_of
+from shardwise.report.starts import planned, start_of
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate
@@ -50,7 +50,9 @@ def _tokens_recompute(records: Sequence[dict[str, Any]]) -> Check:
 def _mfu_recomputes(sources: Sources) -> Check:
     """MFU from its formula and the recorded rate, against the MFU that was recorded."""
     name = "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)"
-    peak, world = number(sources.environment, "peak_flops"), whole(sources.environment, "world_size")
+    last = sources.starts[-1] if sources.starts else None
+    peak = (last and last.peak_flops) or number(sources.environment, "peak_flops")
+    world = (last and last.world_size) or whole(sources.environment, "world_size")
     if not peak or not world:
         return Check(name=name, passed=None, detail="the device's peak rate is not known, so MFU was not measured")
     source = text(sources.environment, "peak_flops_source") or "source not recorded"
@@ -124,8 +126,10 @@ def _parts_add_up(memory: MemoryReport) -> Check:
 
 def _world_size(sources: Sources, candidate: Candidate | None) -> Check:
     name = "as many processes ran as were planned"
+    if sources.starts and not sources.starts[-1].ran.may_be(planned(sources.plan)):
+        return Check(name=name, passed=None, detail="no start with this plan has come to its training yet")
     world = whole(sources.environment, "world_size")
     if candidate is None or world is None:
         return Check(name=name, passed=None, detail="one of the two is not known")
-    planned = candidate.execution.layout.world_size
-    return Check(name=name, passed=planned == world, detail=f"{planned} planned, {world} ran")
+    wanted = candidate.execution.layout.world_size
+    return Check(name=name, passed=wanted == world, detail=f"{wanted} planned, {world} ran")

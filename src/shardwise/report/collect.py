@@ -19,7 +19,7 @@ from shardwise.report.nouns import DataCounts, Example, FileEntry, Gap, Report
 from shardwise.report.outcome import read_outcome
 from shardwise.report.settings import execution_settings, job_settings, scalars
 from shardwise.report.sources import LOST, Sources, previews, read_sources
-from shardwise.report.starts import taken
+from shardwise.report.starts import Ran, noted, planned, taken
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
@@ -46,9 +46,9 @@ def collect(run: RunDirectory) -> Report:
     """
     sources = read_sources(run)
     candidate = sources.plan.best if sources.plan else None
-    execution = candidate.execution.to_json() if candidate else None
-    sources = _without_others_memory(sources, execution)
-    steps = taken(sources.metrics, sources.starts, execution)
+    plan = planned(sources.plan)
+    sources = _without_others_memory(sources, plan)
+    steps = taken(sources.metrics, sources.starts, plan)
     memory = memory_report(sources, candidate, steps)
     return Report(
         name=run.root.resolve().name,
@@ -80,12 +80,14 @@ def collect(run: RunDirectory) -> Report:
     )
 
 
-def _without_others_memory(sources: Sources, execution: dict[str, Any] | None) -> Sources:
-    """measured.json only where it is of the execution that is named: a later start may not have taken a step."""
-    ran = section(sources.measured, "execution")
-    if ran is None or execution is None or ran == execution:
+def _without_others_memory(sources: Sources, plan: Ran) -> Sources:
+    """measured.json only where it is of the settings that are forecast: a later start may not have taken a step."""
+    ran = noted(sources.measured)
+    unknown = ran.execution is None and bool(sources.starts)
+    if sources.measured is None or (ran.may_be(plan) and not unknown):
         return sources
-    reason = f"is of an earlier start, under {text(ran, 'strategy') or 'another layout'}; {LOST['measured.json']}"
+    how = " and ".join(filter(None, [text(ran.execution, "strategy"), ran.hardware and f"on {ran.hardware}"]))
+    reason = f"is of an earlier start with other settings{f' ({how})' if how else ''}; {LOST['measured.json']}"
     return replace(sources, measured=None, gaps=(*sources.gaps, Gap(file="measured.json", reason=reason)))
 
 

@@ -201,7 +201,7 @@ def _total_time(sources: Sources, forecast: float | None, *, alike: bool) -> Com
     if text(sources.outcome, "outcome") != "finished":
         note = f"not finished; {written} in recorded steps" if in_steps else "not finished"
     elif not alike:
-        note = f"{written} in steps, not all under this layout"
+        note = f"{written} in steps, not all with these settings"
     elif was_resumed(sources):
         note, measured = "steps of all attempts; the run was resumed", in_steps
     elif last_start is None:

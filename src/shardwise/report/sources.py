@@ -64,6 +64,7 @@ def read_sources(run: RunDirectory) -> Sources:
     gaps: list[Gap] = []
     metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run))
     events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
+    starts = _starts(gaps, run)
     outcome = _json([], run.outcome)
     if text(outcome, "outcome") == "finished":
         gaps += _damages(run)
@@ -76,7 +77,7 @@ def read_sources(run: RunDirectory) -> Sources:
         environment=_json(gaps, run.environment),
         outcome=outcome,
         events=events or [],
-        starts=starts_of(_attempt([], run.starts, lambda: list(read_lines(run.starts))) or []),
+        starts=starts,
         failures=_failures(run),
         gaps=tuple(gaps),
     )
@@ -157,6 +158,19 @@ def _records(gaps: list[Gap], run: RunDirectory) -> list[dict[str, Any]]:
         gaps.append(Gap(file=run.metrics.name, reason=f"{unread} of its {num_lines} lines cannot be read; {lost}"))
     steps = {record["step"]: record for record in records}
     return [steps[step] for step in sorted(steps)]
+
+
+def _starts(gaps: list[Gap], run: RunDirectory) -> tuple[Start, ...]:
+    """All of them, or none: where one is missing, its steps would pass for another's."""
+    if not run.starts.is_file():
+        return ()
+    found = _attempt([], run.starts, lambda: list(read_lines(run.starts)))
+    starts = starts_of(found or [])
+    if found is None or len(starts) < sum(1 for line in run.starts.read_bytes().splitlines() if line.strip()):
+        lost = "steps of several layouts, if there are, are not told apart"
+        gaps.append(Gap(file=f"logs/{run.starts.name}", reason=f"cannot be read whole; {lost}"))
+        return ()
+    return starts
 
 
 def _failures(run: RunDirectory) -> list[dict[str, Any]]:

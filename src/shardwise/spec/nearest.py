@@ -17,8 +17,10 @@ def nearest_layout(model: ModelShape, layout: Layout) -> str:
         model: that cannot be spread by it.
         layout: as it was stated.
     """
-    slices = most_slices(model) if splits(model, "slices") else 1
-    stages = model.num_layers // stages_per_rank(layout.schedule) if splits(model, "stages") else 1
+    # Experts are planned, and not trained, under any degrees that come out even.
+    sliced, staged = (splits(model, way) or model.has_experts for way in ("slices", "stages"))
+    slices = most_slices(model) if sliced else 1
+    stages = model.num_layers // stages_per_rank(layout.schedule) if staged else 1
     ranks = layout.tp * layout.dp_shard
     tp = max(one for one in range(1, min(layout.tp, slices) + 1) if slices % one == ranks % one == 0)
     ranks = layout.pp * ranks // tp

@@ -86,7 +86,7 @@ class RunDirectory:
 
     @property
     def starts(self) -> Path:
-        """What each start of the run was to do: one JSON object each, with its `first_step` and its `execution`."""
+        """What each start of the run was to do: `first_step`, `hardware`, `execution`, `world_size`, `peak_flops`."""
         return self.logs / "starts.jsonl"
 
     @property
@@ -224,6 +224,12 @@ def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
         if isinstance(record.get("step"), int):
             steps[record["step"]] = record
     return [steps[step] for step in sorted(steps)]
+
+
+def note_start(run: RunDirectory, start: dict[str, Any]) -> None:
+    """Adds a line to `RunDirectory.starts`, which is whole at any time: a torn one would give its steps to another."""
+    lines = [*read_lines(run.starts), start]
+    write_text(run.starts, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
 
 def forget_steps_after(run: RunDirectory, step: int) -> None:

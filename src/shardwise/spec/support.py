@@ -35,6 +35,9 @@ PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
 OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
 
+#: What is said of a mixture of experts, whatever its layout.
+NO_EXPERTS = "is a mixture of experts, which is not trained by this version"
+
 #: What stands in for a method that is not trained at all, where the question is which layouts there are.
 NEAREST_METHOD: Method = "lora"
 
@@ -99,17 +102,22 @@ def _not_sliced(model: ModelShape, layout: Layout) -> str | None:
     # A build that no degree slices evenly was not looked at sliced: that, and not the family, is what is wrong.
     if layout.tp == 1 or splits(model, "slices") or (model.built is not None and most_slices(model) == 1):
         return None
-    nearest = nearest_layout(model, layout)
+    nearest = _nearest(model, layout)
     return unseen(model, "slices", nearest=nearest) or (
         f"{model.family} is not sliced by tensor parallel (tp) in this version; "
         f"the nearest layout that trains it: {nearest}"
     )
 
 
+def _nearest(model: ModelShape, layout: Layout) -> str:
+    """The nearest layout, and what else several ranks ask of a model that leaves blocks out."""
+    return nearest_layout(model, layout) + (", with train.disable_dropout: true" if model.layerdrop else "")
+
+
 def _not_staged(model: ModelShape, layout: Layout) -> str | None:
     if layout.pp == 1 or splits(model, "stages"):
         return None
-    nearest = nearest_layout(model, layout)
+    nearest = _nearest(model, layout)
     return unseen(model, "stages", nearest=nearest) or (
         f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
         f"the nearest layout that trains it: {nearest}"
@@ -247,13 +255,14 @@ def not_trained_under(execution: Execution) -> list[str]:
 
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
     """Why a job is trained under no layout at all, by what its model is; empty where some layout may train it."""
-    experts = f"{model.family} is a mixture of experts, which is not trained by this version"
+    experts = f"{model.family} {NO_EXPERTS}"
     return [*([experts] if model.has_experts else []), *follows_the_batch(job, model)]
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
-    known = None if model is None else as_trained(job, model)
+    # Of experts no layout is trained: the nearest to one would not be either.
+    known = None if model is None or model.has_experts else as_trained(job, model)
     of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)
     reasons = [of_layout, *not_trained_under(execution)]
     if model is not None:

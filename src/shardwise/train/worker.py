@@ -28,7 +28,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
 from shardwise.spec.plan_file import read_plan
-from shardwise.spec.run import LAUNCH, RunDirectory, append_line, forget_steps_after, read_json, write_json
+from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device
 from shardwise.train.durable import remove_leftovers
@@ -123,12 +123,13 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
         check_batches(world, batch, composed.data)
     if world.is_first:
         begun = {"first_step": start + 1, "world_size": world.size, "peak_flops": peak[0]}
-        journal.note(lambda: append_line(run.starts, {**begun, "execution": execution.to_json()}))
+        ran = {"hardware": hardware.name, "execution": execution.to_json()}
+        journal.note(lambda: note_start(run, {**begun, **ran}))
     journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began
     with journal.progress.patient():
-        _finish(composed, outcome, run=run, journal=journal, seconds=seconds)
+        _finish(composed, outcome, run=run, hardware=hardware.name, journal=journal, seconds=seconds)
     return outcome
 
 
@@ -164,13 +165,16 @@ def _advance(composed: Build, start: int) -> None:
     composed.schedule.step()
 
 
-def _finish(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal, seconds: float) -> None:
+def _finish(
+    composed: Build, outcome: Outcome, *, run: RunDirectory, hardware: str, journal: Journal, seconds: float
+) -> None:
     world = composed.world
     ranks = gather(world, _rank_figures(composed))
     types = together(gather(world, composed.types.read_back()))
     # A start behind the last step measures nothing, and what was measured before stands.
     if world.is_first and journal.progress.has_stepped:
-        write_json(run.measured, _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds))
+        measured = _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds)
+        write_json(run.measured, {**measured, "hardware": hardware})
     composed.metrics.close()
     if not outcome.signal:
         save_final(composed.model, run=run, journal=journal, probe=_probe(composed), moved=_moves(composed))

@@ -84,6 +84,27 @@ def test_a_model_that_is_planned_and_not_trained_is_refused_before_anything_is_w
 
 
 @needs_torch
+def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+    """What the model's config says is known late: of packing, experts and layout, each at its own line."""
+    folder, path = tmp_path / "model", job("layout: {tp: 2}")
+    line = 1 + path.read_text().split("\n").index("layout: {tp: 2}")
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "intermediate_size": 63}))
+    with pytest.raises(UnsupportedError, match=rf"job\.yaml:{line}: tp = 2 does not divide"):
+        api.train(path, programs=FAKE)
+    experts = {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    (folder / "config.json").write_text(json.dumps(experts))
+    with pytest.raises(UnsupportedError) as it:
+        api.train(path, programs=FAKE)
+    assert str(it.value).endswith("job.yaml:1: mixtral is a mixture of experts, which is not trained by this version")
+    assert "nearest" not in str(it.value)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "model_type": "opt", "ffn_dim": 64}))
+    path = job("layout: ddp")
+    path.write_text(path.read_text().replace("max_length: 64", "max_length: 64, packing: true"))
+    with pytest.raises(UnsupportedError, match=r"job\.yaml:2: packing is not trained for opt"):
+        api.train(path, programs=FAKE)
+
+
+@needs_torch
 def test_a_finished_run_is_not_trained_again(make: Maker, job: JobMaker) -> None:
     api.train(job(), programs=FAKE)
     make("fail('must not run')")

@@ -233,8 +233,10 @@ def test_processors_are_offered_only_where_a_layout_is_tried_on_them() -> None:
             refused=lambda layout, way=refused: "no" if layout.strategy == way else None,
         )
         assert f"hardware={hint} " in room_hint(unable)
-    _, unable = find_trials(["fsdp-2000"], cluster=cluster, method="full")
+    _, unable = find_trials(["zero1-2000"], cluster=cluster, method="full")
     assert room_hint(unable) == "write --layouts ddp,fsdp"
+    _, unable = find_trials(["ddp-2", "zero1-2"], cluster=cluster, method="full", refused=lambda _: "no")
+    assert room_hint(unable) == "see the reasons above", "ddp is one of those that are refused"
 
 
 def test_slices_are_as_many_as_the_width_allows_too() -> None:

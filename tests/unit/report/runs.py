@@ -16,7 +16,7 @@ from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import Matrix, ModelShape
 from shardwise.spec.plan import Candidate, MemoryForecast, Plan, RankMemory, TimeForecast
-from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
+from shardwise.spec.run import RunDirectory, announce, append_line, note_start, write_json, write_text
 
 GIB = 1024**3
 
@@ -184,7 +184,7 @@ class RunMaker:
         """A start that its worker noted: the plan's execution, or another."""
         ran = execution or make_plan(self.job, world_size=self.world_size).candidates[0].execution
         line = {"first_step": first_step, "world_size": self.world_size, "peak_flops": PEAK_FLOPS}
-        append_line(self.run.starts, {**line, "execution": ran.to_json(), **noted})
+        note_start(self.run, {**line, "hardware": self.job.hardware, "execution": ran.to_json(), **noted})
         announce(self.run, "loading")
         announce(self.run, "training", total_steps=self.num_steps, first_step=first_step)
         return self

@@ -19,7 +19,7 @@ from shardwise.report.nouns import Comparison, Report
 from shardwise.report.text import summary_lines
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
-from shardwise.spec.run import RunDirectory, append_line, read_json, read_metrics, write_json, write_text
+from shardwise.spec.run import RunDirectory, append_line, read_json, read_lines, read_metrics, write_json, write_text
 from tests.speed import quiet_seconds
 from tests.unit.report.runs import (
     COUNTS,
@@ -169,17 +169,67 @@ OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation
 def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(tmp_path: Path) -> None:
     """Steps 1 to 20 under another layout; the plan's takes 21 to 30, is stopped, and takes the rest."""
     maker = RunMaker(root=tmp_path / "run").planned().started()
-    maker.began(1, OTHER).began(21).began(31).stepped().measured().ended()
+    maker.began(1, OTHER).began(21).began(31).stepped().ended()
     records = [{**record, "step_seconds": seconds_of(record["step"])} for record in read_metrics(maker.run)]
     maker.run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
     report = collect(maker.run)
     step = row(report, "step time")
     assert step.measured == 3.0
-    assert step.note == "median of 24 steps under this layout from 24 to 50, after the warm-up of each start"
+    assert step.note == "median of 24 steps with these settings from 24 to 50, after the warm-up of each start"
     assert row(report, "throughput").measured == pytest.approx(TOKENS_PER_STEP / 3.0)
     total = row(report, "total time")
     assert total.measured is None
-    assert total.note.endswith("in steps, not all under this layout")
+    assert total.note.endswith("in steps, not all with these settings")
+
+
+def test_steps_of_a_start_that_was_not_noted_or_ran_elsewhere_are_not_this_plans(tmp_path: Path) -> None:
+    """An older version noted none; and the same settings on other hardware are another forecast."""
+    maker = RunMaker(root=tmp_path / "run").planned().started().began(11).stepped().measured().ended()
+    report = collect(maker.run)
+    assert row(report, "step time").note == "median of steps 14 to 50 with these settings"
+    assert row(report, "weights").measured is None, "nobody knows of which start"
+    maker = RunMaker(root=tmp_path / "moved").planned().started()
+    maker.began(1, hardware="2x L4").stepped(range(1, 31)).began(31).stepped(range(31, 51)).ended()
+    assert row(collect(maker.run), "step time").note == "median of steps 34 to 50 with these settings"
+
+
+def test_what_another_version_did_not_know_of_an_execution_makes_it_no_other(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().started().began(1).stepped().ended()
+    (line,) = read_lines(maker.run.starts)
+    line["execution"] = {"of_a_later_version": 1, **{k: v for k, v in line["execution"].items() if k != "compile"}}
+    maker.run.starts.write_text(json.dumps(line) + "\n")
+    assert row(collect(maker.run), "step time").note == "median of steps 4 to 50"
+
+
+def test_starts_that_are_all_warm_up_are_said_to_be(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run", num_steps=23).planned().started()
+    report = collect(maker.began(1).began(4, OTHER).began(21).stepped().ended().run)
+    note = "median of 6 steps with these settings from 1 to 23, which are all warm-up"
+    assert row(report, "step time").note == note
+
+
+def test_damaged_starts_are_named_and_none_is_believed(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().began(1, OTHER).began(11).stepped()
+    run = maker.measured().ended().run
+    for damage in (
+        run.starts.read_bytes()[:-9] + b"\n",
+        b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+        b'{"first_step": "x"}\n',
+    ):
+        run.starts.write_bytes(damage)
+        report = collect(run)
+        (gap,) = report.gaps
+        assert gap.file == "logs/starts.jsonl"
+        assert gap.reason.startswith("cannot be read whole; steps of several layouts")
+        assert row(report, "step time").note == "median of steps 4 to 50"
+
+
+def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run", world_size=4).planned().started().began(1, OTHER).stepped(range(1, 9))
+    write_json(maker.run.plan, make_plan(maker.job).to_json())
+    check = next(one for one in collect(maker.run).checks if one.name.startswith("as many processes"))
+    assert (check.passed, check.detail) == (None, "no start with this plan has come to its training yet")
 
 
 def seconds_of(step: int) -> float:
@@ -196,11 +246,11 @@ def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tm
     for what in ("peak memory", "weights", "step time", "GPU utilisation"):
         assert row(report, what).measured is None
     assert row(report, "peak memory").forecast is not None
-    assert row(report, "step time").note == "no step was taken under this layout"
-    assert row(report, "total time").note == "2 min 01 s in steps, not all under this layout"
+    assert row(report, "step time").note == "no step was taken with these settings"
+    assert row(report, "total time").note == "2 min 01 s in steps, not all with these settings"
     (gap,) = report.gaps
     assert gap.file == "measured.json"
-    assert gap.reason.startswith("is of an earlier start, under tp; memory by part and total time were not measured")
+    assert gap.reason.startswith("is of an earlier start with other settings (tp); memory by part and total time")
 
 
 def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path: Path) -> None:

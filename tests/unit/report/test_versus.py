@@ -12,7 +12,7 @@ import pytest
 from shardwise.report.bars import Bar, bar_chart
 from shardwise.report.collect import collect
 from shardwise.report.compare import utilization_by_rank
-from shardwise.report.starts import taken
+from shardwise.report.starts import planned, taken
 from shardwise.report.versus import Contender, Turns, contender, turns_of, versus
 from shardwise.report.versus_page import versus_html
 from shardwise.spec.execution import Execution
@@ -146,7 +146,7 @@ def test_utilisation_by_rank_leaves_the_warm_up_out() -> None:
         {"step": number, "gpu_utilization_by_rank": [share, 1.0], "step_seconds": seconds}
         for number, (share, seconds) in enumerate(steps, start=1)
     ]
-    records = taken(each, (), None).steady
+    records = taken(each, (), planned(None)).steady
     assert utilization_by_rank(records) == {0: pytest.approx(0.5), 1: 1.0}, "a step counts by how long it takes"
     assert utilization_by_rank([{"gpu_utilization": 0.5}]) == {}
 

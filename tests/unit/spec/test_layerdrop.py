@@ -52,5 +52,6 @@ def test_a_chance_that_is_none_is_named(value: object) -> None:
 def test_a_family_that_is_not_sliced_either_is_told_with_it() -> None:
     """Where dropout is disabled, it would be refused next."""
     said = refusal(method="full", layout=Layout(tp=2), model=shape(layerdrop=0.1)) or ""
-    assert said.startswith("opt is not sliced by tensor parallel (tp) in this version; ")
+    told = "opt is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: fsdp, with "
+    assert said.startswith(f"{told}train.disable_dropout: true; layerdrop 0.1 ")
     assert said.endswith("one process, or set train.disable_dropout: true")

@@ -83,3 +83,4 @@ def test_experts_are_planned_under_any_tp_that_divides_their_heads() -> None:
     mixtral = shape_from_data({"model_type": "mixtral"}, file="config.json")
     assert misfit(mixtral, Layout(tp=8)) is None
     assert "the largest tp that slices it evenly is 8" in str(misfit(mixtral, Layout(tp=16)))
+    assert str(misfit(mixtral, Layout(tp=16, dp_shard=2), stated=True)).endswith("ranks: {dp_shard: 4, tp: 8}")
