@@ -15,6 +15,7 @@ from shardwise.plan.needs import ROUNDING, Needs
 from shardwise.plan.persistent import weight_degree
 from shardwise.plan.pieces import PieceMaker, Pieces
 from shardwise.plan.question import Question, at_mean_length, work_on
+from shardwise.plan.tempo import Leanest, Tempo
 from shardwise.plan.waits import Waits
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
@@ -35,9 +36,6 @@ class Reach(NamedTuple):
     smallest: int
     fewest: int
 
-
-#: Orders of a pipeline none of which another is quicker than: of one stage a rank, and of several.
-_ORDERS: tuple[Schedule, ...] = ("zero_bubble", "interleaved")
 
 #: A number of executions that are alike, the sequences that a rank sees in a step, and how many sizes it has room for.
 _Same = tuple[int, int, int]
@@ -62,11 +60,12 @@ class Bounds(Needs):
         self._pieces: dict[tuple[int, int], Pieces] = {}
         self._same: dict[tuple[int, int, int], _Same] = {}
         self._ladders: dict[_Same, tuple[Rung, ...]] = {}
-        self._least: dict[tuple[_Same, int], tuple[float, float]] = {}
+        self._tempos: dict[tuple[int, tuple[int, ...]], Tempo] = {}
         self._waits: dict[_Same, Waits] = {}
         self._climbs: dict[tuple[_Same, int, Schedule], Climb] = {}
         self._ends: dict[tuple[int, Schedule], tuple[int, int]] = {}
         self._stepped_on_host: set[int] = set()
+        self._fewest: dict[tuple[int, int], int] = {}
         self._on_host: dict[tuple[int, int, int], float] = {}
 
     def ladder(self, cluster: Cluster, base: Execution) -> tuple[Rung, ...]:
@@ -113,33 +112,37 @@ class Bounds(Needs):
         last = within_reach - 1
         return Reach(sizes.seconds[0] + on_host, sizes.smallest[last], sizes.fewest[last])
 
-    def least_seconds(self, alike: int, cluster: Cluster, *, ranks: int, pp: int) -> tuple[float, float]:
-        """Of a step in any order of a pipeline, at least; and with one rank at work at a time. Quick to find.
+    def leanest_of(
+        self, alike: int, *, sizes: tuple[int, ...], share: int, pp: int, schedule: Schedule, within: float
+    ) -> Leanest:
+        """Of a spread's sizes the leanest that are fast enough on any number of GPUs.
 
-        No size has less work than the first of the ladder, of which the last rank has its share; and the first
-        micro-batch has to reach that, and the last one to come back. A cut backward is over no later than a whole one.
+        Args:
+            alike: the number of executions.
+            sizes: the smallest first.
+            share: the most sequences that a copy sees in a step.
+            pp: stages of a pipeline.
+            schedule: their order.
+            within: seconds of one copy that would see the whole batch.
         """
-        same, ladder = self._ladder_of(alike, cluster, ranks)
-        if (same, pp) not in self._least:
-            in_turn, layers = ladder[0].seconds, self._question.model.num_layers
-            seconds = in_turn / pp
-            if pp > 1 and self._timed:
-                each = (self._outside_last(same, pp, one) for one in self._orders(pp))
-                seconds = max(seconds, min(ends + own / layers * in_turn for ends, own in each))
-            self._least[same, pp] = (seconds * ROUNDING, in_turn * ROUNDING)
-        seconds, in_turn = self._least[same, pp]
-        on_host = self.least_on_host(alike, ranks=ranks, pp=pp)
-        return seconds + on_host, in_turn + on_host
+        if pp * (stages_per_rank(schedule) if pp > 1 else 1) > self._question.model.num_layers:
+            return ()
+        if not self._timed:
+            return ((sizes[0], 1),)
+        within -= self.seconds_on_host(alike, ranks=1, pp=pp, schedule=schedule)
+        tempo = self._tempo(alike, sizes)
+        if pp == 1 or schedule == "sequential":
+            return tempo.in_turn(within)
+        others, own = self._ends_of(pp, schedule)
+        return tempo.in_pipeline(schedule, pp=pp, others=others, own=own, share=share, within=within)
 
-    def least_on_host(self, alike: int, *, ranks: int, pp: int) -> float:
-        """The least `seconds_on_host` of all orders of a pipeline."""
-        if alike not in self._stepped_on_host:
-            return 0.0
-        return min(self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=one) for one in self._orders(pp))
-
-    def _orders(self, pp: int) -> list[Schedule]:
-        """Those of `_ORDERS` that a pipeline of so many stages can have: each stage of a rank holds a block."""
-        return [one for one in _ORDERS if pp * stages_per_rank(one) <= self._question.model.num_layers]
+    def _tempo(self, alike: int, sizes: tuple[int, ...]) -> Tempo:
+        key = (self._paced_as[alike], sizes)
+        if key not in self._tempos:
+            each = [(size, self.pieces(alike, size)) for size in sizes]
+            batch, layers = self._question.job.train.global_batch_size, self._question.model.num_layers
+            self._tempos[key] = Tempo(each, batch=batch, num_layers=layers)
+        return self._tempos[key]
 
     def seconds_on_host(self, alike: int, *, ranks: int, pp: int, schedule: Schedule) -> float:
         """Seconds behind its last backward that every rank waits for the host's optimizer, at least: were its states
@@ -161,18 +164,15 @@ class Bounds(Needs):
 
     def _fewest_blocks(self, pp: int, per_rank: int) -> int:
         """Of all ranks of a pipeline, whose stages go round."""
-        blocks = self.blocks(pp * per_rank)
-        return min(sum(blocks[rank::pp]) for rank in range(pp))
+        if (pp, per_rank) not in self._fewest:
+            blocks = self.blocks(pp * per_rank)
+            self._fewest[pp, per_rank] = min(sum(blocks[rank::pp]) for rank in range(pp))
+        return self._fewest[pp, per_rank]
 
     def _waits_of(self, same: _Same) -> Waits:
         if same not in self._waits:
             self._waits[same] = Waits(self._ladders[same])
         return self._waits[same]
-
-    def _outside_last(self, same: _Same, pp: int, schedule: Schedule) -> tuple[float, int]:
-        """Seconds of a step before and behind the last rank's work, at least with any size; and that rank's blocks."""
-        others, own = self._ends_of(pp, schedule)
-        return self._waits_of(same).outside(schedule, pp=pp, others=others, own=own), own
 
     def _steps(self, same: _Same, pp: int, schedule: Schedule) -> list[float]:
         """What a step takes at least with each size, in one order of a pipeline or without one."""
@@ -235,10 +235,6 @@ class Bounds(Needs):
             if base.optimizer_on_host:
                 self._stepped_on_host.add(alike)
         return alike
-
-    def is_paced_as(self, alike: int, other: int) -> bool:
-        """Whether executions of two numbers take equally long but for what the host does in the end."""
-        return self._paced_as[alike] == self._paced_as[other]
 
     def _ends_of(self, pp: int, schedule: Schedule) -> tuple[int, int]:
         """Blocks of the first stages of all ranks but the last, and of all stages of that."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from shardwise.plan.candidates import Forecast, candidate_of
 from shardwise.plan.contest import contest
 from shardwise.plan.explorer import Explorer
-from shardwise.plan.frontier import Family, Frontier
+from shardwise.plan.frontier import Frontier, Spread
 from shardwise.plan.groups import Group
 from shardwise.plan.lacks import why_not
 from shardwise.plan.look import Look
@@ -31,13 +31,15 @@ class Strategy:
 
     Attributes:
         groups: executions on the whole cluster, or on the one part of it that is looked at.
-        families: what else there is, on smaller parts.
+        spreads: what else there is, on smaller parts.
+        everywhere: these on the whole cluster too, where more than its groups are to wait unopened.
         left_out: the first layout that is not considered, with its reason.
         look: how far they have been looked at.
     """
 
     groups: list[Group] = field(default_factory=list[Group])
-    families: Sequence[Family] = ()
+    spreads: Sequence[Spread] = ()
+    everywhere: Sequence[Spread] = ()
     left_out: Choice | None = None
     look: Look | None = None
 
@@ -86,7 +88,7 @@ class Exploration:
 
     def may_fit(self) -> bool:
         """Whether anything that was opened fits, or something is unopened, which may fit on a smaller part alone."""
-        return any(strategy.families or self.fits(name) for name, strategy in self.strategies.items())
+        return any(strategy.spreads or self.fits(name) for name, strategy in self.strategies.items())
 
     def fits(self, name: str) -> bool:
         """Whether anything of a strategy fits, of what was opened."""
@@ -106,7 +108,7 @@ class Exploration:
         """
         strategy = self.strategies[name]
         if strategy.look is None:
-            strategy.look = Look(self.explorer, strategy.groups, families=strategy.families, strategy=name)
+            strategy.look = Look(self.explorer, strategy.groups, spreads=strategy.spreads, strategy=name)
         found = strategy.look.best(enough=enough)
         if found is None:
             return None
@@ -131,7 +133,7 @@ class Exploration:
         explorer, strategy = self.explorer, self.strategies[name]
         if name in self._known:
             return Found(strategy=name, explorer=explorer, forecast=self._known[name], best=self._candidates[name])
-        groups = strategy.groups or explorer.opener.opened_on_largest(strategy.families, name)
+        groups = strategy.groups or explorer.opener.opened_on_largest(strategy.spreads, name)
         if not groups:
             left_out = strategy.left_out
             if left_out is None:
@@ -186,14 +188,11 @@ def explore(explorer: Explorer, *, on: Cluster | None = None) -> Exploration:
     among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
     for part in [question.cluster] if waits else _looked_at(explorer) if on is None else [on]:
         _sort_in(explorer, part, strategies)
-    frontier = _smaller(explorer) if waits else None
+    frontier = _frontier(explorer) if waits else None
     # As many are taken to be open on each part as on the whole.
-    num_parts = 1 if frontier is None else 1 + frontier.num_parts
-    explorer.effort.is_large = explorer.effort.open * num_parts > _OPEN_FOR_ALL
+    explorer.effort.is_large = explorer.effort.open * (frontier.num_parts if frontier else 1) > _OPEN_FOR_ALL
     if frontier is not None:
-        open_names = {*among, "single"} if isinstance(among, list) else frontier.strategies
-        for name in frontier.strategies & open_names:
-            strategies.setdefault(name, Strategy()).families = frontier.of(name)
+        _leave_waiting(frontier, strategies, open_names={*among, "single"} if isinstance(among, list) else None)
     return Exploration(explorer, strategies)
 
 
@@ -215,11 +214,23 @@ def _is_worth_a_look(explorer: Explorer, part: Cluster) -> bool:
     return part.num_nodes == 1 or part == explorer.question.cluster or explorer.has_room(part)
 
 
-def _smaller(explorer: Explorer) -> Frontier:
-    """What smaller parts of the cluster have to offer, unopened."""
+def _frontier(explorer: Explorer) -> Frontier:
+    """What the cluster and smaller parts of it have to offer, unopened."""
     question = explorer.question
-    smaller = (part for part in parts(question.job, question.cluster) if part != question.cluster)
-    return Frontier(question, explorer.bounds, (part for part in smaller if _is_worth_a_look(explorer, part)))
+    worth = [part for part in parts(question.job, question.cluster) if _is_worth_a_look(explorer, part)]
+    return Frontier(question, explorer.bounds, worth)
+
+
+def _leave_waiting(frontier: Frontier, strategies: dict[str, Strategy], *, open_names: set[str] | None) -> None:
+    """Gives strategies what they have on smaller parts; most have the same as others, and share it."""
+    smaller = dict[int, list[Spread]]()
+    for name in frontier.strategies if open_names is None else frontier.strategies & open_names:
+        everywhere = frontier.of(name)
+        if id(everywhere) not in smaller:
+            smaller[id(everywhere)] = frontier.smaller(everywhere)
+        if smaller[id(everywhere)]:
+            strategy = strategies.setdefault(name, Strategy())
+            strategy.spreads, strategy.everywhere = smaller[id(everywhere)], everywhere
 
 
 def _sort_in(explorer: Explorer, part: Cluster, strategies: dict[str, Strategy]) -> None:

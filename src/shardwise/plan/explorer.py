@@ -187,7 +187,7 @@ class Explorer:
 
     def one_that_fits(self, groups: Sequence[Group]) -> tuple[Work, MemoryForecast]:
         """Of some groups that may be fast, an execution that fits; where none does, the one that needs least memory."""
-        likely = sorted(filter(self.may_fit, groups), key=self._order)
+        likely = sorted(filter(self.may_fit, groups), key=lambda group: self.least_of(group, 0))
         for recompute in RECOMPUTE_ORDER:
             alike = (group for group in likely if group.base.gradient_checkpointing == recompute)
             for group in islice(alike, _GROUPS_TRIED):
@@ -282,12 +282,6 @@ class Explorer:
             if self._known.asks_first(leanest, flying):
                 yield leanest
         yield execution
-
-    def _order(self, group: Group) -> tuple[float, ...]:
-        """Figures that none of its sizes stays below, by their work alone."""
-        layout = group.base.layout
-        stages = 1 if layout.schedule == "sequential" else layout.pp
-        return self._figures(group, group.ladder[0].seconds / stages * (1 - 1e-9))
 
     def _figures(self, group: Group, seconds: float) -> tuple[float, ...]:
         return figures_of(

@@ -1,52 +1,70 @@
-"""Layouts on smaller parts of a cluster that nobody has looked at yet, each family of them with the best that it could
-reach: one is opened only as long as that is still of interest.
+"""Layouts on smaller parts of a cluster that nobody has looked at yet: a part is opened for one only as long as that is
+still of interest.
 
-A family are the layouts of one part of a cluster that spread a copy of the model over as many ranks, in the same way.
-They differ in how copies share the data out, and in the order of a pipeline.
+A spread is one way to spread a copy of the model over GPUs; it is ruled out on all parts at once, wherever that can be.
+A family are the layouts of one spread on one part: they differ in how copies share the data out, and in the order of a
+pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 from shardwise.plan.bounds import Bounds
-from shardwise.plan.choices import bases
+from shardwise.plan.choices import bases, sizes_on
 from shardwise.plan.products import Choice, copies
 from shardwise.plan.question import Question
-from shardwise.plan.ranking import figures_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Recompute
-from shardwise.spec.job import Goal
 from shardwise.spec.layout import Layout, Schedule
 
 _FEWEST_OF_A_HYBRID = 4
 _SHARING, _PIPELINES = {"ddp", "zero1", "zero2", "fsdp", "hsdp"}, {"pp", "mp"}
 
 
-class Family(NamedTuple):
-    """Layouts that were not looked at, with one of the recomputes that the job leaves open.
+class Spread(NamedTuple):
+    """One way to spread a copy of the model, with one of the recomputes that the job leaves open.
 
     Attributes:
-        least: figures of the goal that none of them stays below.
         copy: degrees of the axes whose ranks see the same samples.
-        least_in_turn: the same where one rank of a pipeline works at a time.
-        alike: by what number `Bounds` knows the pieces of those that shard.
+        recompute: what is computed again.
+        alike: by what number `Bounds` knows the pieces of those of its layouts that shard.
         form: which axes its layouts have: data, pp, tp, cp.
+        parts: of the cluster, with GPUs for a number of copies, the smallest first.
+        sizes: of micro-batches, all that its layouts may have on any of these, the smallest first.
+    """
+
+    copy: dict[str, Any]
+    recompute: Recompute
+    alike: int
+    form: tuple[bool, ...]
+    parts: Sequence[Cluster]
+    sizes: tuple[int, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        """Of one copy."""
+        return prod(self.copy.values())
+
+    def family(self, part: Cluster) -> Family:
+        """Its layouts on a part, of which nothing is known."""
+        return Family((), part, self, part.num_gpus // self.num_gpus)
+
+
+class Family(NamedTuple):
+    """Layouts of one spread on one part of a cluster.
+
+    Attributes:
+        least: figures of the goal that none of them stays below; none where nobody asked for them.
         ranks: those that see different samples.
-        spread: the degrees alone.
     """
 
     least: tuple[float, ...]
     cluster: Cluster
-    copy: dict[str, Any]
-    recompute: Recompute
-    alike: int
-    least_in_turn: tuple[float, ...]
-    form: tuple[bool, ...]
+    spread: Spread
     ranks: int
-    spread: tuple[int, ...]
 
     def leanest(self, strategy: str, schedule: Schedule) -> Layout | None:
         """The layout of a strategy, in one order of a pipeline, that needs least: what is sharded most is smallest.
@@ -66,7 +84,7 @@ class Family(NamedTuple):
                 pass
         if first == "hsdp" and ranks < _FEWEST_OF_A_HYBRID:
             return None
-        return Layout(**self.copy, **data, schedule=schedule)
+        return Layout(**self.spread.copy, **data, schedule=schedule)
 
 
 def orders_of(strategy: str) -> tuple[tuple[Schedule, Schedule], ...]:
@@ -85,26 +103,6 @@ def takes_turns(strategy: str) -> bool:
     return "mp" in strategy.split(" x ")
 
 
-def least_figures(
-    goal: Goal, bounds: Bounds, alike: int, part: Cluster, *, ranks: int, pp: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Figures of a goal that no layout of a family stays below: in any order of a pipeline, and with one rank at work
-    at a time.
-
-    Args:
-        goal: whose figures.
-        bounds: of the question.
-        alike: by what number they know the family's pieces.
-        part: the GPUs.
-        ranks: those that see different samples.
-        pp: stages of a pipeline.
-    """
-    seconds, in_turn = bounds.least_seconds(alike, part, ranks=ranks, pp=pp)
-    alone = figures_of(goal, seconds=in_turn, num_gpus=part.num_gpus, gpu=part.gpu)
-    least = figures_of(goal, seconds=seconds, num_gpus=part.num_gpus, gpu=part.gpu) if pp > 1 else alone
-    return least, alone
-
-
 def form_of(strategy: str) -> tuple[bool, ...]:
     """Which axes the layouts of a strategy have: data, pp, tp, cp."""
     names = set(strategy.split(" x "))
@@ -121,7 +119,7 @@ def _names(form: tuple[bool, ...]) -> Iterator[str]:
 
 
 class Frontier:
-    """The families of some parts of a question's cluster.
+    """The spreads of some parts of a question's cluster.
 
     Args:
         question: whose.
@@ -134,46 +132,56 @@ class Frontier:
         self._bounds = bounds
         self._known: dict[tuple[str, int], bool] = {}
         self._alike: dict[object, tuple[tuple[Recompute, int], ...]] = {}
-        self._of: dict[tuple[tuple[bool, ...], bool], list[Family]] = {}
-        self._by_form: dict[tuple[bool, ...], list[Family]] = {}
-        for family in (family for part in parts for family in self._families(part)):
-            self._by_form.setdefault(family.form, []).append(family)
-
-    @property
-    def families(self) -> list[Family]:
-        """All of them."""
-        return [family for alike in self._by_form.values() for family in alike]
+        self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._by_form: dict[tuple[bool, ...], list[Spread]] = {}
+        for spread in self._spreads(parts):
+            self._by_form.setdefault(spread.form, []).append(spread)
 
     @property
     def num_parts(self) -> int:
         """Parts of the cluster that have any."""
-        return len({family.cluster.num_gpus for family in self.families})
+        spreads = (spread for alike in self._by_form.values() for spread in alike)
+        return len({part.num_gpus for spread in spreads for part in spread.parts})
 
     @property
     def strategies(self) -> set[str]:
         """Names of all that they may hold."""
         return {name for form in self._by_form for name in _names(form)}
 
-    def of(self, strategy: str) -> list[Family]:
+    def of(self, strategy: str) -> list[Spread]:
         """Those that have layouts of a strategy, or could have; the same list for all that have the same."""
-        form, in_turn = form_of(strategy), takes_turns(strategy)
-        if (form, in_turn) not in self._of:
-            alike = self._by_form.get(form, [])
-            self._of[form, in_turn] = [one._replace(least=one.least_in_turn) for one in alike] if in_turn else alike
-        return self._of[form, in_turn]
+        return self._by_form.get(form_of(strategy), [])
 
-    def _families(self, part: Cluster) -> Iterator[Family]:
-        job, world = self._question.job, part.num_gpus
-        for copy in copies(job, self._question.model, world, self._known):
-            pp, spread = copy["pp"], tuple(copy.values())
-            ranks = world // prod(spread)
-            form = (ranks > 1, pp > 1, copy["tp"] > 1, copy["cp"] > 1)
-            for recompute, alike in self._alike_of(part, copy, ranks):
-                least, alone = least_figures(job.goal, self._bounds, alike, part, ranks=ranks, pp=pp)
-                yield Family(least, part, copy, recompute, alike, alone, form, ranks, spread)
+    def smaller(self, spreads: Iterable[Spread]) -> list[Spread]:
+        """The same without the whole cluster, where anything is left of them."""
+        whole = self._question.cluster
+        below = (one._replace(parts=[part for part in one.parts if part != whole]) for one in spreads)
+        return [one for one in below if one.parts]
+
+    def _spreads(self, parts: Iterable[Cluster]) -> Iterator[Spread]:
+        """Of each copy and recompute one, or more where pieces take another time on small parts than on large ones."""
+        found: dict[object, tuple[Spread, list[Cluster]]] = {}
+        for part in parts:
+            for copy in copies(self._question.job, self._question.model, part.num_gpus, self._known):
+                ranks = part.num_gpus // prod(copy.values())
+                form = (ranks > 1, copy["pp"] > 1, copy["tp"] > 1, copy["cp"] > 1)
+                for recompute, alike in self._alike_of(part, copy, ranks):
+                    key = (*copy.values(), form, recompute, alike)
+                    if key not in found:
+                        found[key] = (Spread(copy, recompute, alike, form, (), ()), [])
+                    found[key][1].append(part)
+        for spread, on in found.values():
+            yield spread._replace(parts=on, sizes=self._sizes_on(spread, on))
+
+    def _sizes_on(self, spread: Spread, parts: Sequence[Cluster]) -> tuple[int, ...]:
+        ranks = tuple(spread.family(part).ranks for part in parts)
+        if ranks not in self._sizes:
+            each = (sizes_on(self._question.job, number) for number in ranks)
+            self._sizes[ranks] = tuple(sorted({size for sizes in each for size in sizes}))
+        return self._sizes[ranks]
 
     def _alike_of(self, part: Cluster, copy: dict[str, Any], ranks: int) -> tuple[tuple[Recompute, int], ...]:
-        """Each recompute, and the number of executions whose pieces are the family's or shorter: the sharded ones'.
+        """Each recompute, and the number of executions whose pieces are the spread's or shorter: the sharded ones'.
 
         Ranks along an axis of a copy share a node wherever they can: whether there are several is all that tells parts
         apart.

@@ -9,8 +9,9 @@ from shardwise.plan.candidates import Forecast
 from shardwise.plan.climbs import Rung
 from shardwise.plan.descent import Descent
 from shardwise.plan.explorer import Explorer
-from shardwise.plan.frontier import Family
+from shardwise.plan.frontier import Spread
 from shardwise.plan.groups import Group
+from shardwise.plan.opening import Number
 from shardwise.plan.ranking import simplicity
 
 _Figures = tuple[float, ...]
@@ -25,19 +26,19 @@ class Look:
     Args:
         explorer: of the question.
         groups: where to look.
-        families: where to look too, for layouts of one strategy.
+        spreads: where to look too, on smaller parts, for layouts of one strategy.
         strategy: its name.
     """
 
     def __init__(
-        self, explorer: Explorer, groups: Iterable[Group], *, families: Sequence[Family] = (), strategy: str = ""
+        self, explorer: Explorer, groups: Iterable[Group], *, spreads: Sequence[Spread] = (), strategy: str = ""
     ) -> None:
         opener = explorer.opener
         self._explorer = explorer
         self._opener = opener
         self._strategy = strategy
-        self._families = families
-        self._taken: set[int] = set()
+        self._spreads = spreads
+        self._taken: set[Number] = set()
         self._descent = Descent(
             groups,
             least=explorer.least_of,
@@ -56,7 +57,7 @@ class Look:
         Args:
             enough: figures beyond which nothing is of interest.
         """
-        taken = self._opener.of_interest(self._families, strategy=self._strategy, enough=enough, but=self._taken)
+        taken = self._opener.of_interest(self._spreads, strategy=self._strategy, enough=enough, but=self._taken)
         self._taken.update(taken)
         self._descent.resume(taken.values(), enough=enough)
         for group, place, number in self._descent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.plan.choices import sized
@@ -51,8 +51,10 @@ class _Totals:
     travelling_end: float
 
 
-#: Of a ladder the smallest size, how many pairs are in flight on the ranks looked at, and whether gradients pile up.
-_Leanest = tuple[Rung, list[tuple[int, int]], bool]
+#: A pipeline rank, how many pairs it has in flight, and without how many blocks at work, which are counted apart.
+_Flying = tuple[int, int, int]
+#: Of a ladder the smallest size, what is in flight on the ranks looked at, and whether gradients pile up.
+_Leanest = tuple[Rung, list[_Flying], bool]
 
 
 class Needs:
@@ -62,33 +64,50 @@ class Needs:
         self._question = question
         self._totals: dict[tuple[object, ...], _Totals] = {}
         self._stages: dict[int, tuple[int, ...]] = {}
+        self._ranks: dict[tuple[int, int], tuple[int, ...]] = {}
         self._by_rank: dict[tuple[object, ...], list[tuple[float, float]]] = {}
         self._leanest: dict[tuple[int, Schedule, int], tuple[tuple[Rung, ...], _Leanest]] = {}
 
     def bytes(self, cluster: Cluster, base: Execution, rung: Rung) -> float:
-        """Of the upper end on the rank that needs most: what the mean rank reserves, and what the first two do.
+        """Of the upper end on the rank that needs most: what the mean rank reserves, and what a few do.
 
         What is reserved is a sum over parts, each times a share of at least one, at every instant; so the mean over
         ranks of what some of them surely hold is a bound for the fullest.
         """
+        return self._bytes_of(cluster, base, rung, bare=False)
+
+    def bytes_however_shared(self, cluster: Cluster, base: Execution, rung: Rung) -> float:
+        """The same of all executions that differ from one that shards all over all copies in how these share the data
+        out: none holds less, and what sharding itself takes is not counted."""
+        return self._bytes_of(cluster, base, rung, bare=True)
+
+    def _bytes_of(self, cluster: Cluster, base: Execution, rung: Rung, *, bare: bool) -> float:
         layout = base.layout
-        pairs = [_in_flight(layout, rung.micros, rank=rank) for rank in _looked_at(layout)]
+        pairs = [(rank, _in_flight(layout, rung.micros, rank=rank)) for rank in self._looked_at(layout)]
         # The model's first block need not keep all; elsewhere the one at work is counted apart.
-        flying = [(count, 1 if rank else count) for rank, count in enumerate(pairs)]
-        return self._bytes(cluster, base, rung, flying=flying, piled=_piles_up(layout, rung.micros))
+        flying = [(rank, count, 1 if rank else count) for rank, count in pairs]
+        return self._bytes(cluster, base, rung, flying=flying, piled=_piles_up(layout, rung.micros), bare=bare)
 
     def _bytes(
-        self, cluster: Cluster, base: Execution, rung: Rung, *, flying: Sequence[tuple[int, int]], piled: bool
+        self,
+        cluster: Cluster,
+        base: Execution,
+        rung: Rung,
+        *,
+        flying: Sequence[_Flying],
+        piled: bool,
+        bare: bool = False,
     ) -> float:
         layout, totals = base.layout, self.totals_of(cluster, base)
         shards, kept = shard_degree(layout), weight_degree(layout)
-        shares = reserved_shares(sharded=kept > 1)
+        gathers = kept > 1 and not bare
+        shares = reserved_shares(sharded=gathers)
         stays, passes, context = shares["weights"], shares["activations"], context_bytes(cluster, layout)
         outside = context * shares["context"] + segment_bytes(context)
         layers, slices = self._question.model.num_layers, layout.tp * layout.pp
         states, gradients = totals.weights / kept + totals.optimizer / shards, totals.gradients / kept / slices
-        whole = totals.travelling / slices if kept > 1 and not layout.reshard_after_forward else 0.0
-        if kept > 1 and layout.pp == 1:
+        whole = totals.travelling / slices if gathers and not layout.reshard_after_forward else 0.0
+        if gathers and layout.pp == 1:
             whole += totals.travelling_root / slices
         logits = self.logits(layout, rung.size)
         if layout.pp == 1:
@@ -97,17 +116,17 @@ class Needs:
         during += stays * gradients if piled and layout.pp == 1 else 0.0
         most = max(stays * states / slices + max(stays * gradients, during), passes * logits)
         # The last forward of a stage, whose last block keeps all until it is through.
-        for rank, (pairs, without) in enumerate(flying):
+        for rank, pairs, without in flying:
             blocks = self.blocks(layout.num_stages)[rank]
             sliced = blocks / layers / layout.tp
             weights, optimizer = self._held_by_blocks(cluster, base, rank)
             stay = (weights / kept + optimizer / shards) / layout.tp
             stay += totals.block_gradients / kept * sliced if piled else 0.0
             moving = rung.saved * (blocks * pairs - without) + rung.at_work
-            if kept > 1:
+            if gathers or (base.gathers_weights and not bare):
                 units = min(2.0, blocks) if layout.reshard_after_forward else blocks + 1
                 moving += units * totals.travelling_block / layout.tp
-            elif not base.gathers_weights:
+            elif not bare:
                 moving += totals.casts * sliced
             most = max(most, stays * stay + passes * moving)
         if layout.pp > 1:
@@ -147,15 +166,31 @@ class Needs:
         key = (id(ladder), layout.schedule, layout.pp)
         if key not in self._leanest:
             smallest = min(ladder, key=lambda rung: rung.size)
-            pairs = [
-                min(rung.size * _in_flight(layout, rung.micros, rank=rank) for rung in ladder) // smallest.size
-                for rank in _looked_at(layout)
-            ]
             # Of larger sizes a block more is counted apart.
-            flying = [(count, count) for count in pairs]
+            flying = [(rank, count, count) for rank, count in self._pairs_of(layout, ladder, smallest)]
             piled = _piles_up(layout, min(rung.micros for rung in ladder))
             self._leanest[key] = (ladder, (smallest, flying, piled))
         return self._leanest[key][1]
+
+    def _pairs_of(self, layout: Layout, ladder: tuple[Rung, ...], smallest: Rung) -> Iterator[tuple[int, int]]:
+        """How many of the smallest size each rank that is looked at keeps at least, with any size of a ladder."""
+        for rank in self._looked_at(layout):
+            yield (
+                rank,
+                min(rung.size * _in_flight(layout, rung.micros, rank=rank) for rung in ladder) // smallest.size,
+            )
+
+    def _looked_at(self, layout: Layout) -> tuple[int, ...]:
+        """Pipeline ranks one of which is likely to be the fullest: the first ones, which may hold few blocks, and the
+        first of those with most."""
+        key = (layout.pp, layout.num_stages)
+        if key not in self._ranks:
+            first, most = range(min(2, layout.pp)), set[int]()
+            if layout.num_stages == layout.pp:
+                blocks = self.blocks(layout.pp)
+                most = {blocks.index(max(blocks))}
+            self._ranks[key] = (*first, *most.difference(first))
+        return self._ranks[key]
 
     def totals_of(self, cluster: Cluster, base: Execution) -> _Totals:
         """Of an execution with such an offload."""
@@ -195,11 +230,6 @@ def _of_blocks(work: Work, held: Holding) -> tuple[int, int]:
     root = work.inventory.root
     states = root.trained_elements * 2 * work.types.trainable
     return max(0, held.weights - root.elements * FLOAT32_BYTES), max(0, held.optimizer - states)
-
-
-def _looked_at(layout: Layout) -> range:
-    """Pipeline ranks one of which is likely to be the fullest: the first may hold few blocks beside the embedding."""
-    return range(min(2, layout.pp))
 
 
 def _in_flight(layout: Layout, micros: int, *, rank: int) -> int:

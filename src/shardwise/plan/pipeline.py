@@ -7,7 +7,7 @@ one twice as long give its pace.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,21 +85,22 @@ def walk(
     orders = [
         order_of(schedule, num_ranks=ranks, rank=rank, num_micro_batches=num_micro_batches) for rank in range(ranks)
     ]
-    needed, made = _results(len(stages), num_micro_batches)
-    seconds = {kind: [stage.of(kind) for stage in stages] for kind in made}
+    tables = _tables(stages, num_micro_batches)
     clock, following = [0.0] * ranks, [next(order, None) for order in orders]
     while any(following):
         for rank, order in enumerate(orders):
             now, action = clock[rank], following[rank]
             while action is not None:
                 kind, stage, micro = action
-                start, results = now, needed[kind][stage]
-                if results is not None:
-                    done = results[micro]
+                needed, made, seconds = tables[kind][stage]
+                start = now
+                if needed is not None:
+                    done = needed[micro]
                     if done is None:
                         break
-                    start = max(now, done + send)
-                now = made[kind][stage][micro] = start + seconds[kind][stage]
+                    if done + send > now:
+                        start = done + send
+                now = made[micro] = start + seconds
                 if seen is not None:
                     seen(rank, kind, stage, micro, start, now)
                 action = next(order, None)
@@ -111,14 +112,28 @@ def walk(
 _Done = list[float | None]
 
 
-def _results(
-    num_stages: int, num_micro_batches: int
-) -> tuple[dict[ActionKind, list[_Done | None]], dict[ActionKind, list[_Done]]]:
-    """For each kind of action and each stage: the neighbour's results that it needs, where it does, and its own."""
-    ahead, back, weights = ([_Done([None]) * num_micro_batches for _ in range(num_stages)] for _ in range(3))
+class _Table(NamedTuple):
+    """Of one kind of action on one stage: the neighbour's results that it needs, where it does, its own, and its
+    seconds."""
+
+    needed: _Done | None
+    made: _Done
+    seconds: float
+
+
+def _tables(stages: Sequence[StageSeconds], num_micro_batches: int) -> dict[ActionKind, list[_Table]]:
+    """For each kind of action, of every stage."""
+    ahead, back, weights = ([_Done([None]) * num_micro_batches for _ in stages] for _ in range(3))
     before: list[_Done | None] = [None, *ahead[:-1]]
     behind: list[_Done | None] = [*back[1:], None]
-    return (
-        {"forward": before, "backward": behind, "backward_input": behind, "backward_weight": [None] * num_stages},
-        {"forward": ahead, "backward": back, "backward_input": back, "backward_weight": weights},
-    )
+    alone: list[_Done | None] = [None] * len(stages)
+    kinds: dict[ActionKind, tuple[list[_Done | None], list[_Done]]] = {
+        "forward": (before, ahead),
+        "backward": (behind, back),
+        "backward_input": (behind, back),
+        "backward_weight": (alone, weights),
+    }
+    return {
+        kind: [_Table(needs, makes, one.of(kind)) for needs, makes, one in zip(*both, stages, strict=True)]
+        for kind, both in kinds.items()
+    }

@@ -16,7 +16,7 @@ from shardwise.plan.explorer import Explorer
 from shardwise.plan.fewest import fewest
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.host import host_has_room
-from shardwise.plan.offloading import better_offloaded, compared, held_by_more, offloads_passed_over
+from shardwise.plan.offloading import better_offloaded, held_by_more
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import best_first, chosen_first
 from shardwise.plan.remedies import remedies
@@ -91,7 +91,7 @@ def _with_as_little_offload(
         asked, lost = question.with_offload(offload), offload in hopeless
         if tried and not (not lost and _may_fit(asked, prune=prune)):
             continue
-        more = compared(question, turn[number + 1 :])
+        more = turn[number + 1 :]
         on_parts = more if asked.job.goal == "cheapest" else ()
         exploration = explore(Explorer(asked, prune=prune, timed=not lost, compared=on_parts), on=on)
         # Of an offload that nothing fits with, only the first is told about.
@@ -165,11 +165,7 @@ def _why(question: Question, chosen: Found, first: Exploration, others: Sequence
     runners_up = [one for one in known if one is not None and one is not chosen.best]
     runners_up = best_first(runners_up, goal=question.job.goal, gpu=question.cluster.gpu)
     reasons = why(chosen.explorer, chosen.forecast, chosen.best, runners_up=runners_up, without=without.best)
-    notes = (
-        numbers_passed_over(question.job, question.cluster),
-        offloads_passed_over(question),
-        _read_off(question.model),
-    )
+    notes = (numbers_passed_over(question.job, question.cluster), _read_off(question.model))
     return (*reasons, *filter(None, notes))
 
 

@@ -49,17 +49,6 @@ class Waits:
 
     def __init__(self, ladder: Sequence[Rung]) -> None:
         self._sizes = [_size(rung, rung.pieces) for rung in ladder if rung.pieces is not None]
-        self._both = min(size.both for size in self._sizes)
-
-    def outside(self, schedule: Schedule, *, pp: int, others: int, own: int) -> float:
-        """Seconds before and behind the last rank's work, with the size for which that is least."""
-        if schedule != "zero_bubble":
-            return others * self._both
-        own_of_all = pp * own
-        return min(
-            others * ahead + max(0.0, others * back - min(own_of_all, micros * own) * weights)
-            for _, _, ahead, back, weights, _, micros in self._sizes
-        )
 
     def steps(self, schedule: Schedule, *, pp: int, others: int, own: int) -> list[float]:
         """Seconds of a step with each size."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise, product
 from typing import Literal, NamedTuple
 
 from shardwise.spec.layout import Schedule, stages_per_rank
@@ -39,6 +39,10 @@ class Action(NamedTuple):
     micro: int
 
 
+#: The same without names.
+Plain = tuple[ActionKind, int, int]
+
+
 @lru_cache(maxsize=4096)
 def actions(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> tuple[Action, ...]:
     """What one pipeline rank does in one optimizer step, in order.
@@ -49,11 +53,13 @@ def actions(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches:
         rank: which of them.
         num_micro_batches: of the step; any number.
     """
-    return tuple(order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches))
+    order = order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
+    return tuple(map(Action._make, order))
 
 
-def order_of(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> Iterator[Action]:
-    """The same one after the other: what deep pipelines do with many micro-batches is long, and not to be kept."""
+def order_of(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> Iterator[Plain]:
+    """The same one after the other, as plain tuples: what deep pipelines do with many micro-batches is long, and is
+    neither kept nor given names."""
     return _ORDERS[schedule](num_ranks, rank, num_micro_batches)
 
 
@@ -72,63 +78,65 @@ def in_flight(order: Iterable[Action]) -> int:
     return most
 
 
-def _sequential(_num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+def _each(kind: ActionKind, stage: int, micros: range) -> Iterator[Plain]:
+    kinds: tuple[ActionKind, ...] = (kind,)
+    return product(kinds, (stage,), micros)
+
+
+def _sequential(_num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
     for micro in range(micros):
-        yield Action("forward", rank, micro)
-        yield Action("backward", rank, micro)
+        yield "forward", rank, micro
+        yield "backward", rank, micro
 
 
-def _gpipe(_num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
-    for kind in ("forward", "backward"):
-        yield from (Action(kind, rank, micro) for micro in range(micros))
+def _gpipe(_num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
+    return chain(_each("forward", rank, range(micros)), _each("backward", rank, range(micros)))
 
 
-def _one_forward_one_backward(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
-    ahead = (Action("forward", rank, micro) for micro in range(micros))
-    back = (Action("backward", rank, micro) for micro in range(micros))
+def _one_forward_one_backward(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
+    ahead, back = _each("forward", rank, range(micros)), _each("backward", rank, range(micros))
     return _alternate(ahead, back, warm_up=num_ranks - rank - 1)
 
 
-def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
     """Micro-batches go through a rank's stages in rounds, each of at least as many as there are ranks if possible."""
     chunks = stages_per_rank("interleaved")
     stages = [rank + chunk * num_ranks for chunk in range(chunks)]
     num_rounds = max(1, micros // num_ranks)
     bounds = [micros * index // num_rounds for index in range(num_rounds + 1)]
 
-    def rounds(kind: ActionKind, order: list[int]) -> Iterator[Action]:
+    def rounds(kind: ActionKind, order: list[int]) -> Iterator[Plain]:
         for begin, end in pairwise(bounds):
-            yield from (Action(kind, stage, micro) for stage in order for micro in range(begin, end))
+            for stage in order:
+                yield from _each(kind, stage, range(begin, end))
 
     longest = max(end - begin for begin, end in pairwise(bounds))
     warm_up = 2 * (num_ranks - rank - 1) + (chunks - 1) * longest
     return _alternate(rounds("forward", stages), rounds("backward", stages[::-1]), warm_up=warm_up)
 
 
-def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Action]:
+def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
     """Of the weights' gradients, as many wait as there are ranks before this one: they are done while others drain."""
-    waiting: deque[Action] = deque()
+    waiting: deque[Plain] = deque()
     for action in _one_forward_one_backward(num_ranks, rank, micros):
-        if action.kind == "forward":
+        kind, _, micro = action
+        if kind == "forward":
             yield action
             continue
-        yield Action("backward_input", rank, action.micro)
-        waiting.append(Action("backward_weight", rank, action.micro))
+        yield "backward_input", rank, micro
+        waiting.append(("backward_weight", rank, micro))
         if len(waiting) > rank:
             yield waiting.popleft()
     yield from waiting
 
 
-def _alternate(ahead: Iterator[Action], back: Iterator[Action], *, warm_up: int) -> Iterator[Action]:
+def _alternate(ahead: Iterator[Plain], back: Iterator[Plain], *, warm_up: int) -> Iterator[Plain]:
     """So many forwards first, then one forward and one backward in turn, then the backwards that are left."""
-    yield from islice(ahead, warm_up)
-    for forward in ahead:
-        yield forward
-        yield next(back)
-    yield from back
+    # `zip` asks for a forward first, so that none of the backwards is lost behind the last one.
+    return chain(islice(ahead, warm_up), chain.from_iterable(zip(ahead, back, strict=False)), back)
 
 
-_ORDERS: dict[Schedule, Callable[[int, int, int], Iterator[Action]]] = {
+_ORDERS: dict[Schedule, Callable[[int, int, int], Iterator[Plain]]] = {
     "sequential": _sequential,
     "gpipe": _gpipe,
     "1f1b": _one_forward_one_backward,

@@ -35,9 +35,15 @@ BETTER_OFFLOADED = {
         "goal: cheapest\nmethod: lora\ndata: {max_length: 8192}\n",
         "parameters",
     ),
+    "very many": (
+        "llama-3.1-405b",
+        "40 x 8x H100-SXM",
+        "goal: cheapest\nmethod: lora\ndata: {max_length: 8192}\n",
+        "parameters",
+    ),
     "lora": ("llama-3.1-70b", "2 x 8x A100-80GB-SXM", "method: lora\ndata: {max_length: 4096}\n", "parameters"),
 }
-BATCH = {"lora": 256, "smaller part": 3, "many": 8}
+BATCH = {"lora": 256, "smaller part": 3, "many": 8, "very many": 8}
 
 
 def question(model: str, hardware: str, text: str, batch: int = 64) -> Question:
@@ -177,16 +183,17 @@ def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     assert not any("it would fit" in others[name] for name in ("ddp", "zero1"))
 
 
-def test_of_very_many_gpus_the_cheapest_keeps_to_the_least_offload_and_says_so():
-    text = "goal: cheapest\nmethod: lora\ntrain: {global_batch_size: 64}\n"
-    reasons = {hardware: plan("llama-3.1-8b", hardware, text).best.reasons for hardware in ("32 x 8x L4", "33 x 8x L4")}
-    said = {hardware: [one for one in each if "least offload" in one] for hardware, each in reasons.items()}
-    assert said["32 x 8x L4"] == []
-    (sentence,) = said["33 x 8x L4"]
-    assert sentence == (
-        "of more than 256 GPUs what is cheapest is looked for with the least offload that anything fits with; "
-        "train.offload states another"
-    )
+@pytest.mark.parametrize(
+    ("method", "model", "hardware", "length"),
+    [
+        ("lora", "llama-3.1-8b", "33 x 8x L4", 4096),
+        pytest.param("lora", "llama-3.1-405b", "40 x 8x H100-SXM", 8192, marks=pytest.mark.slow),
+        pytest.param("full", "llama-3.1-70b", "128 x 8x A100-80GB-SXM", 4096, marks=pytest.mark.slow),
+        pytest.param("full", "qwen3-8b", "300 x 4x RTX-4090", 2048, marks=pytest.mark.slow),
+    ],
+)
+def test_offloads_compete_on_very_many_gpus_too(method, model, hardware, length):
+    check_is_best(question(model, hardware, f"goal: cheapest\nmethod: {method}\ndata: {{max_length: {length}}}\n"))
 
 
 def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do_without():
