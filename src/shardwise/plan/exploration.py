@@ -31,8 +31,8 @@ class Strategy:
 
     Attributes:
         groups: executions on the whole cluster, or on the one part of it that is looked at.
-        spreads: what else there is, on smaller parts.
-        everywhere: these on the whole cluster too, where more than its groups are to wait unopened.
+        spreads: what waits unopened on parts that `groups` are not on.
+        everywhere: what could wait on all parts, were there no groups.
         left_out: the first layout that is not considered, with its reason.
         look: how far they have been looked at.
     """

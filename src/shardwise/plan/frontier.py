@@ -1,5 +1,5 @@
-"""Layouts on smaller parts of a cluster that nobody has looked at yet: a part is opened for one only as long as that is
-still of interest.
+"""Layouts on parts of a cluster that nobody has looked at yet: a part is opened for one only as long as that is still
+of interest.
 
 A spread is one way to spread a copy of the model over GPUs; it is ruled out on all parts at once, wherever that can be.
 A family are the layouts of one spread on one part: they differ in how copies share the data out, and in the order of a
@@ -95,12 +95,7 @@ def orders_of(strategy: str) -> tuple[tuple[Schedule, Schedule], ...]:
     """
     if "pp" in strategy.split(" x "):
         return ("1f1b", "zero_bubble"), ("interleaved", "interleaved")
-    return (("sequential", "sequential"),) if takes_turns(strategy) else (("1f1b", "1f1b"),)
-
-
-def takes_turns(strategy: str) -> bool:
-    """Whether one rank of a strategy's pipeline works at a time."""
-    return "mp" in strategy.split(" x ")
+    return (("sequential", "sequential"),) if "mp" in strategy.split(" x ") else (("1f1b", "1f1b"),)
 
 
 def form_of(strategy: str) -> tuple[bool, ...]:

@@ -26,7 +26,7 @@ class Look:
     Args:
         explorer: of the question.
         groups: where to look.
-        spreads: where to look too, on smaller parts, for layouts of one strategy.
+        spreads: where to look too, for layouts of one strategy.
         strategy: its name.
     """
 

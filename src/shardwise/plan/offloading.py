@@ -15,7 +15,8 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution, Offload
 from shardwise.spec.support import impossibilities
 
-#: With more GPUs than this nobody looks for an offload with which a strategy would fit that is not chosen.
+#: With more GPUs than this nobody looks for an offload with which a strategy would fit that is not chosen; so that with
+#: further offloads nothing needs to be opened on the whole cluster before it is of interest.
 _MOST_HELD = 16
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -47,19 +47,20 @@ class _Reach(NamedTuple):
     leanest: tuple[tuple[int, int] | None, ...]
 
 
-class _Near(NamedTuple):
+@dataclass(kw_only=True, slots=True)
+class _Near:
     """A spread that could come within some figures.
 
     Attributes:
         number: of the spread.
         wanted: in each order of a pipeline the leanest sizes that are fast enough on any of its parts.
-        reaches: of its families; found when asked for.
+        reaches: of its families, once that is asked.
     """
 
     number: int
     spread: Spread
     wanted: tuple[Leanest, ...]
-    reaches: list[_Reach]
+    reaches: list[_Reach] | None = None
 
     def asked(self, orders: _Orders) -> Iterator[_Asked]:
         """All of these sizes."""
@@ -147,7 +148,10 @@ class Opener:
         """Those that could come within `enough`; most strategies share their spreads with others."""
         key = (id(spreads), orders, enough)
         if key not in self._reached:
-            each = (_Near(number, one, self._wanted(one, orders, enough), []) for number, one in enumerate(spreads))
+            each = (
+                _Near(number=number, spread=one, wanted=self._wanted(one, orders, enough))
+                for number, one in enumerate(spreads)
+            )
             near = [one for one in each if any(one.wanted) and self._may_be_shared(one, orders)]
             self._reached[key] = (spreads, near)
         return self._reached[key][1]
@@ -185,10 +189,10 @@ class Opener:
 
     def _reaches(self, near: _Near, orders: _Orders, enough: _Figures | None) -> list[_Reach]:
         """How good those families of a spread could be that could come within `enough`."""
-        if not near.reaches:
+        if near.reaches is None:
             families = (near.spread.family(part) for part in near.spread.parts)
             each = (self._reach((near.number, place), one, orders, enough) for place, one in enumerate(families))
-            near.reaches.extend(reach for reach in each if any(reach.leanest))
+            near.reaches = [reach for reach in each if any(reach.leanest)]
         return near.reaches
 
     def _reach(self, number: Number, family: Family, orders: _Orders, enough: _Figures | None) -> _Reach:

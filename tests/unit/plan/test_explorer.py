@@ -301,6 +301,29 @@ def test_a_stage_may_hold_more_of_the_small_blocks_than_the_mean_stage(layout, m
             assert bounds.least_bytes(asked.cluster, base, ladder) <= bounds.bytes(asked.cluster, base, rung) <= high
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_no_way_to_share_the_data_needs_less_than_its_bound(draw):
+    asked, layout = _deep(draw)
+    bounds, copy = Bounds(asked, timed=False), {axis: getattr(layout, axis) for axis in ("tp", "pp", "cp", "schedule")}
+    ranks = layout.data_world_size
+    ways = [
+        Layout(**copy, dp_replicate=ranks),
+        *(
+            Layout(**copy, dp_shard=ranks, zero_stage=stage, reshard_after_forward=stage == 3)
+            for stage in ((1, 2, 3) if ranks > 1 else (3,))
+        ),
+        *([Layout(**copy, dp_shard=ranks // 2, dp_replicate=2)] if ranks >= 4 and ranks % 2 == 0 else []),
+    ]
+    for way in ways:
+        choice = Choice(strategy=way.strategy, layout=way, cluster=asked.cluster)
+        for base in bases(asked.job, asked.model, choice):
+            shared = replace(base, layout=_sharding_all(way))
+            for rung in draw.sample(bounds.ladder(asked.cluster, base), 1):
+                high = asked.peaks.high_bytes(sized(base, asked.job, asked.model, rung.size))
+                assert bounds.bytes_however_shared(asked.cluster, shared, rung) <= high
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_no_forecast_of_time_lies_below_its_bounds_in_any_pipeline(draw):

@@ -10,7 +10,10 @@ import pytest
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.choices import offloads
+from shardwise.plan.exploration import explore
+from shardwise.plan.explorer import Explorer
 from shardwise.plan.fitting import something_fits
+from shardwise.plan.offloading import _Offloaded
 from shardwise.plan.question import Question, ask
 from shardwise.plan.ranking import best_figures, tie_of
 from shardwise.plan.search import answer
@@ -181,6 +184,20 @@ def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     assert held.execution.offload == "parameters"
     assert held.time.step_seconds > made.best.time.step_seconds
     assert not any("it would fit" in others[name] for name in ("ddp", "zero1"))
+
+
+@pytest.mark.parametrize("hardware", ["4 x 4x L4", "17 x 1x L4", "5 x 4x L4"])
+def test_the_whole_cluster_is_looked_at_with_every_offload(hardware):
+    """Of many GPUs it waits with the smaller parts, of few its executions are open from the start."""
+    asked = question("qwen3-4b", hardware, "goal: cheapest\n")
+    first = explore(Explorer(asked.with_offload("none"), compared=("parameters",)))
+    further = _Offloaded(first, "parameters").exploration()
+    assert list(further.strategies) == list(first.strategies)
+    for name, strategy in further.strategies.items():
+        parts = {part.num_gpus for spread in strategy.spreads for part in spread.parts}
+        parts |= {group.cluster.num_gpus for group in strategy.groups}
+        if first.strategies[name].groups and "zero1" not in name:  # not trained with parameters on the host
+            assert asked.cluster.num_gpus in parts, name
 
 
 @pytest.mark.parametrize(
