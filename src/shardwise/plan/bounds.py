@@ -136,6 +136,10 @@ class Bounds(Needs):
         others, own = self._ends_of(pp, schedule)
         return tempo.in_pipeline(schedule, pp=pp, others=others, own=own, share=share, within=within)
 
+    def least_of(self, alike: int, *, sizes: tuple[int, ...], pp: int) -> float:
+        """Seconds of one copy that would see the whole batch, which no layout of a spread stays below."""
+        return self._tempo(alike, sizes).least / pp * ROUNDING if self._timed else 0.0
+
     def _tempo(self, alike: int, sizes: tuple[int, ...]) -> Tempo:
         key = (self._paced_as[alike], sizes)
         if key not in self._tempos:

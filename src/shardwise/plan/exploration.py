@@ -13,7 +13,7 @@ from shardwise.plan.groups import Group
 from shardwise.plan.lacks import why_not
 from shardwise.plan.look import Look
 from shardwise.plan.products import Choice, layouts
-from shardwise.plan.ranking import simplicity_of
+from shardwise.plan.ranking import reach, simplicity_of
 from shardwise.plan.shares import formed_parts, parts
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan import Candidate, Rejection
@@ -21,6 +21,9 @@ from shardwise.spec.plan import Candidate, Rejection
 #: With more executions open than this, the best of a strategy that cannot be chosen is not looked for any more: one of
 #: its executions that fits stands for it, and its reason says so.
 _OPEN_FOR_ALL = 2000
+
+#: How often, and with how much more interest each time, parts of a cluster are looked at before anything is known.
+_LOOKS, _MORE = 10, 1.4
 
 _Figures = tuple[float, ...]
 
@@ -120,10 +123,24 @@ class Exploration:
     def look(self) -> None:
         """Looks for the best of all strategies; where very many executions are open, of those that could be chosen."""
         if self.explorer.effort.is_large:
-            contest_of([self])
+            contest_of([self], enough=self._within_reach())
         else:
             for name in self.names:
                 self.best(name)
+
+    def _within_reach(self) -> _Figures | None:
+        """Figures beyond which nothing is chosen, found by looking with ever more interest, from what nothing stays
+        below on smaller parts; None where there are none, or all is far from that."""
+        question, explorer = self.explorer.question, self.explorer
+        lists = {id(strategy.spreads): strategy.spreads for strategy in self.strategies.values()}
+        least = explorer.opener.least_figures(spread for spreads in lists.values() for spread in spreads)
+        if least is None or not explorer.prunes:
+            return None
+        for times in range(_LOOKS):
+            found = contest_of([self], enough=tuple(figure * _MORE**times for figure in least))
+            if found:
+                return reach(found, goal=question.job.goal, gpu=question.cluster.gpu)
+        return None
 
     def found(self) -> list[Found]:
         """What came out for every strategy, the simplest first; behind a look."""

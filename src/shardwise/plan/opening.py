@@ -116,6 +116,20 @@ class Opener:
                 return groups
         return []
 
+    def least_figures(self, spreads: Iterable[Spread]) -> _Figures | None:
+        """Figures that none of some spreads stays below; None where there are none of them."""
+        goal = self._question.job.goal
+        each = (
+            figures_of(
+                goal,
+                seconds=self._bounds.least_of(one.alike, sizes=one.sizes, pp=one.copy["pp"]),
+                num_gpus=one.num_gpus,
+                gpu=one.parts[0].gpu,
+            )
+            for one in spreads
+        )
+        return min(each, default=None)
+
     def of_interest(
         self, spreads: Sequence[Spread], *, strategy: str, enough: _Figures | None, but: Container[Number] = ()
     ) -> dict[Number, Family]:

@@ -45,6 +45,8 @@ class _Rate(NamedTuple):
 class Tempo:
     """The sizes that one spread's micro-batches may have.
 
+    `least` is what all blocks and the loss take with the size for which that is least.
+
     Args:
         sizes: with their pieces.
         batch: sequences of a step.
@@ -53,11 +55,11 @@ class Tempo:
 
     def __init__(self, sizes: Sequence[tuple[int, Pieces]], *, batch: int, num_layers: int) -> None:
         self._rates = [_rate(size, pieces, times=batch / size, num_layers=num_layers) for size, pieces in sizes]
-        self._least = min(rate.all for rate in self._rates)
+        self.least = min(rate.all for rate in self._rates)
 
     def in_turn(self, within: float) -> Leanest:
         """The smallest size with which ranks that work in turn are through in so many seconds; with one forward."""
-        if self._least * ROUNDING > within:
+        if self.least * ROUNDING > within:
             return ()
         return next((((rate.size, 1),) for rate in self._rates if rate.all * ROUNDING <= within), ())
 
@@ -75,7 +77,7 @@ class Tempo:
             share: the most sequences that a copy sees in a step.
             within: the seconds.
         """
-        if self._least * ROUNDING > within * pp:
+        if self.least * ROUNDING > within * pp:
             return ()
         # Differences of what is rounded are not to rule out what is just within.
         room, most = within / ROUNDING, 2 * pp
