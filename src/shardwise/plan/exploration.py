@@ -238,6 +238,13 @@ def _frontier(explorer: Explorer) -> Frontier:
     return Frontier(question, explorer.bounds, worth)
 
 
+def waiting(explorer: Explorer, parts: Sequence[Cluster]) -> dict[str, Strategy]:
+    """What the strategies of a question have on some parts of its cluster, unopened."""
+    frontier, among = Frontier(explorer.question, explorer.bounds, parts), explorer.question.job.layout
+    names = frontier.strategies & {*among, "single"} if isinstance(among, list) else frontier.strategies
+    return {name: Strategy(spreads=frontier.of(name)) for name in names}
+
+
 def _leave_waiting(frontier: Frontier, strategies: dict[str, Strategy], *, open_names: set[str] | None) -> None:
     """Gives strategies what they have on smaller parts; most have the same as others, and share it."""
     smaller = dict[int, list[Spread]]()

@@ -183,10 +183,12 @@ class Opener:
         )
 
     def _wanted(self, spread: Spread, orders: _Orders, enough: _Figures | None) -> tuple[Leanest, ...]:
-        """What is paid, which parts are compared by, is the same for half the copies and twice the seconds."""
-        within = self._seconds_within(enough, spread.parts[0], num_gpus=spread.num_gpus)
+        """What is paid is the same for half the copies and twice the seconds; what takes least time has most copies."""
+        goal, first, last = self._question.job.goal, *(spread.family(spread.parts[one]) for one in (0, -1))
+        copies = 1 if goal == "cheapest" else last.ranks
+        within = copies * self._seconds_within(enough, last.cluster, num_gpus=copies * spread.num_gpus)
         batch = self._question.job.train.global_batch_size
-        share, pp = -(-batch // spread.family(spread.parts[0]).ranks), spread.copy["pp"]
+        share, pp = -(-batch // first.ranks), spread.copy["pp"]
         return tuple(
             self._bounds.leanest_of(
                 spread.alike, sizes=spread.sizes, share=share, pp=pp, schedule=fastest, within=within

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
+from shardwise.plan.experts import left_wide
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.host import bytes_beyond_host, host_is_too_small
 from shardwise.plan.inventory import take_inventory
@@ -40,7 +41,9 @@ def remedies(question: Question) -> Iterator[str]:
 
 def _with_adapters(question: Question) -> Question | None:
     """The question asked for LoRA, where that is another one and a forecast is made for it."""
-    if question.job.method != "full":
+    if question.job.method == "lora" or (
+        question.job.method == "qlora" and not left_wide(question.job, question.model)
+    ):
         return None
     lora = question.job.model_copy(update={"method": "lora"})
     try:

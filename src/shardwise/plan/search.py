@@ -10,9 +10,11 @@ from shardwise.plan.bounds import Bounds
 from shardwise.plan.candidates import hardware_json, model_json
 from shardwise.plan.choices import offloads
 from shardwise.plan.collector import circles_unsought
+from shardwise.plan.experts import left_wide
 from shardwise.plan.explain import why, why_faster, why_slower
 from shardwise.plan.exploration import Exploration, Found, contest_of, explore, explore_whole
 from shardwise.plan.explorer import Explorer
+from shardwise.plan.fewer import on_fewer
 from shardwise.plan.fewest import fewest
 from shardwise.plan.fitting import something_fits
 from shardwise.plan.host import host_has_room
@@ -65,10 +67,11 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
     on, note = few or (None, None)
     first, others = _with_as_little_offload(question, prune=prune, hopeless=hopeless, on=on)
     chosen = _chosen(question, [one for exploration in (first, *others) for one in exploration.known])
+    fewer = on_fewer(question, chosen.best if chosen else None, bounds=first.explorer.bounds, hopeless=hopeless)
     found = _rows(question, first, others, chosen)
     fitting = _best_first(question, found, chosen)
     if chosen is not None:
-        reasons = (*_why(question, chosen, first, others), *filter(None, [note]))
+        reasons = (*_why(question, chosen, first, others), *filter(None, [fewer, note]))
         fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, first.explorer)]
     return Plan(
         job=question.job.to_json(),
@@ -77,7 +80,9 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
         candidates=(*fitting, *(one.least for one in found if one.least is not None)),
         chosen=0 if fitting else None,
         rejected=(*_not_taken(fitting), *(one.rejection for one in found if one.rejection is not None)),
-        advice=() if fitting else tuple(remedies(question)),
+        advice=()
+        if fitting
+        else tuple(filter(None, [left_wide(question.job, question.model), fewer, *remedies(question)])),
     )
 
 
@@ -165,7 +170,11 @@ def _why(question: Question, chosen: Found, first: Exploration, others: Sequence
     runners_up = [one for one in known if one is not None and one is not chosen.best]
     runners_up = best_first(runners_up, goal=question.job.goal, gpu=question.cluster.gpu)
     reasons = why(chosen.explorer, chosen.forecast, chosen.best, runners_up=runners_up, without=without.best)
-    notes = (numbers_passed_over(question.job, question.cluster), _read_off(question.model))
+    notes = (
+        left_wide(question.job, question.model),
+        numbers_passed_over(question.job, question.cluster),
+        _read_off(question.model),
+    )
     return (*reasons, *filter(None, notes))
 
 
