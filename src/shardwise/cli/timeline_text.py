@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+
 from rich.console import Console
 from rich.text import Text
 
@@ -69,9 +73,23 @@ def _overlaps(timeline: Timeline, lane: Lane) -> bool:
 
 def _row(timeline: Timeline, lane: Lane, *, columns: int) -> Text:
     """What the GPU computes; where it does not, what it waits for."""
-    computing = kinds_by_column(timeline.of(lane, "compute"), seconds=timeline.seconds, columns=columns)
-    talking = kinds_by_column(timeline.of(lane, "links"), seconds=timeline.seconds, columns=columns)
-    return _letters([ahead or behind for ahead, behind in zip(computing, talking, strict=True)])
+    computing = timeline.of(lane, "compute")
+    spans = (*computing, *_beside(timeline.of(lane, "links"), computing))
+    return _letters(kinds_by_column(spans, seconds=timeline.seconds, columns=columns))
+
+
+def _beside(links: tuple[Span, ...], computing: tuple[Span, ...]) -> Iterator[Span]:
+    """What messages leave of their time when nothing is computed meanwhile."""
+    busy = sorted(computing, key=lambda span: span.start)
+    begins, ends = [span.start for span in busy], [span.end for span in busy]
+    for span in links:
+        now = span.start
+        for at in range(bisect_right(ends, now), bisect_left(begins, span.end)):
+            if now < begins[at]:
+                yield replace(span, start=now, end=begins[at])
+            now = max(now, ends[at])
+        if now < span.end:
+            yield replace(span, start=now)
 
 
 def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text:

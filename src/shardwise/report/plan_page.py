@@ -117,7 +117,7 @@ def _percent(share: float) -> str:
 def _cost(cost: Cost) -> str:
     if cost.usd is not None:
         return f"${cost.usd:,.2f}"
-    return "not known" if cost.usd_per_hour is None else f"${cost.usd_per_hour:,.2f} an hour"
+    return "not known" if cost.usd_per_hour is None else f"${cost.usd_per_hour:,.2f}/h"
 
 
 def _memory(plan: Plan) -> Markup:

@@ -74,6 +74,22 @@ def test_gathers_stand_on_a_line_of_their_own_and_in_the_gaps_that_they_cause() 
     assert below.split()[1].startswith("g" * 20 + ".")
 
 
+def test_what_computes_two_fifths_of_every_column_has_two_fifths_of_them() -> None:
+    """Blocks shorter than a column, each behind its gather: a line of nothing but B said that it computes always."""
+    blocks = tuple(
+        one
+        for at in range(40)
+        for one in (span(0, "gather", at, at + 1, "links"), span(0, "backward", at + 0.3, at + 0.7))
+    )
+    lanes = (Lane(ranks=(0,), computing=0.4),)
+    timeline = Timeline(strategy="fsdp", seconds=40, micro_batches=1, drawn_micro_batches=1, lanes=lanes, spans=blocks)
+    above, below = (line.plain for line in timeline_lines(timeline, width=53))
+    drawn = above.split()[2]
+    assert abs(drawn.count("B") / len(drawn) - 0.4) < 0.03
+    assert drawn.count("B") + drawn.count("g") == len(drawn)
+    assert set(below.split()[1]) == {"g"}
+
+
 def test_plan_shows_the_timeline_where_it_is_asked_for(shardwise: Shardwise) -> None:
     asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
     assert "one step of" not in shardwise(*asked).out

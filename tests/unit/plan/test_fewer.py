@@ -58,8 +58,8 @@ def test_a_plan_says_that_qlora_leaves_experts_wide():
     made = plan("mixtral-8x7b", "2x H100-SXM", asked)
     assert made.best is None
     assert made.advice[0] == (
-        "qlora does not quantise experts that a block keeps in one tensor, and widens them to float32: 168.0 GiB of all "
-        "weights; method: lora leaves them in the type that they come in"
+        "qlora does not quantise experts that a block keeps in one tensor, and widens them to float32: 168.0 GiB of "
+        "all weights; method: lora leaves them in the type that they come in"
     )
     assert "method: lora would fit" in made.advice
     assert plan("mixtral-8x7b", "2x H100-SXM", asked.replace("qlora", "lora")).best is not None
