@@ -77,7 +77,8 @@ class Allocations(profile):
     about where there are none.
 
     Functions are not recorded. A collective's is told its end by a thread of gloo, which may be later than the profiler
-    has given up what it wrote down: in some thousands of worlds three ranks died of a heap that was written to so.
+    has given up what it wrote down. That is the likely cause, not a proven one, of three ranks' native deaths in some
+    thousands of worlds, two of them of a damaged heap in the second step that was profiled.
     """
 
     def _start_trace(self) -> None:
