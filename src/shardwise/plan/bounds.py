@@ -104,6 +104,8 @@ class Bounds(Needs):
         self, alike: int, cluster: Cluster, *, ranks: int, pp: int, schedule: Schedule, within: float
     ) -> Reach | None:
         """What sizes whose step may be over within so many seconds come to at best; None where there is none."""
+        if not self._has_blocks_for(pp, schedule):
+            return None
         sizes = self.climb_of(alike, cluster, ranks=ranks, pp=pp, schedule=schedule)
         on_host = self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=schedule)
         within_reach = bisect_right(sizes.seconds, within - on_host)
@@ -125,7 +127,7 @@ class Bounds(Needs):
             schedule: their order.
             within: seconds of one copy that would see the whole batch.
         """
-        if pp * (stages_per_rank(schedule) if pp > 1 else 1) > self._question.model.num_layers:
+        if not self._has_blocks_for(pp, schedule):
             return ()
         if not self._timed:
             return ((sizes[0], 1),)
@@ -135,6 +137,10 @@ class Bounds(Needs):
             return tempo.in_turn(within)
         others, own = self._ends_of(pp, schedule)
         return tempo.in_pipeline(schedule, pp=pp, others=others, own=own, share=share, within=within)
+
+    def _has_blocks_for(self, pp: int, schedule: Schedule) -> bool:
+        """Whether each stage of a pipeline can hold one."""
+        return pp * stages_per_rank(schedule) <= self._question.model.num_layers
 
     def least_of(self, alike: int, *, sizes: tuple[int, ...], pp: int) -> float:
         """Seconds of one copy that would see the whole batch, which no layout of a spread stays below."""

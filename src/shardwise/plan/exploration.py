@@ -202,14 +202,14 @@ def explore(explorer: Explorer, *, on: Cluster | None = None) -> Exploration:
         on: the only part to look at.
     """
     question, strategies = explorer.question, dict[str, Strategy]()
-    among, waits = question.job.layout, question.job.goal == "cheapest" and question.job.stated_layout is None
+    waits = question.job.goal == "cheapest" and question.job.stated_layout is None
     for part in [question.cluster] if waits else _looked_at(explorer) if on is None else [on]:
         _sort_in(explorer, part, strategies)
     frontier = _frontier(explorer) if waits else None
     # As many are taken to be open on each part as on the whole.
     explorer.effort.is_large = explorer.effort.open * (frontier.num_parts if frontier else 1) > _OPEN_FOR_ALL
     if frontier is not None:
-        _leave_waiting(frontier, strategies, open_names={*among, "single"} if isinstance(among, list) else None)
+        _leave_waiting(frontier, strategies)
     return Exploration(explorer, strategies)
 
 
@@ -240,15 +240,14 @@ def _frontier(explorer: Explorer) -> Frontier:
 
 def waiting(explorer: Explorer, parts: Sequence[Cluster]) -> dict[str, Strategy]:
     """What the strategies of a question have on some parts of its cluster, unopened."""
-    frontier, among = Frontier(explorer.question, explorer.bounds, parts), explorer.question.job.layout
-    names = frontier.strategies & {*among, "single"} if isinstance(among, list) else frontier.strategies
-    return {name: Strategy(spreads=frontier.of(name)) for name in names}
+    frontier = Frontier(explorer.question, explorer.bounds, parts)
+    return {name: Strategy(spreads=frontier.of(name)) for name in frontier.strategies}
 
 
-def _leave_waiting(frontier: Frontier, strategies: dict[str, Strategy], *, open_names: set[str] | None) -> None:
+def _leave_waiting(frontier: Frontier, strategies: dict[str, Strategy]) -> None:
     """Gives strategies what they have on smaller parts; most have the same as others, and share it."""
     smaller = dict[int, list[Spread]]()
-    for name in frontier.strategies if open_names is None else frontier.strategies & open_names:
+    for name in frontier.strategies:
         everywhere = frontier.of(name)
         if id(everywhere) not in smaller:
             smaller[id(everywhere)] = frontier.smaller(everywhere)

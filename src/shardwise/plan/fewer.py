@@ -29,9 +29,11 @@ def on_fewer(question: Question, best: Candidate | None, *, bounds: Bounds, hope
     job, cluster = question.job, question.cluster
     if job.goal != "fastest" or job.stated_layout is not None:
         return None
-    parts = {part.num_gpus: part for part in rounder_parts(job, cluster)}
+    parts = {part.num_gpus: part for part in rounder_parts(cluster)}
+    if not parts:
+        return None
     explorations: list[Exploration] = []
-    for offload in offloads(job, cluster) if parts else ():
+    for offload in offloads(job, cluster):
         if offload in hopeless:
             continue
         explorer = Explorer(question.with_offload(offload), bounds=bounds, host_last=True)

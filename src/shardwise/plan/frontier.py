@@ -140,8 +140,9 @@ class Frontier:
 
     @property
     def strategies(self) -> set[str]:
-        """Names of all that they may hold."""
-        return {name for form in self._by_form for name in _names(form)}
+        """Names of all that they may hold, of those that the job leaves open."""
+        names, among = {name for form in self._by_form for name in _names(form)}, self._question.job.layout
+        return names & {*among, "single"} if isinstance(among, list) else names
 
     def of(self, strategy: str) -> list[Spread]:
         """Those that have layouts of a strategy, or could have; the same list for all that have the same."""

@@ -21,7 +21,7 @@ from shardwise.plan.tempo import Leanest
 from shardwise.plan.too_large import TooLarge
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution, Recompute
-from shardwise.spec.layout import Layout, Schedule, stages_per_rank
+from shardwise.spec.layout import Layout, Schedule
 
 #: Figures of a goal.
 _Figures = tuple[float, ...]
@@ -147,8 +147,7 @@ class Opener:
             but: numbers of those that are known to be.
         """
         if not self._prune:
-            each = (((number, place), family) for number, place, family in _every_family(spreads))
-            return {number: family for number, family in each if number not in but}
+            return {number: family for number, family in _every_family(spreads) if number not in but}
         taken: dict[Number, Family] = {}
         orders = orders_of(strategy)
         for near in self._near(spreads, orders, enough):
@@ -216,9 +215,6 @@ class Opener:
         within = self._seconds_within(enough, cluster, num_gpus=cluster.num_gpus)
         least, leanest = inf, list[tuple[int, int] | None]()
         for _, fastest in orders:
-            if pp * stages_per_rank(fastest) > self._question.model.num_layers:
-                leanest.append(None)
-                continue
             found = self._bounds.reach(
                 family.spread.alike, cluster, ranks=family.ranks, pp=pp, schedule=fastest, within=within
             )
@@ -288,10 +284,10 @@ def _asked(orders: _Orders, leanest: Sequence[tuple[tuple[int, int] | None, ...]
     return found
 
 
-def _every_family(spreads: Sequence[Spread]) -> Iterator[tuple[int, int, Family]]:
+def _every_family(spreads: Sequence[Spread]) -> Iterator[tuple[Number, Family]]:
     for number, spread in enumerate(spreads):
         for place, part in enumerate(spread.parts):
-            yield number, place, spread.family(part)
+            yield (number, place), spread.family(part)
 
 
 def _filling_rounds(layout: Layout, micros: int) -> int:

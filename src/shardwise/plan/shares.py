@@ -66,14 +66,14 @@ def _numbers(most: int, every: int, step: int) -> list[int]:
     return found
 
 
-def rounder_parts(job: Job, cluster: Cluster) -> list[Cluster]:
-    """Parts whose numbers have more divisors than the cluster's, where that is no power of two: every smaller number of
-    GPUs of one node, of several nodes the next power of two."""
+def rounder_parts(cluster: Cluster) -> list[Cluster]:
+    """Parts of GPUs whose numbers have more divisors than the cluster's, where that is no power of two: every smaller
+    number of GPUs of one node, of several nodes the next power of two."""
     inside, nodes = cluster.node.num_gpus, cluster.num_nodes
-    if isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu" or not (nodes & (nodes - 1) or nodes == 1):
+    split = nodes if nodes > 1 else inside
+    if cluster.gpu.kind == "cpu" or not split & (split - 1):
         return []
     if nodes > 1:
-        power = 1 << (nodes.bit_length() - 1)
-        return [replace(cluster, num_nodes=power)]
-    counts = range(2, min(inside, _LARGEST_NODE)) if inside & (inside - 1) else ()
+        return [replace(cluster, num_nodes=1 << (nodes.bit_length() - 1))]
+    counts = range(2, min(inside, _LARGEST_NODE))
     return [replace(cluster, node=replace(cluster.node, num_gpus=count)) for count in counts]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from shardwise.plan.needs import ROUNDING
 from shardwise.plan.pieces import Pieces
+from shardwise.plan.waits import Block, block_of
 from shardwise.spec.layout import Schedule
 
 #: Sizes of a micro-batch, each with the fewest forwards of a step, as far as more would keep more in flight: no size
@@ -21,24 +22,19 @@ Leanest = tuple[tuple[int, int], ...]
 
 
 class _Rate(NamedTuple):
-    """Of one size of micro-batch, seconds for all sequences of the batch.
+    """One size of micro-batch.
 
     Attributes:
         size: sequences.
-        all: of all blocks and the loss.
-        both: of a block's forward and whole backward; as the next three.
-        ahead: of its forward.
-        back: of its backward to the input.
-        weights: of its weights' gradients.
-        losses: of the loss.
+        times: micro-batches of the batch, were they all of this size; no whole number.
+        all: seconds of all blocks and the loss, for all sequences of the batch.
+        losses: those of the loss.
     """
 
     size: int
+    times: float
     all: float
-    both: float
-    ahead: float
-    back: float
-    weights: float
+    block: Block
     losses: float
 
 
@@ -83,13 +79,13 @@ class Tempo:
         room, most = within / ROUNDING, 2 * pp
         found, fewest = list[tuple[int, int]](), share + 1
         for rate in self._rates:
-            inside = room - own * rate.both - rate.losses
+            inside = room - rate.times * own * rate.block.both - rate.losses
             if inside <= 0 or rate.all * ROUNDING > within * pp:
                 continue
-            wait = others * rate.both
+            wait = others * rate.block.both
             if schedule == "zero_bubble":
-                wait = others * rate.ahead + max(0.0, others * rate.back - pp * own * rate.weights)
-            micros = max(1, ceil(wait * ROUNDING / inside))
+                wait = rate.block.cut_wait(others, deferred=pp * own)
+            micros = max(1, ceil(rate.times * wait * ROUNDING / inside))
             if micros <= -(-share // rate.size) and min(micros, most) < fewest:
                 fewest = min(micros, most)
                 found.append((rate.size, fewest))
@@ -97,13 +93,5 @@ class Tempo:
 
 
 def _rate(size: int, pieces: Pieces, *, times: float, num_layers: int) -> _Rate:
-    ahead, back, losses = pieces.forward.seconds, pieces.backward.seconds, times * pieces.loss.seconds
-    return _Rate(
-        size=size,
-        all=num_layers * times * (ahead + back) + losses,
-        both=times * (ahead + back),
-        ahead=times * ahead,
-        back=times * (back - pieces.weights),
-        weights=times * pieces.weights,
-        losses=losses,
-    )
+    block, losses = block_of(pieces), times * pieces.loss.seconds
+    return _Rate(size, times, num_layers * times * block.both + losses, block, losses)

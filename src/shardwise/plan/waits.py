@@ -15,24 +15,44 @@ from shardwise.plan.pieces import Pieces
 from shardwise.spec.layout import Schedule
 
 
+class Block(NamedTuple):
+    """Seconds of the mean block for one micro-batch.
+
+    Attributes:
+        both: its forward and whole backward.
+        ahead: its forward.
+        back: its backward to the input.
+        weights: its weights' gradients.
+    """
+
+    both: float
+    ahead: float
+    back: float
+    weights: float
+
+    def cut_wait(self, others: int, *, deferred: int) -> float:
+        """What the last rank waits for, where backwards are cut in two, before its first micro-batch and behind its
+        last: so many blocks of others, while it makes the gradients of weights of so many of its own."""
+        return others * self.ahead + max(0.0, others * self.back - deferred * self.weights)
+
+
+def block_of(pieces: Pieces) -> Block:
+    """The mean block of a micro-batch."""
+    ahead, back = pieces.forward.seconds, pieces.backward.seconds
+    return Block(ahead + back, ahead, back - pieces.weights, pieces.weights)
+
+
 class _Size(NamedTuple):
     """One size of micro-batch.
 
     Attributes:
         all: seconds of a step on one rank that has all layers.
-        both: of a block's forward and whole backward, for one micro-batch; as the next three.
-        ahead: of its forward.
-        back: of its backward to the input.
-        weights: of its weights' gradients.
         losses: seconds of all micro-batches' losses.
         micros: micro-batches of a step.
     """
 
     all: float
-    both: float
-    ahead: float
-    back: float
-    weights: float
+    block: Block
     losses: float
     micros: int
 
@@ -54,22 +74,17 @@ class Waits:
         """Seconds of a step with each size."""
         if schedule != "zero_bubble":
             return [
-                max(work / pp, (others + micros * own) * both + losses)
-                for work, both, _, _, _, losses, micros in self._sizes
+                max(work / pp, (others + micros * own) * block.both + losses)
+                for work, block, losses, micros in self._sizes
             ]
         return [
             max(
                 work / pp,
-                others * ahead
-                + max(0.0, others * back - min(pp, micros) * own * weights)
-                + micros * own * both
-                + losses,
+                block.cut_wait(others, deferred=min(pp, micros) * own) + micros * own * block.both + losses,
             )
-            for work, both, ahead, back, weights, losses, micros in self._sizes
+            for work, block, losses, micros in self._sizes
         ]
 
 
 def _size(rung: Rung, pieces: Pieces) -> _Size:
-    ahead, back = pieces.forward.seconds, pieces.backward.seconds
-    losses = rung.micros * pieces.loss.seconds
-    return _Size(rung.seconds, ahead + back, ahead, back - pieces.weights, pieces.weights, losses, rung.micros)
+    return _Size(rung.seconds, block_of(pieces), rung.micros * pieces.loss.seconds, rung.micros)
