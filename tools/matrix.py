@@ -99,7 +99,8 @@ def page() -> str:
         "- Units of several blocks (`min_num_params`) and gathering further ahead (`prefetch`) go with every cell",
         "  whose weights are sharded, (CPU) in `tests/dist/test_units.py`.",
         "- QLoRA, mixtures of experts, fp16, 8-bit AdamW and Adafactor are planned where they are asked for, and not",
-        "  trained.",
+        "  trained. Stacked experts are forecast as cut evenly over whatever ranks share weights or states; FSDP2 by",
+        "  itself pads them to as many experts as ranks, and gathers the padding, where their number does not divide.",
         "",
     ]
     return "\n".join(lines)

@@ -121,7 +121,7 @@ def test_what_ranks_hold_of_slices_is_forecast_exactly(
     assert sorted(forecast) == list(range(chosen.layout.world_size))
     for rank, (now, gradients, _) in enumerate(ranks):
         holding = forecast[rank]
-        assert (holding.weights, holding.gradients, holding.optimizer) == (now.weights, gradients, now.optimizer)
+        assert (holding.stored, holding.gradients, holding.optimizer) == (now.weights, gradients, now.optimizer)
 
 
 def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], int]:

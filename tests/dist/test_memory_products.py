@@ -86,7 +86,7 @@ def _forecast(job: Job, chosen: Execution) -> list[Bytes]:
     work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=inventory)
     by_rank = {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
     assert sorted(by_rank) == list(range(layout.world_size))
-    return [Bytes(one.weights, one.gradients, one.optimizer) for _, one in sorted(by_rank.items())]
+    return [Bytes(one.stored, one.gradients, one.optimizer) for _, one in sorted(by_rank.items())]
 
 
 @pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed")])
@@ -121,8 +121,9 @@ def test_each_stage_of_zero_shares_out_what_it_says(name: str, make_job: Callabl
         found = [getattr(rank, what) for rank in ranks]
         whole = 2 * elements if what == "optimizer" else elements
         extra = sum(found) - whole * 4 // share
-        # AdamW counts steps beside its two moments, in one float for each tensor.
-        assert 0 < extra < 0.01 * whole if what == "optimizer" else extra == 0, what
+        # AdamW counts steps beside its two moments, in one float for each tensor; FSDP2 keeps shards of weights padded.
+        most = {"optimizer": 0.01, "weights": 0.01 if layout.zero_stage > 1 and share > 1 else 0.0, "gradients": 0.0}
+        assert 0 <= extra <= most[what] * whole, what
         assert max(found) < 1.03 * whole / share, what
 
 

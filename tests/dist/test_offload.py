@@ -201,7 +201,7 @@ def test_what_stays_on_a_gpu_is_forecast_exactly(
     forecast = {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
     for rank, found in enumerate(run_world(layout.world_size, _roles, prepare_cell(job, tmp_path), chosen)):
         one = forecast[rank]
-        assert found == (one.weights, one.gradients, one.optimizer), f"rank {rank}"
+        assert found == (one.stored, one.gradients, one.optimizer), f"rank {rank}"
         assert (one.on_host > 0) == (offload != "none")
 
 

@@ -67,7 +67,7 @@ class Instant(NamedTuple):
 
 def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     """Every named instant of a step with what is alive at it, in the order of the step."""
-    yield "loading", {"weights": scene.holding.weights, "communication": scene.holding.padding}
+    yield "loading", {"weights": scene.holding.stored}
     during = _during(scene)
     for instant in instants_of_micro_batch(scene.part):
         yield instant.name, _alive(scene, instant, during)
@@ -105,10 +105,9 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
 def _alive(scene: Scene, instant: Instant, beside: Mapping[str, float]) -> Alive:
     holding = scene.holding
     alive: Alive = {
-        "weights": holding.weights,
+        "weights": holding.stored,
         "gradients": gradient_bytes(scene, instant.gradients(scene)),
         "optimizer": holding.optimizer,
-        "communication": holding.padding,
     }
     for parts in (beside, instant.passing(scene)):
         for part, count in parts.items():

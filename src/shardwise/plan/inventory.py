@@ -210,7 +210,13 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
     if m.stacked:
         # The first dim counts the experts; slicing either of the others leaves each expert as many elements.
         yield Tensor(
-            name=m.name, rows=m.count, columns=rows * columns, trained=trained, widened=widened, cut=cut and "columns"
+            name=m.name,
+            rows=m.count,
+            columns=rows * columns,
+            trained=trained,
+            widened=widened,
+            last=columns,
+            cut=cut and "columns",
         )
     else:
         # bitsandbytes puts its own linear modules in the place of others; a bare parameter stays as it is.

@@ -33,14 +33,12 @@ from shardwise.plan.scene import Flight, Scene, flights
 from shardwise.plan.types import TYPES
 from shardwise.plan.work import Work, work_of
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution, OptimizerName, positions_at_once
+from shardwise.spec.execution import Execution, positions_at_once
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout, stages_per_rank
 from shardwise.spec.model import ModelShape
 
 _Alive = Callable[[Scene], Alive]
-#: Optimizers that keep two numbers for each weight, in its type.
-_TWO_MOMENTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach"})
 #: Which gradients there are at each of some instants, and what passes.
 _Instants = tuple[tuple[Gradients, Passing], ...]
 
@@ -50,7 +48,7 @@ class _Rank(NamedTuple):
 
     Attributes:
         place: tells distinct parts apart.
-        states: bytes of weights and optimizer states.
+        states: bytes of weights with their padding, and of optimizer states.
         gradients: bytes of those that exist.
     """
 
@@ -120,12 +118,12 @@ class Peaks:
         work = self._work(execution, like)
         ceiling = self._ceiling(work, layout)
         for rank in self._fullest(execution, work, like):
-            nothing: Values = (0.0, 0.0, rank.holding.padding, 0.0)
+            nothing: Values = (0.0, 0.0, 0.0, 0.0)
             for flight in flights(layout, pp=rank.holding.part.pp, num_micro_batches=micros):
                 micro = self._micro_batch(work, rank, flight, like, chunks=tokens > positions)
                 others = _others(micro, flight, nothing, tokens, positions)
                 yield _highest(micro.instants, rank, ceiling, others, tokens, positions)
-            between: Values = (0.0, 0.0, rank.holding.padding, tokens * INPUT_BYTES)
+            between: Values = (0.0, 0.0, 0.0, tokens * INPUT_BYTES)
             for instants in (rank.step, self._beside_steps(work, rank, like)):
                 yield _highest(instants, rank, ceiling, between, tokens, positions)
 
@@ -145,9 +143,9 @@ class Peaks:
     def _fullest(self, execution: Execution, work: Work, like: object) -> Iterable[_Rank]:
         """Those ranks of every distinct part that may be the fullest.
 
-        Ranks behind the first hold fewer rows, of slices and of shards. An element missing from a slice is nothing; one
-        missing from a shard is padding, which passes for more than a weight that stays, but for less than two moments.
-        Where AdamW in 8 bits keeps small tensors' states in 32, a smaller slice may take more.
+        Ranks behind the first hold fewer rows, of slices and of shards: an element missing from a slice is nothing, and
+        one missing from a shard is padding. Only where AdamW in 8 bits keeps small tensors' states in 32 may a smaller
+        part take more.
         """
         layout, stages = execution.layout, stages_per_rank(execution.layout.schedule)
         key = (like, layout.pp, stages, weight_degree(layout), shard_degree(layout))
@@ -170,7 +168,7 @@ class Peaks:
                 execution,
                 types=TYPES[precision],
                 momentum=self._job.train.momentum > 0,
-                first_only=self._job.method == "full" and optimizer in _TWO_MOMENTS and execution.offload == "none",
+                first_only=optimizer != "adamw_8bit",
                 host_apart=self._cluster.gpu.kind == "cuda",
             )
         return self._held[key]
@@ -229,7 +227,7 @@ def _rank(scene: Scene, *, place: object) -> _Rank:
     return _Rank(
         place=place,
         holding=holding,
-        states=holding.weights + holding.optimizer,
+        states=holding.stored + holding.optimizer,
         gradients={kind: gradient_bytes(scene, kind) for kind in kinds},
         step=_instants(_probes(scene), INSTANTS_OF_STEP),
     )

@@ -15,7 +15,7 @@ from shardwise.plan.inventory import Unit
 from shardwise.plan.parts import Part, bounds
 from shardwise.plan.types import Types, state_bytes
 from shardwise.spec.execution import Execution, OptimizerName
-from shardwise.spec.layout import Layout, rows_of_shard
+from shardwise.spec.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,11 @@ class Holding:
     optimizer: int
     padding: int
     on_host: int = 0
+
+    @property
+    def stored(self) -> int:
+        """Bytes of weights with their padding, which FSDP2 keeps in one piece of memory."""
+        return self.weights + self.padding
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
         """The ranks that hold this."""
@@ -82,7 +87,7 @@ def holdings(
     """
     degree = shard_degree(execution.layout)
     tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
-    starts = bounds((tensor.rows for tensor in tensors), degree)
+    starts = bounds((tensor.rows * (tensor.columns if tensor.last else 1) for tensor in tensors), degree)
     spans = (range(begin, end) for begin, end in itertools.pairwise(starts))
     if first_only:
         spans = (range(1),)
@@ -136,16 +141,18 @@ def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, mom
     weights = padding = 0.0
     trained = states = 0
     for tensor in unit.tensors:
-        width, alike = tensor.element_bytes(types), tensor.count * tensor.columns
-        kept = alike * rows_of_shard(tensor.rows, degree=cut.weights, index=cut.whose)
-        longest = alike * rows_of_shard(tensor.rows, degree=cut.weights, index=0)
+        width = tensor.element_bytes(types)
+        kept = tensor.kept(degree=cut.weights, index=cut.whose)
+        longest = tensor.kept(degree=cut.weights, index=0)
         weights += kept * width + tensor.scale_bytes
         padding += (longest - kept) * width
         if tensor.trained:
             trained += kept
-            rows = rows_of_shard(tensor.rows, degree=cut.states, index=cut.at)
-            one = state_bytes(optimizer, rows=rows, columns=tensor.columns, types=types, momentum=momentum)
-            states += tensor.count * one
+            stepped = tensor.kept(degree=cut.states, index=cut.at) // tensor.count
+            factors = tensor.factors(stepped)
+            states += tensor.count * state_bytes(
+                optimizer, elements=stepped, factors=factors, types=types, momentum=momentum
+            )
     return _Share(weights, trained * types.trainable, states, padding)
 
 
@@ -172,6 +179,6 @@ def _stepped_elements(held: Holding, layout: Layout) -> int:
 
     def stepped(unit: Unit) -> int:
         trained = (tensor for tensor in unit.tensors if tensor.trained)
-        return sum(t.count * t.columns * rows_of_shard(t.rows, degree=degree, index=held.shards.start) for t in trained)
+        return sum(tensor.kept(degree=degree, index=held.shards.start) for tensor in trained)
 
     return round(inventory.over_blocks(stepped) + stepped(inventory.root))

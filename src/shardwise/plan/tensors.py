@@ -25,12 +25,13 @@ class Tensor:
     """One parameter.
 
     Attributes:
-        rows: its first dim, along which it is sharded.
+        rows: its first dim, along which it is sharded; of stacked experts their number.
         columns: elements per row.
         trained: it has a gradient.
         quantised: it is stored in NF4.
         widened: it is frozen and yet stored in float32, as PEFT's `prepare_model_for_kbit_training` leaves whatever is
             not quantised.
+        last: of stacked experts, the last dim of each; 0 for what is no stack.
         count: how many alike there are.
         cut: the dim that tensor parallelism slices, None for a tensor that every rank holds whole.
         place: the end of a pipeline that holds it, for tensors outside the blocks.
@@ -42,6 +43,7 @@ class Tensor:
     trained: bool = True
     quantised: bool = False
     widened: bool = False
+    last: int = 0
     count: int = 1
     cut: Cut | None = None
     place: Place = "front"
@@ -66,6 +68,29 @@ class Tensor:
             return 0
         blocks = -(-self.rows * self.columns // _SCALE_BLOCK)
         return self.count * (blocks + FLOAT32_BYTES * -(-blocks // _SCALES_PER_BLOCK) + _CODE_BYTES)
+
+    def kept(self, *, degree: int, index: int) -> int:
+        """Elements, of all `count` tensors, of one shard.
+
+        Rows are cut as `torch.chunk` cuts. There are few experts, and many elements of each: over more ranks than
+        experts they are cut inside, as torchtitan does, and flat buffers (DeepSpeed, FSDP1) anyway. FSDP2 by itself
+        would pad them to as many experts as ranks, and gather the padding too.
+        """
+        if self.last:
+            return self.count * rows_of_shard(self.rows * self.columns, degree=degree, index=index)
+        return self.count * self.columns * rows_of_shard(self.rows, degree=degree, index=index)
+
+    def factors(self, kept: int) -> int:
+        """Sums over rows and over columns that Adafactor keeps of so many elements of one tensor; of a vector, these.
+
+        (Shazeer and Stern, 2018; torch.optim.Adafactor keeps those of each expert.)
+        """
+        if self.columns == 1 or not kept:
+            return kept
+        if self.last:
+            sums = self.rows * (self.columns // self.last + self.last)
+            return -(-sums * kept // (self.rows * self.columns))
+        return kept // self.columns + self.columns
 
     def sliced(self, *, degree: int, index: int) -> Tensor:
         """The slice of one tensor-parallel rank, cut as `torch.chunk` cuts."""

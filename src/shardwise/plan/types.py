@@ -47,9 +47,13 @@ _STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach", "a
 _SMALLEST_IN_8_BIT, _BLOCK_OF_8_BIT = 4096, 256
 
 
-def state_bytes(optimizer: OptimizerName, *, rows: int, columns: int, types: Types, momentum: bool = False) -> int:
-    """Bytes of optimizer states for one parameter tensor, or for the part of one that a rank holds."""
-    elements = rows * columns
+def state_bytes(optimizer: OptimizerName, *, elements: int, factors: int, types: Types, momentum: bool = False) -> int:
+    """Bytes of optimizer states for one parameter tensor, or for the part of one that a rank holds.
+
+    Args:
+        elements: of it.
+        factors: what Adafactor keeps in their place (`Tensor.factors`).
+    """
     step = FLOAT32_BYTES if optimizer in _STEP_COUNTS else 0
     match optimizer:
         case "adamw" | "adamw_foreach":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight
@@ -60,6 +64,5 @@ def state_bytes(optimizer: OptimizerName, *, rows: int, columns: int, types: Typ
             return 2 * (elements + FLOAT32_BYTES * -(-elements // _BLOCK_OF_8_BIT))
         case "sgd":
             return elements * types.trainable if momentum else 0
-        case "adafactor":  # sums over rows and over columns (Shazeer and Stern, 2018), of a vector its elements
-            factors = rows + columns if columns > 1 and rows else elements
+        case "adafactor":
             return factors * types.trainable + step

@@ -43,7 +43,7 @@ class Held:
 def held(
     parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, *, device: torch.device | None = None
 ) -> Held:
-    """Counts storages, each once, of parameters, gradients and optimizer states.
+    """Counts storages, each once, of parameters with the padding of their shards, gradients and optimizer states.
 
     Args:
         parameters: of the model.
@@ -62,13 +62,14 @@ def held(
 
 
 def _storages(tensors: Iterable[torch.Tensor], device: torch.device | None) -> dict[int, int]:
-    """Where the local parts on a device are stored -> their bytes."""
+    """Where the local parts on a device are stored -> bytes of that, which are more than a shard's where it is
+    padded."""
     storages: dict[int, int] = {}
     for tensor in tensors:
         local = local_part(tensor)
         if device is None or local.device.type == device.type:
             storage = local.untyped_storage()
-            storages[storage.data_ptr() or id(storage)] = local.numel() * local.element_size()
+            storages[storage.data_ptr() or id(storage)] = storage.nbytes()
     return storages
 
 

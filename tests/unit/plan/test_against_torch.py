@@ -1,5 +1,6 @@
 """The forecast against what PyTorch, transformers, PEFT and the trainer's own modules really allocate."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import peft
@@ -13,7 +14,6 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.plan.activations import Setting, saved_bytes
 from shardwise.plan.inventory import take_inventory
-from shardwise.plan.persistent import rows_of_shard
 from shardwise.plan.types import TYPES
 from shardwise.spec.flops import adapter_parameters
 from shardwise.spec.layout import Layout
@@ -358,29 +358,78 @@ def test_adapters_are_those_that_peft_hangs_on_all_linear_layers(kind, changes):
 SPARSE = [kind for kind, family in FAMILIES.items() if family.experts is not None]
 
 
+@contextmanager
+def one_rank(rank, world):
+    """The mesh of a world of which this process is one rank, and the others do not exist."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        yield torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def bytes_here(model):
+    """Of a rank's shards, and of the memory that they lie in."""
+    shards = [parameter.to_local() for parameter in model.parameters()]
+    return sum(shard.nbytes for shard in shards), sum(shard.untyped_storage().nbytes() for shard in shards)
+
+
 @pytest.mark.parametrize("kind", SPARSE)
-@pytest.mark.parametrize("world", [1, 3, 4])
+@pytest.mark.parametrize("world", [2, 4, 8])
 def test_ranks_of_a_model_with_experts_hold_what_fsdp2_gives_them(kind, world):
+    """Over more ranks than experts they are cut inside, where that comes out even."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+
+    def inside(parameter):
+        if parameter.dim() < 3 or parameter.shape[0] % world == 0:
+            return None
+        return Shard(next(dim for dim in (1, 2) if parameter.shape[dim] % world == 0))
+
     family = FAMILIES[kind]
     keys = {**SMALL, **EXPERTS}
     own = {family.keys.get(key, key): value for key, value in keys.items() if key in family.defaults}
     config = {"model_type": kind, **own}
     theirs = AutoConfig.for_model(kind, pad_token_id=0, bos_token_id=0, eos_token_id=0, **{**EXPERTS, **own})
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(theirs)
     forecasts = held(asked("full"), shape(config), Layout(dp_shard=world), precision="fp32")
     for rank in range(world):
-        rows = ((p, rows_of_shard(p.shape[0], degree=world, index=rank)) for p in model.parameters())
-        mine = sum(p.numel() // p.shape[0] * kept for p, kept in rows)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(theirs)
+        with one_rank(rank, world) as mesh:
+            fully_shard(model, mesh=mesh, shard_placement_fn=inside)
+            measured, stored = bytes_here(model)
         (one,) = (h for h in forecasts if rank in h.shards)
-        assert one.weights == one.gradients == 4 * mine, f"rank {rank}"
+        assert one.weights == one.gradients == measured, f"rank {rank}"
+        assert one.stored == stored, f"rank {rank}"
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
+def test_adafactor_keeps_sums_of_each_expert(kind):
+    config = {"model_type": kind, **SMALL, **EXPERTS}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config, pad_token_id=0))
+    optimizer = torch.optim.Adafactor(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    states = [v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v)]
+    (one,) = held(asked("full"), shape(config), precision="fp32", optimizer="adafactor")
+    assert one.optimizer == sum(state.nbytes for state in states)
+
+
+def test_experts_are_cut_evenly_over_however_many_ranks():
+    own = {"model_type": "mixtral", **SMALL, **EXPERTS}
+    alone, many = (held(asked("full"), shape(own), Layout(dp_shard=world), precision="fp32") for world in (1, 96))
+    experts = sum(t.elements for t in alone[0].part.inventory.block_tensors() if t.last) * SMALL["num_hidden_layers"]
+    assert experts > alone[0].weights / 4 / 2
+    least, most = (experts * 4 // 96, experts * 4 // 96 + alone[0].weights // 40)
+    assert all(least < one.stored < most for one in many)
 
 
 @pytest.mark.parametrize(("world", "method"), [(3, "full"), (7, "full"), (4, "lora"), (16, "lora")])
 def test_sharded_ranks_hold_what_fsdp2_gives_them(world, method):
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     odd = {
         "hidden_size": 40,
@@ -392,16 +441,11 @@ def test_sharded_ranks_hold_what_fsdp2_gives_them(world, method):
     config = {**TINY, **odd, "num_hidden_layers": 2}
     forecasts = held(asked(method), shape(config), Layout(dp_shard=world), precision="mixed")
     for rank in range(world):
-        torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-        try:
+        with one_rank(rank, world) as mesh:
             model = build(config, precision="mixed", method=method)
-            mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
             for block in model.model.layers:
                 fully_shard(block, mesh=mesh)
             fully_shard(model, mesh=mesh)
-            locals_ = [(p.to_local() if isinstance(p, DTensor) else p) for p in model.parameters()]
-            measured = sum(p.numel() * p.element_size() for p in locals_)
-        finally:
-            torch.distributed.destroy_process_group()
+            measured, stored = bytes_here(model)
         (one,) = (h for h in forecasts if rank in h.shards)
-        assert one.weights == measured, f"rank {rank}"
+        assert (one.weights, one.stored) == (measured, stored), f"rank {rank}"

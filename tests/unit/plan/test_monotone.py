@@ -28,6 +28,7 @@ MODELS = {
     "8b": find_model("llama-3.1-8b", offline=True),
     "tied": find_model("llama-3.2-1b", offline=True),
     "tiny": shape(num_hidden_layers=24, num_attention_heads=16, num_key_value_heads=16, vocab_size=997),
+    "experts": find_model("mixtral-8x7b", offline=True),
     "wide vocabulary": shape(num_hidden_layers=24, num_key_value_heads=8, vocab_size=150_001),
 }
 

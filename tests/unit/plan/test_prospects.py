@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
@@ -65,6 +65,7 @@ def holding(cluster: Cluster, num_bytes: int) -> Cluster:
 
 
 @pytest.mark.slow
+@example(9015)  # three groups of eight GPUs, each of as many shards as there are experts
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6))
 def test_what_fits_on_any_part_is_expected_to(seed):
