@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
-from typing import NamedTuple
 
 from shardwise.plan.choices import sized, sizes_on
-from shardwise.plan.climbs import Climb, Rung, climb
+from shardwise.plan.climbs import Climb, Reach, Rung, climb, reach_of, reach_of_more
 from shardwise.plan.endings import least_on_host
 from shardwise.plan.links import group_of
 from shardwise.plan.needs import ROUNDING, Needs
@@ -16,26 +15,12 @@ from shardwise.plan.persistent import weight_degree
 from shardwise.plan.pieces import PieceMaker, Pieces
 from shardwise.plan.question import Question, at_mean_length, work_on
 from shardwise.plan.tempo import Leanest, Tempo
+from shardwise.plan.traffic import Loads, Traffic, loads_of
 from shardwise.plan.waits import Waits
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout, Schedule, stages_per_rank
-
-
-class Reach(NamedTuple):
-    """What sizes of a micro-batch may come to within a time.
-
-    Attributes:
-        seconds: of a step, at least.
-        smallest: the fewest sequences of a micro-batch of any of them.
-        fewest: the fewest forwards of a step of any of them.
-    """
-
-    seconds: float
-    smallest: int
-    fewest: int
-
 
 #: A number of executions that are alike, the sequences that a rank sees in a step, and how many sizes it has room for.
 _Same = tuple[int, int, int]
@@ -67,6 +52,7 @@ class Bounds(Needs):
         self._stepped_on_host: set[int] = set()
         self._fewest: dict[tuple[int, int], int] = {}
         self._on_host: dict[tuple[int, int, int], float] = {}
+        self._loads: dict[int, Loads] = {}
 
     def ladder(self, cluster: Cluster, base: Execution) -> tuple[Rung, ...]:
         """The sizes of micro-batch of an execution, the one that may be fastest first."""
@@ -101,21 +87,65 @@ class Bounds(Needs):
         return self._climbs[key]
 
     def reach(
-        self, alike: int, cluster: Cluster, *, ranks: int, pp: int, schedule: Schedule, within: float
+        self,
+        alike: int,
+        cluster: Cluster,
+        *,
+        ranks: int,
+        pp: int,
+        schedule: Schedule,
+        within: float,
+        traffic: Traffic | None = None,
     ) -> Reach | None:
-        """What sizes whose step may be over within so many seconds come to at best; None where there is none."""
+        """What sizes whose step may be over within so many seconds come to at best; None where there is none.
+
+        Args:
+            alike: the number of executions.
+            cluster: the GPUs.
+            ranks: those that see different samples.
+            pp: stages of a pipeline.
+            schedule: their order.
+            within: the seconds.
+            traffic: what each block sends for every micro-batch.
+        """
         if not self._has_blocks_for(pp, schedule):
             return None
         sizes = self.climb_of(alike, cluster, ranks=ranks, pp=pp, schedule=schedule)
         on_host = self.seconds_on_host(alike, ranks=ranks, pp=pp, schedule=schedule)
-        within_reach = bisect_right(sizes.seconds, within - on_host)
-        if not within_reach:
-            return None
-        last = within_reach - 1
-        return Reach(sizes.seconds[0] + on_host, sizes.smallest[last], sizes.fewest[last])
+        found = reach_of(sizes, within - on_host)
+        if found is not None and traffic is not None:
+            ladder = self.ladder_of(alike, cluster, ranks)
+            each = (self.seconds_sending(rung, traffic, pp=pp, schedule=schedule) for rung in sizes.rungs(ladder))
+            found = reach_of_more(sizes, ladder, each, within - on_host)
+        return found and found._replace(seconds=found.seconds + on_host)
+
+    def loads_of(self, alike: int) -> Loads:
+        """What blocks of executions that share a number load wires and buses with."""
+        if alike not in self._loads:
+            self._loads[alike] = loads_of(self._works[alike][0])
+        return self._loads[alike]
+
+    def seconds_sending(self, rung: Rung, traffic: Traffic, *, pp: int, schedule: Schedule) -> float:
+        """Of a step with so much traffic, up to its last backward, at least; 0 where no time is asked for."""
+        if rung.pieces is None:
+            return 0.0
+        block = traffic.over(rung.pieces.forward.seconds, rung.pieces.backward.seconds)
+        layers = self._question.model.num_layers
+        if pp == 1 or schedule == "sequential":
+            return rung.micros * layers * block * ROUNDING
+        others, own = self._ends_of(pp, schedule)
+        return max(rung.micros * layers / pp, others + rung.micros * own) * block * ROUNDING
 
     def leanest_of(
-        self, alike: int, *, sizes: tuple[int, ...], share: int, pp: int, schedule: Schedule, within: float
+        self,
+        alike: int,
+        *,
+        sizes: tuple[int, ...],
+        share: int,
+        pp: int,
+        schedule: Schedule,
+        within: float,
+        traffic: Traffic | None = None,
     ) -> Leanest:
         """Of a spread's sizes the leanest that are fast enough on any number of GPUs.
 
@@ -126,6 +156,7 @@ class Bounds(Needs):
             pp: stages of a pipeline.
             schedule: their order.
             within: seconds of one copy that would see the whole batch.
+            traffic: what each block sends for every micro-batch.
         """
         if not self._has_blocks_for(pp, schedule):
             return ()
@@ -134,9 +165,9 @@ class Bounds(Needs):
         within -= self.seconds_on_host(alike, ranks=1, pp=pp, schedule=schedule)
         tempo = self._tempo(alike, sizes)
         if pp == 1 or schedule == "sequential":
-            return tempo.in_turn(within)
+            return tempo.in_turn(within, traffic)
         others, own = self._ends_of(pp, schedule)
-        return tempo.in_pipeline(schedule, pp=pp, others=others, own=own, share=share, within=within)
+        return tempo.in_pipeline(schedule, pp=pp, others=others, own=own, share=share, within=within, traffic=traffic)
 
     def _has_blocks_for(self, pp: int, schedule: Schedule) -> bool:
         """Whether each stage of a pipeline can hold one."""

@@ -5,8 +5,11 @@ In a pipeline that order is another than the one of the work alone: fewer, large
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from math import inf
+from sys import maxsize
 from typing import NamedTuple
 
 from shardwise.plan.pieces import Pieces
@@ -45,6 +48,24 @@ class Climb(NamedTuple):
     smallest: tuple[int, ...]
     fewest: tuple[int, ...]
 
+    def rungs(self, ladder: Sequence[Rung]) -> Iterator[Rung]:
+        """The sizes in this order."""
+        return (ladder[index] for index in self.order)
+
+
+class Reach(NamedTuple):
+    """What sizes of a micro-batch may come to within a time.
+
+    Attributes:
+        seconds: of a step, at least.
+        smallest: the fewest sequences of a micro-batch of any of them.
+        fewest: the fewest forwards of a step of any of them.
+    """
+
+    seconds: float
+    smallest: int
+    fewest: int
+
 
 def climb(ladder: Sequence[Rung], seconds: Sequence[float]) -> Climb:
     """Puts the sizes of a ladder in order: of each what a step takes at least."""
@@ -55,3 +76,21 @@ def climb(ladder: Sequence[Rung], seconds: Sequence[float]) -> Climb:
         smallest=tuple(accumulate((ladder[index].size for index in order), min)),
         fewest=tuple(accumulate((ladder[index].micros for index in order), min)),
     )
+
+
+def reach_of(sizes: Climb, within: float) -> Reach | None:
+    """What those sizes come to whose step may be over within so many seconds; None where there is none."""
+    last = bisect_right(sizes.seconds, within) - 1
+    return Reach(sizes.seconds[0], sizes.smallest[last], sizes.fewest[last]) if last >= 0 else None
+
+
+def reach_of_more(sizes: Climb, ladder: Sequence[Rung], also: Iterable[float], within: float) -> Reach | None:
+    """The same where a step takes no less than other seconds either, which come in the order of the climb."""
+    least, smallest, fewest = inf, maxsize, maxsize
+    for seconds, index, more in zip(sizes.seconds, sizes.order, also, strict=False):
+        if seconds > within:
+            break
+        if more <= within:
+            least = min(least, max(seconds, more))
+            smallest, fewest = min(smallest, ladder[index].size), min(fewest, ladder[index].micros)
+    return Reach(least, smallest, fewest) if least <= within else None

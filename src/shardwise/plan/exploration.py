@@ -133,7 +133,7 @@ class Exploration:
         below on smaller parts; None where there are none, or all is far from that."""
         question, explorer = self.explorer.question, self.explorer
         lists = {id(strategy.spreads): strategy.spreads for strategy in self.strategies.values()}
-        least = explorer.opener.least_figures(spread for spreads in lists.values() for spread in spreads)
+        least = explorer.outlooks.least_figures(spread for spreads in lists.values() for spread in spreads)
         if least is None or not explorer.prunes:
             return None
         for times in range(_LOOKS):

@@ -16,13 +16,15 @@ from shardwise.plan.effort import Effort
 from shardwise.plan.groups import Flying, Group, by_size
 from shardwise.plan.host import host_is_too_small
 from shardwise.plan.memory import forecast_memory
-from shardwise.plan.opening import Opener, Reached
+from shardwise.plan.opening import Opener
+from shardwise.plan.outlook import Outlooks
 from shardwise.plan.paces import Pace
 from shardwise.plan.products import Choice
 from shardwise.plan.question import Question, at_mean_length, work_on
 from shardwise.plan.ranking import figures_of
 from shardwise.plan.timeline import forecast_time
 from shardwise.plan.too_large import TooLarge
+from shardwise.plan.traffic import least_traffic
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution, Offload, Recompute
@@ -64,7 +66,7 @@ class Explorer:
         self._host_lacks: dict[tuple[Layout, int], str | None] = {}
         self._peaks = question.peaks
         self._known = TooLarge()
-        self._reached: Reached = {}
+        self.outlooks = Outlooks(question, self.bounds)
 
     @property
     def opener(self) -> Opener:
@@ -74,7 +76,7 @@ class Explorer:
             bounds=self.bounds,
             known=self._known,
             groups=self._considered,
-            reached=self._reached,
+            outlooks=self.outlooks,
             prune=self.prunes,
         )
 
@@ -134,6 +136,16 @@ class Explorer:
             group.alike, ranks=layout.data_world_size, pp=layout.pp, schedule=layout.schedule
         )
         return self._figures(group, self.climb(group).seconds[place] + on_host)
+
+    def least_sending(self, group: Group, rung: Rung) -> tuple[float, ...] | None:
+        """Figures that a size does not stay below, with what its blocks send; None where they send nothing."""
+        layout = group.base.layout
+        if not self.prunes or not group.base.gathers_weights or group.base.postpones_reduction:
+            return None
+        if group.traffic is None:
+            group.traffic = least_traffic(self.bounds.loads_of(group.alike), group.cluster, [layout])
+        seconds = self.bounds.seconds_sending(rung, group.traffic, pp=layout.pp, schedule=layout.schedule)
+        return self._figures(group, seconds)
 
     def least_through_stages(self, group: Group, rung: Rung) -> tuple[float, ...] | None:
         """Figures that a size of a pipeline does not stay below, with all that stages send; None: it is quicker to

@@ -98,6 +98,21 @@ def orders_of(strategy: str) -> tuple[tuple[Schedule, Schedule], ...]:
     return (("sequential", "sequential"),) if "mp" in strategy.split(" x ") else (("1f1b", "1f1b"),)
 
 
+def orders_sending(strategy: str, *, on_host: bool) -> tuple[tuple[Schedule, Schedule], ...]:
+    """The same of a strategy that makes weights whole for every micro-batch.
+
+    zero_bubble does so once for a step, and keeps them; of what is sharded it goes with ZeRO-2 alone (`spec.support`).
+
+    Args:
+        strategy: its name.
+        on_host: weights come from the host's memory.
+    """
+    orders: list[tuple[Schedule, Schedule]] = [(lean, lean) for lean, _ in orders_of(strategy)]
+    if "pp" in strategy.split(" x ") and strategy.startswith("zero2") and not on_host:
+        orders.append(("zero_bubble", "zero_bubble"))
+    return tuple(orders)
+
+
 def form_of(strategy: str) -> tuple[bool, ...]:
     """Which axes the layouts of a strategy have: data, pp, tp, cp."""
     names = set(strategy.split(" x "))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from shardwise.plan.climbs import Climb, Rung
 from shardwise.plan.paces import Pace
 from shardwise.plan.scene import longest_round
+from shardwise.plan.traffic import Traffic
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
@@ -47,6 +48,7 @@ class Group:
         too_large: sizes known not to fit, each with how many of them a stage may keep in flight.
         climb: the sizes in the order of what a step takes at least, once that is asked.
         pace: how long their steps take, once that is asked.
+        traffic: what their blocks send, once that is asked.
     """
 
     cluster: Cluster
@@ -56,6 +58,7 @@ class Group:
     too_large: list[tuple[int, Flying]] = field(default_factory=list[tuple[int, Flying]])
     climb: Climb | None = None
     pace: Pace | None = None
+    traffic: Traffic | None = None
 
     def in_flight(self, rung: Rung) -> Flying:
         """How many micro-batches of a size may be under way, as far as that matters: see `flying`."""

@@ -44,7 +44,11 @@ class Group:
         if self.size == 1 or not count:
             return 0.0
         hops = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
-        return (self.size - 1) / self.size * count / self._bytes_per_second + hops + START_SECONDS
+        return self.bare_seconds(count) + hops + START_SECONDS
+
+    def bare_seconds(self, count: float) -> float:
+        """The same without latencies."""
+        return (self.size - 1) / self.size * count / self._bytes_per_second
 
     def all_reduce(self, count: float) -> float:
         """Seconds until every rank has the sum of `count` bytes: a reduce-scatter and a gather."""
@@ -93,6 +97,16 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
         ring_seconds=max(hops, 0.0),
         hop=min(alone, node.link, key=lambda link: link.bytes_per_second),
     )
+
+
+def fastest_link(cluster: Cluster, *, inner: int) -> Link:
+    """Over what no group has less of a way, whose neighbours are so many ranks apart: those that lie on other nodes
+    each have their ports alone."""
+    node, network = cluster.node, cluster.network
+    if network is None or inner < node.num_gpus:
+        return node.link
+    between = replace(network, bytes_per_second=network.bytes_per_second / (node.num_gpus if network.shared else 1))
+    return min(between, node.link, key=_carried)
 
 
 def _fewest_together(size: int, inner: int, node: int) -> int:

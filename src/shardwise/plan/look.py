@@ -11,7 +11,7 @@ from shardwise.plan.descent import Descent
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Spread
 from shardwise.plan.groups import Group
-from shardwise.plan.opening import Number
+from shardwise.plan.outlook import Number
 from shardwise.plan.ranking import simplicity
 
 _Figures = tuple[float, ...]
@@ -72,6 +72,10 @@ class Look:
     def _look_at(self, group: Group, index: int, number: int, place: int) -> None:
         """What is quick to say comes before the actions of a pipeline are laid out, which is not."""
         explorer, descent, rung = self._explorer, self._descent, group.ladder[index]
+        figures = explorer.least_sending(group, rung)
+        if figures is not None and descent.is_beyond(figures):
+            descent.put_off(figures, number=number, place=place)
+            return
         if explorer.rules_out(group, rung):
             return
         figures = explorer.least_through_stages(group, rung)

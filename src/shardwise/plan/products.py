@@ -152,6 +152,11 @@ def layouts_of(
     return (_choice(job, model, layout, cluster) for layout in _spread_as(strategy, cluster, copy))
 
 
+def ways_to_shard(strategy: str, cluster: Cluster, copy: dict[str, int]) -> dict[int, Layout]:
+    """One of the layouts of a strategy for each number of shards that it may have."""
+    return {layout.dp_shard: layout for layout in _spread_as(strategy, cluster, copy)}
+
+
 def layouts_spread(job: Job, model: ModelShape, cluster: Cluster, *, copy: dict[str, int]) -> Iterator[Choice]:
     """Of the layouts that a job leaves open on all GPUs of a cluster, those whose copies are spread so."""
     among = job.layout if isinstance(job.layout, list) and cluster.num_gpus > 1 else None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from shardwise.plan.climbs import Rung
 from shardwise.plan.pieces import Pieces
+from shardwise.plan.traffic import Traffic
 from shardwise.spec.layout import Schedule
 
 
@@ -29,6 +30,10 @@ class Block(NamedTuple):
     ahead: float
     back: float
     weights: float
+
+    def sending(self, traffic: Traffic) -> float:
+        """Both of its passes, at least, with what it sends."""
+        return traffic.over(self.ahead, self.both - self.ahead)
 
     def cut_wait(self, others: int, *, deferred: int) -> float:
         """What the last rank waits for, where backwards are cut in two, before its first micro-batch and behind its
