@@ -36,7 +36,7 @@ class Bounds(Needs):
 
     def __init__(self, question: Question, *, timed: bool = True) -> None:
         super().__init__(question)
-        self._timed = timed
+        self.timed = timed
         self._numbers: dict[tuple[object, ...], int] = {}
         self._paces: dict[tuple[object, ...], int] = {}
         self._works: dict[int, tuple[Work, Work]] = {}
@@ -160,7 +160,7 @@ class Bounds(Needs):
         """
         if not self._has_blocks_for(pp, schedule):
             return ()
-        if not self._timed:
+        if not self.timed:
             return ((sizes[0], 1),)
         within -= self.seconds_on_host(alike, ranks=1, pp=pp, schedule=schedule)
         tempo = self._tempo(alike, sizes)
@@ -175,7 +175,7 @@ class Bounds(Needs):
 
     def least_of(self, alike: int, *, sizes: tuple[int, ...], pp: int) -> float:
         """Seconds of one copy that would see the whole batch, which no layout of a spread stays below."""
-        return self._tempo(alike, sizes).least / pp * ROUNDING if self._timed else 0.0
+        return self._tempo(alike, sizes).least / pp * ROUNDING if self.timed else 0.0
 
     def _tempo(self, alike: int, sizes: tuple[int, ...]) -> Tempo:
         key = (self._paced_as[alike], sizes)
@@ -217,7 +217,7 @@ class Bounds(Needs):
 
     def _steps(self, same: _Same, pp: int, schedule: Schedule) -> list[float]:
         """What a step takes at least with each size, in one order of a pipeline or without one."""
-        if pp == 1 or schedule == "sequential" or not self._timed:
+        if pp == 1 or schedule == "sequential" or not self.timed:
             return [rung.seconds * ROUNDING for rung in self._ladders[same]]
         others, own = self._ends_of(pp, schedule)
         return [step * ROUNDING for step in self._waits_of(same).steps(schedule, pp=pp, others=others, own=own)]
@@ -238,7 +238,7 @@ class Bounds(Needs):
         return sizes[: max(1, bisect_right(sizes, room, key=lambda size: size * of_one))]
 
     def _rung(self, size: int, micros: int, alike: int) -> Rung:
-        if not self._timed:
+        if not self.timed:
             return self.untimed(alike, size=size, micros=micros)
         pieces, layers = self.pieces(alike, size), self._question.model.num_layers
         once = layers * (pieces.forward.seconds + pieces.backward.seconds) + pieces.loss.seconds

@@ -1,4 +1,4 @@
-"""Sentences: why the chosen one, and why not each of the others that fit."""
+"""Sentences: why the chosen one is as it is; what would help where nothing fits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from shardwise.plan.against import as_slow, named, percent, with_offload
 from shardwise.plan.candidates import Forecast
-from shardwise.plan.choices import RECOMPUTE_ORDER
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.memory import most_on_host
 from shardwise.plan.pieces import masked_share
@@ -19,8 +19,8 @@ from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Goal, LayoutSpec
 from shardwise.spec.layout import STRATEGIES
-from shardwise.spec.plan import Candidate, Plan, TimeForecast
-from shardwise.units import format_bytes, format_gib, format_seconds
+from shardwise.spec.plan import Candidate, Plan
+from shardwise.units import format_bytes, format_gib
 
 #: Of a block's forward, what is worth a sentence.
 _MUCH_OF_A_BLOCK = 0.2
@@ -68,9 +68,9 @@ def _tie(chosen: Candidate, runners_up: Sequence[Candidate], *, goal: Goal, gpu:
         return None
     best = runners_up[0]
     return (
-        f"{_named(best, chosen)} would be {_percent(1 - ratio(best, chosen, goal=goal, gpu=gpu))} "
-        f"{BETTER[goal][0]}; forecasts within {_percent(tie_of(gpu))} of each other are taken as equal, and "
-        f"{_named(chosen, best)} is simpler{_how_to_take(best, chosen)}"
+        f"{named(best, chosen)} would be {percent(1 - ratio(best, chosen, goal=goal, gpu=gpu))} "
+        f"{BETTER[goal][0]}; forecasts within {percent(tie_of(gpu))} of each other are taken as equal, and "
+        f"{named(chosen, best)} is simpler{_how_to_take(best, chosen)}"
     )
 
 
@@ -81,108 +81,6 @@ def _how_to_take(candidate: Candidate, chosen: Candidate) -> str:
         return ""
     stated = "" if offload == chosen.execution.offload else f" with train.offload: {offload}"
     return f"; layout: [{name}]{stated} takes the better one"
-
-
-def _named(candidate: Candidate, beside: Candidate) -> str:
-    """Its strategy, and its offload where another candidate has another."""
-    return f"{candidate.execution.layout.strategy}{_with_offload(candidate, beside)}"
-
-
-def _with_offload(candidate: Candidate, beside: Candidate) -> str:
-    offload = candidate.execution.offload
-    if offload == beside.execution.offload:
-        return ""
-    return " without offload" if offload == "none" else f" with offload {offload}"
-
-
-def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
-    """Why a candidate whose figure is better than the chosen one's was not taken; None where it is not better."""
-    share = ratio(candidate, chosen, goal=goal, gpu=gpu)
-    if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
-        return None
-    return (
-        f"{_percent(1 - share)} {BETTER[goal][0]}{_with_offload(candidate, chosen)}, less than the "
-        f"{_percent(tie_of(gpu))} that forecasts can tell apart, and {_named(chosen, candidate)} is simpler"
-    )
-
-
-def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu, one_of_many: bool = False) -> str:
-    """By how much a candidate that fits is worse than the chosen one, and what takes the time.
-
-    Args:
-        candidate: the best of its strategy, or with `one_of_many` one of those that cannot be chosen.
-        chosen: what it is compared with.
-        goal: whose last figure is compared.
-        gpu: whose forecasts are compared.
-        one_of_many: better ones of the strategy were not looked for.
-    """
-    share, seconds = ratio(candidate, chosen, goal=goal, gpu=gpu), candidate.time.step_seconds
-    much = f"{_percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
-    close = share <= 1 + tie_of(gpu)
-    apart = f"{_percent(tie_of(gpu))} {BETTER[goal][0]}"
-    whose = f"none is more than {apart}; one that fits is " if one_of_many and not close else ""
-    return (
-        f"{whose}{much}{_with_offload(candidate, chosen)} ({_against(seconds, chosen.time.step_seconds)} a step"
-        f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
-    )
-
-
-def _against(one: float, other: float) -> str:
-    """Both times, with as many digits as tell them apart."""
-    named = format_seconds(one), format_seconds(other)
-    return " against ".join(named if named[0] != named[1] else (f"{one:.4g} s", f"{other:.4g} s"))
-
-
-def _as(goal: Goal) -> str:
-    return {"faster": "as slow", "cheaper": "as dear"}[BETTER[goal][0]]
-
-
-def _on(candidate: Candidate, chosen: Candidate) -> str:
-    count = _num_gpus(candidate)
-    return "" if count == _num_gpus(chosen) else f" on {count} GPUs instead of {_num_gpus(chosen)}"
-
-
-def _num_gpus(candidate: Candidate) -> int:
-    return candidate.execution.layout.world_size
-
-
-def _spent(candidate: Candidate) -> dict[str, float]:
-    """GPU seconds of a step by what they are spent on."""
-    time: TimeForecast = candidate.time
-    all_of_them = time.step_seconds * _num_gpus(candidate)
-    return {
-        "talking": (time.gpu_utilization - time.compute_utilization) * all_of_them,
-        "waiting": (1 - time.gpu_utilization) * all_of_them,
-        "computing": time.compute_utilization * all_of_them,
-    }
-
-
-def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
-    """The largest of the differences, in words."""
-    mine, best = _spent(candidate), _spent(chosen)
-    most = max(mine, key=lambda kind: mine[kind] - best[kind])
-    share, before = (_percent(one[most] / sum(one.values())) for one in (mine, best))
-    if most == "talking":
-        return f"for {share} of the time GPUs do nothing but send, against {before}"
-    if most == "waiting":
-        return f"for {share} of the time a GPU waits for {_awaited(candidate)}, against {before}"
-    recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
-    if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
-        return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
-    if candidate.execution.micro_batch_size < chosen.execution.micro_batch_size:
-        return f"its micro-batches of {candidate.execution.micro_batch_size} use the GPU less well"
-    return "its pieces of work are smaller, and use the GPU less well"
-
-
-def _awaited(candidate: Candidate) -> str:
-    execution = candidate.execution
-    others = ["other stages"] if execution.layout.pp > 1 else []
-    host = ["the host"] if execution.offload != "none" else []
-    return " or ".join(others + host) or "work to be launched"
-
-
-def _percent(share: float) -> str:
-    return "less than 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def _fit(candidate: Candidate) -> str:
@@ -264,8 +162,8 @@ def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal, gpu: Gpu)
         return f"because {alone}"
     needed = "" if without.execution.offload == "none" else f"{alone}, and "
     share = ratio(without, chosen, goal=goal, gpu=gpu)
-    much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {_as(goal)}"
-    return f"because {needed}{without.execution.layout.strategy}, the best{_with_offload(without, chosen)}, is {much}"
+    much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    return f"because {needed}{without.execution.layout.strategy}, the best{with_offload(without, chosen)}, is {much}"
 
 
 def _loss(work: Work) -> str | None:
@@ -283,7 +181,7 @@ def _mask(work: Work) -> str | None:
     what = "packed documents" if work.job.data.packing else f"windows of {work.model.sliding_window} tokens"
     return (
         f"for {what} {work.execution.attn_implementation} is handed a mask and computes all scores, "
-        f"{_percent(share)} of a block's forward; flex_attention computes those that count"
+        f"{percent(share)} of a block's forward; flex_attention computes those that count"
     )
 
 

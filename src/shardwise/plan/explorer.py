@@ -20,7 +20,7 @@ from shardwise.plan.opening import Opener
 from shardwise.plan.outlook import Outlooks
 from shardwise.plan.paces import Pace
 from shardwise.plan.products import Choice
-from shardwise.plan.question import Question, at_mean_length, work_on
+from shardwise.plan.question import Question, at_mean_length, with_least_states, work_on
 from shardwise.plan.ranking import figures_of
 from shardwise.plan.timeline import forecast_time
 from shardwise.plan.too_large import TooLarge
@@ -66,6 +66,7 @@ class Explorer:
         self._host_lacks: dict[tuple[Layout, int], str | None] = {}
         self._peaks = question.peaks
         self._known = TooLarge()
+        self._lean = with_least_states(question)
         self.outlooks = Outlooks(question, self.bounds)
 
     @property
@@ -73,6 +74,7 @@ class Explorer:
         """Of families; made when asked for, so that nothing points in a circle and all goes at once when it is left."""
         return Opener(
             self.question,
+            lean=self._lean,
             bounds=self.bounds,
             known=self._known,
             groups=self._considered,
@@ -138,7 +140,8 @@ class Explorer:
         return self._figures(group, self.climb(group).seconds[place] + on_host)
 
     def least_sending(self, group: Group, rung: Rung) -> tuple[float, ...] | None:
-        """Figures that a size does not stay below, with what its blocks send; None where they send nothing."""
+        """Figures that a size does not stay below, with what its blocks send for every micro-batch; None where that is
+        not bounded: they send nothing, or once for a step."""
         layout = group.base.layout
         if not self.prunes or not group.base.gathers_weights or group.base.postpones_reduction:
             return None
@@ -285,11 +288,11 @@ class Explorer:
     def _leanest_first(self, execution: Execution, flying: Flying) -> Iterator[Execution]:
         """An execution behind the one that differs in nothing but being sharded over as many ranks as there are.
 
-        Where that does not fit, nothing like it does; it is looked at once.
+        Where that does not fit, nothing like it does; it is looked at once. (See `too_large` about AdamW in 8 bits.)
         """
         layout = execution.layout
         most = self.question.cluster.num_gpus // (layout.tp * layout.pp * layout.cp)
-        if 1 < layout.dp_shard < most:
+        if 1 < layout.dp_shard < most and execution.optimizer != "adamw_8bit":
             leanest = replace(execution, layout=replace(layout, dp_shard=most))
             if self._known.asks_first(leanest, flying):
                 yield leanest

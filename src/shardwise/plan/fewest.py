@@ -15,7 +15,7 @@ from shardwise.plan.shares import formed_parts
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Offload
 
-#: So many parts are looked through before all others are compared with one another, which takes longer than a few do.
+#: So many parts are looked through before others are compared with one another, which takes longer than a few do.
 _AT_FIRST = 8
 
 
@@ -72,17 +72,22 @@ def smallest_that_fits(explorer: Explorer, *, below: Cluster | None = None) -> C
 def _likely(explorer: Explorer, smaller: Sequence[Cluster]) -> Iterator[Cluster]:
     """Those of some parts that may hold something, the smallest first."""
     yield from smaller[:_AT_FIRST]
-    others, question = smaller[_AT_FIRST:], explorer.question
-    if not explorer.prunes or question.job.stated_layout is not None:
-        yield from others
-    elif others:
-        frontier, opener = Frontier(question, explorer.bounds, others), explorer.opener
-        families = (
-            opener.of_interest(frontier.of(strategy), strategy=strategy, enough=None)
-            for strategy in frontier.strategies
-        )
-        may_hold = {family.cluster.num_gpus for found in families for family in found.values()}
-        yield from (part for part in others if part.num_gpus in may_hold)
+    if not explorer.prunes or explorer.question.job.stated_layout is not None:
+        yield from smaller[_AT_FIRST:]
+        return
+    begin = _AT_FIRST
+    while begin < len(smaller):  # twice as many at a time: what is found on few has the others not looked at
+        yield from _that_may_hold(explorer, smaller[begin : 2 * begin])
+        begin *= 2
+
+
+def _that_may_hold(explorer: Explorer, some: Sequence[Cluster]) -> list[Cluster]:
+    frontier, opener = Frontier(explorer.question, explorer.bounds, some), explorer.opener
+    families = (
+        opener.of_interest(frontier.of(strategy), strategy=strategy, enough=None) for strategy in frontier.strategies
+    )
+    may_hold = {family.cluster.num_gpus for found in families for family in found.values()}
+    return [part for part in some if part.num_gpus in may_hold]
 
 
 def _fits_on(explorer: Explorer, part: Cluster) -> bool:

@@ -98,7 +98,8 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     if which == "later":
         # Under sharding the root's gradients are reduced, and stored, behind all others.
         root = 0 if scene.work.sharded else scene.part.inventory.root.trained_elements * scene.work.types.trainable
-        return max(0, holding.gradients - scene.work.unit_blocks * holding.block_gradients - root)
+        first_unit = min(scene.work.unit_blocks, len(scene.part.span))
+        return max(0, holding.gradients - first_unit * holding.block_gradients - root)
     return holding.gradients if which == "all" else 0
 
 

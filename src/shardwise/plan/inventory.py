@@ -52,6 +52,10 @@ class Unit:
         """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
         return self._quantised * NF4_BYTES + (self.elements - self._quantised) * types.compute
 
+    def stored_bytes(self, types: Types) -> float:
+        """Bytes of the whole weights in the types that they are stored in, without scales."""
+        return sum(tensor.elements * tensor.element_bytes(types) for tensor in self.tensors)
+
     @cached_property
     def _quantised(self) -> int:
         return sum(tensor.elements for tensor in self.tensors if tensor.quantised)

@@ -27,6 +27,7 @@ class Opener:
 
     Args:
         question: whose.
+        lean: the same with the least states (`question.with_least_states`).
         bounds: of the question.
         known: what is known not to fit.
         groups: the executions of a layout with a recompute; none of one that is not considered.
@@ -38,6 +39,7 @@ class Opener:
         self,
         question: Question,
         *,
+        lean: Question,
         bounds: Bounds,
         known: TooLarge,
         groups: Callable[[Choice, Recompute], Iterator[Group]],
@@ -49,6 +51,7 @@ class Opener:
         self._known = known
         self._groups = groups
         self._prune = prune
+        self._lean = lean
         self._outlooks = outlooks
 
     def opened(self, family: Family, strategy: str) -> Iterator[Group]:
@@ -148,9 +151,11 @@ class Opener:
             return False
         one = sized(base, self._question.job, self._question.model, size)
         one, under_way = replace(one, gradient_accumulation_steps=micros), flying(base.layout, micros)
+        if self._lean is not self._question:
+            one = replace(one, optimizer="sgd")
         if self._known.rules_out(one, under_way):
             return False
-        if self._question.peaks.fits(one, capacity):
+        if self._lean.peaks.fits(one, capacity):
             return True
         self._known.note(one, under_way)
         return False

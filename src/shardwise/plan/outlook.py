@@ -51,6 +51,7 @@ class Near:
 
     Attributes:
         number: of the spread.
+        spread: it.
         wanted: in each order of a pipeline the leanest sizes that are fast enough on any of its parts.
         outlooks: of its families, once that is asked.
     """
@@ -132,12 +133,12 @@ class Outlooks:
         """Of the families of a spread those that could come within `enough`."""
         if near.outlooks is None:
             families = ((place, near.spread.family(part)) for place, part in enumerate(near.spread.parts))
-            near.outlooks = self._within(
+            near.outlooks = _coming_to_something(
                 (self._outlook((near.number, place), one, orders_of(strategy), enough) for place, one in families)
             )
         if not self._sends(strategy):
             return near.outlooks
-        return self._within(self._sending(near.outlooks, strategy, enough))
+        return _coming_to_something(self._sending(near.outlooks, strategy, enough))
 
     def _sending(self, outlooks: Iterable[Outlook], strategy: str, enough: _Figures | None) -> Iterator[Outlook]:
         for number, family, _ in outlooks:
@@ -145,12 +146,9 @@ class Outlooks:
             if traffic is not None:
                 yield self._outlook(number, family, self.orders(strategy), enough, traffic)
 
-    def _within(self, outlooks: Iterable[Outlook]) -> list[Outlook]:
-        return [one for one in outlooks if any(one.leanest)]
-
     def _sends(self, strategy: str) -> bool:
-        """Whether a strategy makes weights whole for every micro-batch, in most orders of a pipeline."""
-        return self._on_host or strategy.startswith(_SENDING)
+        """Whether a strategy makes weights whole for every micro-batch, and time is asked for."""
+        return self._bounds.timed and (self._on_host or strategy.startswith(_SENDING))
 
     def _traffic_of(self, strategy: str, family: Family) -> Traffic | None:
         """What no layout of such a strategy in a family stays below; None where there is none."""
@@ -223,6 +221,10 @@ class Outlooks:
             leanest.append((found.smallest, found.fewest) if found else None)
         figures = figures_of(self._question.job.goal, seconds=least, num_gpus=cluster.num_gpus, gpu=cluster.gpu)
         return Outlook(number, family._replace(least=figures), tuple(leanest))
+
+
+def _coming_to_something(outlooks: Iterable[Outlook]) -> list[Outlook]:
+    return [one for one in outlooks if any(one.leanest)]
 
 
 def sizes_asked(orders: Orders, wanted: Sequence[Leanest]) -> Iterator[Asked]:

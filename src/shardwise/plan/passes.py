@@ -18,6 +18,8 @@ from shardwise.plan.persistent import weight_degree
 from shardwise.plan.pieces import Piece, Pieces, device_of
 from shardwise.plan.types import REDUCTION_BYTES
 from shardwise.plan.work import Work
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.layout import Layout
 
 
 class Messages(NamedTuple):
@@ -190,7 +192,7 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
         blocks: of the mean unit that travels together.
     """
     layout = work.execution.layout
-    shard, replicate = shard_group(work), group_of(work.cluster, layout, "dp_replicate")
+    shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
 
     def gather(unit: Unit, count: float = blocks) -> float:
         return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)
@@ -211,11 +213,10 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
     )
 
 
-def shard_group(work: Work) -> Group:
+def shard_group(cluster: Cluster, layout: Layout) -> Group:
     """The ranks among which weights, or states, are cut: see `persistent.shard_degree`."""
-    layout = work.execution.layout
     axes = ("dp_shard", "cp") if layout.dp_shard > 1 else ("dp_shard",)
-    return group_of(work.cluster, layout, *axes)
+    return group_of(cluster, layout, *axes)
 
 
 def gathered_once(sent: Messages, work: Work) -> Messages:
@@ -227,7 +228,7 @@ def gathered_once(sent: Messages, work: Work) -> Messages:
 def reduced_at_once(work: Work, held: float) -> float:
     """Seconds of adding up, and cutting into shards, whole gradients of so many bytes on each rank."""
     layout = work.execution.layout
-    shard, replicate = shard_group(work), group_of(work.cluster, layout, "dp_replicate")
+    shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
     return shard.gather(held) + replicate.all_reduce(held / shard.size)
 
 
@@ -238,8 +239,7 @@ def _fetches_ahead(work: Work) -> bool:
 
 def _fetch_seconds(work: Work, unit: Unit) -> float:
     """A rank's share of a unit from the host's memory, in the types that it is stored in."""
-    stored = sum(tensor.elements * tensor.element_bytes(work.types) for tensor in unit.tensors)
-    return _over_the_bus(work, stored)
+    return _over_the_bus(work, unit.stored_bytes(work.types))
 
 
 def _return_seconds(work: Work, unit: Unit) -> float:

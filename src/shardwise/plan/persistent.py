@@ -1,7 +1,7 @@
 """What a rank holds between steps: weights, gradients and optimizer states, exactly.
 
 FSDP2 cuts each tensor along its first dim as `torch.chunk` does: every rank but the last ones has ceil(rows / degree)
-rows, the last ones fewer or none. So ranks differ, and every distinct one is counted.
+rows, the last ones fewer or none. So ranks differ, and every distinct one is counted. (Of experts: `Tensor.kept`.)
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def holdings(
 
     Args:
         part: what is sharded.
-        first_only: leave all out but the first, which holds at least as much as any other.
+        first_only: leave all out but the first, which holds at least as much as any other, but for AdamW in 8 bits.
         host_apart: the host's memory is another than the device's, as it is not where CPU processes train.
     """
     degree = shard_degree(execution.layout)

@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.plan.bounds import Bounds
 from shardwise.plan.choices import bases, lean_sizes, sized, sizes_on
 from shardwise.plan.products import Choice, copies, layouts, layouts_spread, ways_to_share
-from shardwise.plan.question import Question
+from shardwise.plan.question import Question, with_least_states
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import CHUNK_TOKENS, Execution, Recompute, heads_in_chunks
 from shardwise.spec.layout import Layout, Schedule
@@ -29,7 +29,7 @@ class Prospects:
 
     def __init__(self, question: Question) -> None:
         self._question = question
-        self._least = _with_least_states(question)
+        self._least = with_least_states(question)
         self._bounds = Bounds(self._least, timed=False)
         self._degrees: dict[tuple[str, int], bool] = {}
         self._spreads: dict[tuple[object, ...], bool] = {}
@@ -105,16 +105,3 @@ def _with_one_micro_batch(base: Execution) -> Schedule:
     """An order of a pipeline that holds the same where a step is one micro-batch: of those that do, always the same."""
     schedule = base.layout.schedule
     return schedule if schedule == "interleaved" or base.postpones_reduction else "1f1b"
-
-
-def _with_least_states(question: Question) -> Question:
-    """A question whose executions take no more than the same ones of this, and less the more ranks share the states.
-
-    AdamW in 8 bits keeps states of small tensors in 32, so that smaller shards may take more; SGD that lets no weight
-    decay keeps none, and needs nothing beside them.
-    """
-    train = question.job.train
-    if train.optimizer != "adamw_8bit":
-        return question
-    plain = train.model_copy(update={"optimizer": "sgd", "weight_decay": 0.0})
-    return replace(question, job=question.job.model_copy(update={"train": plain}), tables={})

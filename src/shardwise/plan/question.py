@@ -99,6 +99,19 @@ def _check_length(job: Job, model: ModelShape) -> None:
         raise UnsupportedError(f"train.attn_implementation is sdpa, which {why}; use eager")
 
 
+def with_least_states(question: Question) -> Question:
+    """A question whose executions take no more than the same ones of this, and less the more ranks share the states.
+
+    AdamW in 8 bits keeps states of small tensors in 32, so that smaller shards may take more; SGD that lets no weight
+    decay keeps none, and needs nothing beside them.
+    """
+    train = question.job.train
+    if train.optimizer != "adamw_8bit":
+        return question
+    plain = train.model_copy(update={"optimizer": "sgd", "weight_decay": 0.0, "momentum": 0.0})
+    return replace(question, job=question.job.model_copy(update={"train": plain}), tables={})
+
+
 def on_hardware(question: Question, cluster: Cluster) -> Question:
     """The question asked of other hardware."""
     return replace(question, cluster=cluster, job=question.job.model_copy(update={"hardware": cluster.name}))

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from shardwise.plan.against import why_faster, why_slower
 from shardwise.plan.bounds import Bounds
 from shardwise.plan.candidates import hardware_json, model_json
 from shardwise.plan.choices import offloads
 from shardwise.plan.collector import circles_unsought
 from shardwise.plan.experts import left_wide
-from shardwise.plan.explain import why, why_faster, why_slower
+from shardwise.plan.explain import why
 from shardwise.plan.exploration import Exploration, Found, contest_of, explore, explore_whole
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.fewer import on_fewer

@@ -101,17 +101,18 @@ class Tempo:
         room, most = within / ROUNDING, 2 * pp
         found, fewest = list[tuple[int, int]](), maxsize
         for rate in self._rates:
-            block, all_of_it = rate.block, rate.all
+            block = rate.block
             wait, inside = others * block.both, room - own * block.both - rate.losses
             if schedule == "zero_bubble":
                 wait = block.cut_wait(others, deferred=pp * own)
             longest = wait / inside if inside > 0 else inf
             if traffic is not None:
                 both = rate.times * rate.one.sending(traffic)
-                all_of_it, inside = max(all_of_it, self._num_layers * both), room - own * both
+                inside = room - own * both
                 longest = max(longest, others * both / inside) if inside > 0 else inf
             # As many forwards as the wait is longer than one may be.
-            if all_of_it * ROUNDING > within * pp or longest * ROUNDING > min(-(-share // rate.size), fewest - 1):
+            fast = self._all(rate, traffic) * ROUNDING <= within * pp
+            if not fast or longest * ROUNDING > min(-(-share // rate.size), fewest - 1):
                 continue
             micros = max(1, ceil(longest * ROUNDING))
             found.append((rate.size, min(micros, most)))
@@ -121,6 +122,7 @@ class Tempo:
         return tuple(found)
 
     def _all(self, rate: _Rate, traffic: Traffic | None) -> float:
+        """Seconds of one rank that has all layers, at least."""
         if traffic is None:
             return rate.all
         return max(rate.all, self._num_layers * rate.times * rate.one.sending(traffic))

@@ -74,7 +74,7 @@ class Tensor:
 
         Rows are cut as `torch.chunk` cuts. There are few experts, and many elements of each: over more ranks than
         experts they are cut inside, as torchtitan does, and flat buffers (DeepSpeed, FSDP1) anyway. FSDP2 by itself
-        would pad them to as many experts as ranks, and gather the padding too.
+        would pad them to as many experts as ranks, and gather the padding too. (So their biases, which are small, are.)
         """
         if self.last:
             return self.count * rows_of_shard(self.rows * self.columns, degree=degree, index=index)

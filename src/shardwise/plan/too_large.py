@@ -1,7 +1,8 @@
 """What is known not to fit, and with it whatever surely needs no less.
 
 Of executions that are alike but for how many ranks share what is sharded, more ranks never need more each, and larger
-micro-batches, or more of them in flight, never less: `tests/unit/plan/test_monotone.py` holds that.
+micro-batches, or more of them in flight, never less: `tests/unit/plan/test_monotone.py` holds that. Not so AdamW in 8
+bits, which keeps states of small shards in 32: of that only those are alike that have as many.
 """
 
 from __future__ import annotations
@@ -42,5 +43,6 @@ class TooLarge:
 def _kind(execution: Execution) -> object:
     """What is alike in all respects but the degrees of data parallelism and the micro-batch."""
     layout = execution.layout
-    data = (layout.dp_replicate > 1, layout.dp_shard > 1, layout.zero_stage, layout.reshard_after_forward)
+    shards = layout.dp_shard if execution.optimizer == "adamw_8bit" else layout.dp_shard > 1
+    data = (layout.dp_replicate > 1, shards, layout.zero_stage, layout.reshard_after_forward)
     return data, layout.tp, layout.pp, layout.cp, layout.schedule, execution.gradient_checkpointing, execution.loss

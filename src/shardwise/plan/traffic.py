@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shardwise.plan.kernels import OFFLOAD_BYTES_PER_SECOND
 from shardwise.plan.links import Group, fastest_link, group_of
-from shardwise.plan.passes import mean
+from shardwise.plan.passes import mean, shard_group
 from shardwise.plan.persistent import weight_degree
 from shardwise.plan.types import REDUCTION_BYTES
 from shardwise.plan.work import Work
@@ -62,7 +62,7 @@ def loads_of(work: Work) -> Loads:
     types, tp = work.types, work.execution.layout.tp
     on_host = work.execution.parameters_on_host and work.setting.cuda
     trained = mean(work, lambda unit: unit.trained_elements) / tp
-    stored = mean(work, lambda unit: sum(tensor.elements * tensor.element_bytes(types) for tensor in unit.tensors)) / tp
+    stored = mean(work, lambda unit: unit.stored_bytes(types)) / tp
     return Loads(
         gathered=mean(work, lambda unit: unit.gathered_bytes(types)) / tp,
         reduced=trained * REDUCTION_BYTES,
@@ -101,7 +101,7 @@ def _lesser(one: Traffic, other: Traffic) -> Traffic:
 
 def _traffic(loads: Loads, cluster: Cluster, layout: Layout) -> Traffic:
     hidden, shards = layout.weight_shards > 1, weight_degree(layout)
-    shard = group_of(cluster, layout, *(("dp_shard", "cp") if hidden else ("dp_shard",)))
+    shard = shard_group(cluster, layout)
     replicate = group_of(cluster, layout, "dp_replicate")
     fetch, back = (count / shards / OFFLOAD_BYTES_PER_SECOND for count in (loads.stored, loads.returned))
     gather = shard.bare_seconds(loads.gathered) + fetch * hidden

@@ -43,7 +43,7 @@ class Held:
 def held(
     parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, *, device: torch.device | None = None
 ) -> Held:
-    """Counts storages, each once, of parameters with the padding of their shards, gradients and optimizer states.
+    """Counts storages, each once, of parameters, gradients and optimizer states; with the padding of shards.
 
     Args:
         parameters: of the model.

@@ -421,3 +421,25 @@ def test_a_search_forecasts_a_small_part_of_what_is_open(all_trained):
     assert Look(explorer, groups).best() is not None
     assert explorer.effort.open > 1000
     assert explorer.effort.time < explorer.effort.open / 10
+
+
+def test_fewer_shards_are_not_ruled_out_by_more_that_need_more():
+    """AdamW in 8 bits keeps states of small shards in 32."""
+    asked = ask(
+        job(method="lora", data={"max_length": 64}, train={"optimizer": "adamw_8bit", "offload": "none"}),
+        model=find_model("qwen3-0.6b", offline=True),
+        cluster=parse_hardware("6x H100-SXM"),
+    )
+    few = Layout(dp_replicate=2, dp_shard=3, zero_stage=1, reshard_after_forward=False)
+    (base, *_) = bases(asked.job, asked.model, Choice(strategy="zero1", layout=few, cluster=asked.cluster))
+    need, more = (
+        asked.peaks.high_bytes(sized(replace(base, layout=layout), asked.job, asked.model, 1))
+        for layout in (few, replace(few, dp_shard=6))
+    )
+    assert need < more
+    gpu = replace(asked.cluster.gpu, memory_bytes=need, reserved_bytes=0)
+    on = replace(asked.cluster, node=replace(asked.cluster.node, gpu=gpu))
+    explorer = Explorer(replace(asked, cluster=on, tables={}))
+    groups = explorer.groups(Choice(strategy="zero1", layout=few, cluster=on))
+    group = next(one for one in groups if one.base.gradient_checkpointing == base.gradient_checkpointing)
+    assert explorer.holds(group, next(rung for rung in group.ladder if rung.size == 1))

@@ -26,11 +26,12 @@ def peaks(asked, model, hardware=HARDWARE):
 AXIS = (1, 2, 3)
 LAYOUTS = {
     "dp_replicate": AXIS,
-    "dp_shard": AXIS,
+    "dp_shard": (*AXIS, 7),
     "tp": (1, 2, 4),
     "pp": AXIS,
     "cp": (1, 2),
     "schedule": ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble"),
+    "min_num_params": (0, 0, 100_000, 10_000_000),
 }
 SHARDINGS = ({}, {"zero_stage": 1, "reshard_after_forward": False}, {"zero_stage": 2, "reshard_after_forward": False})
 OPTIONS = {

@@ -152,8 +152,8 @@ def test_zero1_hands_out_renewed_weights_behind_the_optimizer():
 def test_what_is_cut_over_the_ranks_of_a_ring_too_is_gathered_over_them_and_reduced_once():
     """As memory is cut; a gather among so many brings 7/8 of the weights, and nothing is left to add."""
     both = work(job(), shape(), execution(Layout(dp_shard=2, cp=4)), "8x H100-SXM")
-    assert shard_group(both).size == 8
+    assert shard_group(both.cluster, both.execution.layout).size == 8
     assert {name for ending in endings_of(both) for name, _ in ending.pieces} == {"optimizer"}
     ring = work(job(), shape(), execution(Layout(cp=4)), "4x H100-SXM")
-    assert shard_group(ring).size == 1
+    assert shard_group(ring.cluster, ring.execution.layout).size == 1
     assert {name for ending in endings_of(ring) for name, _ in ending.pieces} == {"reduce gradients", "optimizer"}

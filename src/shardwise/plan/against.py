@@ -1,0 +1,137 @@
+"""Two candidates that both fit: by how much one is worse than the other, what takes the time, and why a better one was
+not taken."""
+
+from __future__ import annotations
+
+from shardwise.plan.choices import RECOMPUTE_ORDER
+from shardwise.plan.ranking import BETTER, ratio, tie_of
+from shardwise.spec.cluster import Gpu
+from shardwise.spec.job import Goal
+from shardwise.spec.plan import Candidate, TimeForecast
+from shardwise.units import format_seconds
+
+#: Figures that differ by a smaller share are not told apart in words.
+_SAME = 5e-4
+
+
+def named(candidate: Candidate, beside: Candidate) -> str:
+    """Its strategy, and its offload where another candidate has another."""
+    return f"{candidate.execution.layout.strategy}{with_offload(candidate, beside)}"
+
+
+def with_offload(candidate: Candidate, beside: Candidate) -> str:
+    """The offload of one, behind its name, where the other has another."""
+    offload = candidate.execution.offload
+    if offload == beside.execution.offload:
+        return ""
+    return " without offload" if offload == "none" else f" with offload {offload}"
+
+
+def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
+    """Why a candidate whose figure is better than the chosen one's was not taken; None where it is not better."""
+    share = ratio(candidate, chosen, goal=goal, gpu=gpu)
+    if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
+        return None
+    return (
+        f"{percent(1 - share)} {BETTER[goal][0]}{with_offload(candidate, chosen)}, less than the "
+        f"{percent(tie_of(gpu))} that forecasts can tell apart, and {named(chosen, candidate)} is simpler"
+    )
+
+
+def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu, one_of_many: bool = False) -> str:
+    """By how much a candidate that fits is worse than the chosen one, and what takes the time.
+
+    Args:
+        candidate: the best of its strategy, or with `one_of_many` one of those that cannot be chosen.
+        chosen: what it is compared with.
+        goal: whose last figure is compared.
+        gpu: whose forecasts are compared.
+        one_of_many: better ones of the strategy were not looked for.
+    """
+    share, seconds = ratio(candidate, chosen, goal=goal, gpu=gpu), candidate.time.step_seconds
+    if abs(share - 1) < _SAME and _num_gpus(candidate) == _num_gpus(chosen):
+        return f"takes as long{with_offload(candidate, chosen)}, and {named(chosen, candidate)} is simpler"
+    much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    close = share <= 1 + tie_of(gpu)
+    apart = f"{percent(tie_of(gpu))} {BETTER[goal][0]}"
+    whose = f"none is more than {apart}; one that fits is " if one_of_many and not close else ""
+    return (
+        f"{whose}{much}{with_offload(candidate, chosen)} ({_against(seconds, chosen.time.step_seconds)} a step"
+        f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
+    )
+
+
+def _against(one: float, other: float) -> str:
+    """Both times, with as many digits as tell them apart."""
+    named = format_seconds(one), format_seconds(other)
+    return " against ".join(named if named[0] != named[1] else (f"{one:.4g} s", f"{other:.4g} s"))
+
+
+def as_slow(goal: Goal) -> str:
+    """What behind "3 times" is worse for a goal."""
+    return {"faster": "as slow", "cheaper": "as dear"}[BETTER[goal][0]]
+
+
+def _on(candidate: Candidate, chosen: Candidate) -> str:
+    count = _num_gpus(candidate)
+    return "" if count == _num_gpus(chosen) else f" on {count} GPUs instead of {_num_gpus(chosen)}"
+
+
+def _num_gpus(candidate: Candidate) -> int:
+    return candidate.execution.layout.world_size
+
+
+def _spent(candidate: Candidate) -> dict[str, float]:
+    """GPU seconds of a step by what they are spent on."""
+    time: TimeForecast = candidate.time
+    all_of_them = time.step_seconds * _num_gpus(candidate)
+    return {
+        "talking": (time.gpu_utilization - time.compute_utilization) * all_of_them,
+        "waiting": (1 - time.gpu_utilization) * all_of_them,
+        "computing": time.compute_utilization * all_of_them,
+    }
+
+
+def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
+    """The largest of the differences, in words."""
+    mine, best = _spent(candidate), _spent(chosen)
+    most = max(mine, key=lambda kind: mine[kind] - best[kind])
+    share, before = (percent(one[most] / sum(one.values())) for one in (mine, best))
+    if most == "talking":
+        return f"for {share} of the time GPUs do nothing but send, against {before}"
+    if most == "waiting":
+        return f"for {share} of the time a GPU waits for {_awaited(candidate)}, against {before}"
+    recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
+    if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
+        return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
+    sees, others = _sequences(candidate), _sequences(chosen)
+    if sees > others:
+        return f"its ranks go through {sees} sequences a step, padding among them, against {others}"
+    if candidate.execution.micro_batch_size < chosen.execution.micro_batch_size:
+        return f"its micro-batches of {candidate.execution.micro_batch_size} use the GPU less well"
+    if _slices(candidate) > _slices(chosen):
+        return "its pieces of work are smaller, and use the GPU less well"
+    return "what it moves takes the GPU's time beside the same work"
+
+
+def _sequences(candidate: Candidate) -> int:
+    """Of a step, with those that fill up micro-batches."""
+    execution = candidate.execution
+    return execution.micro_batch_size * execution.gradient_accumulation_steps * execution.layout.data_world_size
+
+
+def _slices(candidate: Candidate) -> int:
+    """Ranks that share the work of a block for one micro-batch."""
+    return candidate.execution.layout.tp * candidate.execution.layout.cp
+
+
+def _awaited(candidate: Candidate) -> str:
+    execution = candidate.execution
+    others = ["other stages"] if execution.layout.pp > 1 else []
+    host = ["the host"] if execution.offload != "none" else []
+    return " or ".join(others + host) or "work to be launched"
+
+
+def percent(share: float) -> str:
+    """A share in words."""
+    return "less than 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
