@@ -113,6 +113,7 @@ LLAMA_KIN: dict[str, Family] = {
             "intermediate_size": 10240,
             "num_hidden_layers": 48,
             "num_key_value_heads": 2,
+            "head_dim": 128,
             "max_position_embeddings": 32768,
         },
         keys={"attention_bias": "qkv_bias", "mlp_bias": "bias"},

@@ -12,6 +12,8 @@ from shardwise.units import format_seconds
 
 #: Figures that differ by a smaller share are not told apart in words.
 _SAME = 5e-4
+#: Shares of a step that differ by less are not told apart by whole percents.
+_TOLD_APART = 0.01
 
 
 def named(candidate: Candidate, beside: Candidate) -> str:
@@ -96,11 +98,9 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
     """The largest of the differences, in words."""
     mine, best = _spent(candidate), _spent(chosen)
     most = max(mine, key=lambda kind: mine[kind] - best[kind])
-    share, before = (percent(one[most] / sum(one.values())) for one in (mine, best))
-    if most == "talking":
-        return f"for {share} of the time GPUs do nothing but send, against {before}"
-    if most == "waiting":
-        return f"for {share} of the time a GPU waits for {_awaited(candidate)}, against {before}"
+    if most != "computing":
+        what = "GPUs do nothing but send" if most == "talking" else f"a GPU waits for {_awaited(candidate)}"
+        return _how_long(what, (mine[most], candidate), (best[most], chosen))
     recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
     if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
         return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
@@ -112,6 +112,24 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
     if _slices(candidate) > _slices(chosen):
         return "its pieces of work are smaller, and use the GPU less well"
     return "what it moves takes the GPU's time beside the same work"
+
+
+def _how_long(what: str, mine: tuple[float, Candidate], best: tuple[float, Candidate]) -> str:
+    """How much of a step something takes: as a share, where that is larger, else as seconds.
+
+    Args:
+        what: GPUs do.
+        mine: GPU seconds of a step that a candidate spends on it.
+        best: and the fewer ones of the chosen one.
+    """
+    both = mine, best
+    share, before = (seconds / (one.time.step_seconds * _num_gpus(one)) for seconds, one in both)
+    if share - before > _TOLD_APART:
+        return f"for {percent(share)} of the time {what}, against {percent(before)}"
+    each = [seconds / _num_gpus(one) for seconds, one in both]
+    if each[0] > each[1]:
+        return f"for {_against(*each)} of a step {what}"
+    return f"for {_against(mine[0], best[0])} of all GPUs' time {what}"
 
 
 def _sequences(candidate: Candidate) -> int:

@@ -52,7 +52,7 @@ def why(
         _batch(work),
         _recompute(explorer, work),
         _offload(work, candidate, without, goal=goal, asked=not explorer.question.tries_offload),
-        _loss(work),
+        _loss(explorer, work, candidate),
         _mask(work),
         _precision(work),
         _length(work),
@@ -166,11 +166,23 @@ def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal, gpu: Gpu)
     return f"because {needed}{without.execution.layout.strategy}, the best{with_offload(without, chosen)}, is {much}"
 
 
-def _loss(work: Work) -> str | None:
+def _loss(explorer: Explorer, work: Work, candidate: Candidate) -> str | None:
     if work.execution.loss != "chunked":
         return None
     logits = work.tokens * work.model.vocab_size * TYPES[work.execution.precision].compute
-    return f"loss is chunked: whole logits of a micro-batch would take {format_bytes(logits)} in each copy"
+    whole = _with_whole_logits(explorer, work, candidate) if work.job.train.loss == "auto" else ""
+    return f"loss is chunked: whole logits of a micro-batch would take {format_bytes(logits)} in each copy{whole}"
+
+
+def _with_whole_logits(explorer: Explorer, work: Work, candidate: Candidate) -> str:
+    """What that would be good for, where it fits and more than forecasts can tell apart; empty elsewhere."""
+    full, memory = explorer.memory(work.cluster, replace(work.execution, loss="full"))
+    if memory.peak_high_bytes > memory.capacity_bytes:
+        return ""
+    share = explorer.time(full).step_seconds / candidate.time.step_seconds
+    if share >= 1 - tie_of(work.cluster.gpu):
+        return ""
+    return f"; they fit, and a step would be {percent(1 - share)} faster: to have that, state train.loss: full"
 
 
 def _mask(work: Work) -> str | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shardwise.plan.choices import offloads
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.frontier import Frontier
-from shardwise.plan.products import layouts
+from shardwise.plan.products import Choice, layouts
 from shardwise.plan.question import Question
 from shardwise.plan.shares import formed_parts
 from shardwise.spec.cluster import Cluster
@@ -24,11 +24,18 @@ class Fewest(NamedTuple):
 
     Attributes:
         part: the smallest on which anything fits with any offload; the whole where no smaller one is.
-        note: with less offload, how many they are; None where they are no more, or nothing fits with less.
+        notes: with less offload, how many they are, where they are more; and fewer that only the host is too small for.
     """
 
     part: Cluster
-    note: str | None
+    notes: tuple[str, ...]
+
+
+class Refused(NamedTuple):
+    """A part of whose GPUs something fits, and why the host is too small for it."""
+
+    part: Cluster
+    reason: str
 
 
 def fewest(question: Question, *, prune: bool = True, hopeless: Container[Offload] = ()) -> Fewest:
@@ -40,14 +47,19 @@ def fewest(question: Question, *, prune: bool = True, hopeless: Container[Offloa
         hopeless: offloads with which nothing is known to fit on any part.
     """
     part, larger = question.cluster, list[tuple[Explorer, Cluster]]()
+    refused = list[Refused]()
     for offload in offloads(question.job, question.cluster):
         if offload in hopeless:
             continue
         explorer = Explorer(question.with_offload(offload), prune=prune, timed=False)
-        part = smallest_that_fits(explorer, below=part)
+        part = smallest_that_fits(explorer, below=part, refused=refused)
         larger.append((explorer, part))
     less = ((one, size) for one, size in larger if size != part)
-    return Fewest(part, next((_note(*one) for one in less if one[1] != question.cluster or _fits_on(*one)), None))
+    note = next((_note(*one) for one in less if one[1] != question.cluster or _fits_on(*one)), None)
+    fewer = (one for one in refused if one.part.num_gpus < part.num_gpus)
+    smallest = min(fewer, key=lambda one: one.part.num_gpus, default=None)
+    host = smallest and f"on {smallest.part.name} {smallest.reason}"
+    return Fewest(part, tuple(filter(None, [note, host])))
 
 
 def _note(explorer: Explorer, part: Cluster) -> str:
@@ -56,17 +68,20 @@ def _note(explorer: Explorer, part: Cluster) -> str:
     return f"{how} the fewest GPUs are {part.num_gpus}; to have those, state train.offload: {offload}"
 
 
-def smallest_that_fits(explorer: Explorer, *, below: Cluster | None = None) -> Cluster:
+def smallest_that_fits(
+    explorer: Explorer, *, below: Cluster | None = None, refused: list[Refused] | None = None
+) -> Cluster:
     """The smallest part of a question's cluster that anything fits on; the whole of it where no smaller one is.
 
     Args:
         explorer: of the question, which states an offload.
         below: another part, which takes the place of the whole.
+        refused: takes what was found to fit the GPUs of a smaller part and not its host.
     """
     job, whole = explorer.question.job, below or explorer.question.cluster
     each = (part for part in formed_parts(job, explorer.question.cluster) if part.num_gpus < whole.num_gpus)
     smaller = [part for part in each if explorer.has_room(part)]
-    return next((part for part in _likely(explorer, smaller) if _fits_on(explorer, part)), whole)
+    return next((part for part in _likely(explorer, smaller) if _fits_on(explorer, part, refused)), whole)
 
 
 def _likely(explorer: Explorer, smaller: Sequence[Cluster]) -> Iterator[Cluster]:
@@ -90,14 +105,23 @@ def _that_may_hold(explorer: Explorer, some: Sequence[Cluster]) -> list[Cluster]
     return [part for part in some if part.num_gpus in may_hold]
 
 
-def _fits_on(explorer: Explorer, part: Cluster) -> bool:
+def _fits_on(explorer: Explorer, part: Cluster, refused: list[Refused] | None = None) -> bool:
     """Whether the host has room is asked of what fits the GPUs, which is less."""
     opened, question = explorer.effort.open, explorer.question
-    fits = any(
-        explorer.fits([group]) and explorer.why_left_out(choice) is None
+    on_gpus = (
+        choice
         for choice in layouts(question.job, question.model, part)
         if explorer.why_left_out(choice, host=False) is None
         for group in explorer.groups(choice)
+        if explorer.fits([group])
     )
+    fits = any(_has_host(explorer, choice, refused) for choice in on_gpus)
     explorer.effort.open = opened  # what is open is what is on the part that is chosen
     return fits
+
+
+def _has_host(explorer: Explorer, choice: Choice, refused: list[Refused] | None) -> bool:
+    reason = explorer.why_left_out(choice)
+    if reason is not None and refused is not None:
+        refused.append(Refused(choice.cluster, reason))
+    return reason is None

@@ -42,7 +42,9 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
     if part in _STATES:
         if not work.sharded:
             lora, gpus = ", or use lora" if work.job.method == "full" else "", work.cluster.num_gpus
-            enough = gpus > 1 and _bytes_of_a_copy(work, memory) <= gpus * memory.capacity_bytes
+            enough = (
+                gpus > 1 and _bytes_of_a_copy(work, memory) / gpus + _beside_states(memory) <= memory.capacity_bytes
+            )
             return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
         return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
     if part == "logits":
@@ -74,6 +76,11 @@ def _bytes_of_a_copy(work: Work, memory: MemoryForecast) -> float:
     copies = dict.fromkeys(_STATES, layout.data_world_size * layout.cp)
     copies["optimizer"] //= layout.dp_shard
     return sum(len(rank.ranks) * rank.parts[part] / copies[part] for rank in memory.ranks for part in _STATES)
+
+
+def _beside_states(memory: MemoryForecast) -> int:
+    """Bytes of all that is no state, on the rank that holds most at the peak."""
+    return max(rank.peak_bytes - sum(rank.parts[part] for part in _STATES) for rank in memory.ranks)
 
 
 def _keeps_gathered(work: Work) -> bool:

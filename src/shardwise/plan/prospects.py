@@ -25,10 +25,12 @@ class Prospects:
 
     Args:
         question: asked of the most GPUs, with the offload that is meant.
+        within: of the same question on more of the same hardware: what does not fit there does not fit here.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, *, within: Prospects | None = None) -> None:
         self._question = question
+        self._within = within
         self._least = with_least_states(question)
         self._bounds = Bounds(self._least, timed=False)
         self._degrees: dict[tuple[str, int], bool] = {}
@@ -57,7 +59,9 @@ class Prospects:
             train = self._least.job.train
             optimizer = base.optimizer if train.optimizer == "auto" else train.optimizer
             leanest = replace(base, layout=key[0], optimizer=optimizer)
-            self._known[key] = any(self._has_room(leanest, size) for size in self._lean_sizes(leanest))
+            self._known[key] = (self._within is None or self._within.may_fit(base)) and any(
+                self._has_room(leanest, size) for size in self._lean_sizes(leanest)
+            )
         return self._known[key]
 
     def _may_be_spread(self, copy: dict[str, Any], num_gpus: int) -> bool:

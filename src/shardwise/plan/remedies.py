@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
@@ -19,7 +20,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.support import impossibilities
 
 _SHORTEST_LENGTH = 64
-_MOST_GPUS_ADVISED = 1024
+_MOST_GPUS_ADVISED, _LARGEST_NODE_ADVISED = 1024, 8
 
 
 def remedies(question: Question) -> Iterator[str]:
@@ -123,18 +124,24 @@ def _longest_thatfits(question: Question) -> int | None:
 
 
 def _gpus_that_fit(question: Question) -> Cluster | None:
-    """The cluster doubled, inside its nodes up to eight GPUs, until the job fits."""
+    """More of the same GPUs, on which the job fits; None where it fits on no number that is tried.
+
+    Of one node the first larger number up to eight GPUs, else the number of whole nodes that halving finds.
+    """
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
         return None
-    doubled: list[Cluster] = []
-    while cluster.num_gpus * 2 <= _MOST_GPUS_ADVISED:
-        if cluster.num_nodes == 1 and cluster.node.num_gpus * 2 <= 8:
-            cluster = replace(cluster, node=replace(cluster.node, num_gpus=cluster.node.num_gpus * 2))
-        else:
-            cluster = replace(cluster, num_nodes=cluster.num_nodes * 2, network=cluster.network or cluster.node.link)
-        doubled.append(cluster)
+
+    def enough(larger: Cluster) -> bool:
+        return fits(replace(question, cluster=larger))
+
+    inside = range(cluster.node.num_gpus + 1, _LARGEST_NODE_ADVISED + 1) if cluster.num_nodes == 1 else ()
+    in_node = [replace(cluster, node=replace(cluster.node, num_gpus=count)) for count in inside]
+    node = in_node[-1] if in_node else cluster
+    most = _MOST_GPUS_ADVISED // node.node.num_gpus
+    network = cluster.network or cluster.node.link
+    nodes = [replace(node, num_nodes=count, network=network) for count in range(cluster.num_nodes + 1, most + 1)]
     # What does not fit on the most GPUs fits on no fewer of them.
-    if not doubled or not fits(replace(question, cluster=doubled[-1])):
+    if not nodes or not enough(nodes[-1]):
         return None
-    return next(one for one in doubled if fits(replace(question, cluster=one)))
+    return next(filter(enough, in_node), None) or nodes[bisect_left(nodes, True, key=enough)]

@@ -65,14 +65,14 @@ def answer(question: Question, *, prune: bool = True, hopeless: Container[Offloa
         hopeless: offloads with which nothing is known to fit on the hardware, or on any part of it.
     """
     few = fewest(question, prune=prune, hopeless=hopeless) if question.job.goal == "fewest-gpus" else None
-    on, note = few or (None, None)
+    on, notes = few or (None, ())
     first, others = _with_as_little_offload(question, prune=prune, hopeless=hopeless, on=on)
     chosen = _chosen(question, [one for exploration in (first, *others) for one in exploration.known])
     fewer = on_fewer(question, chosen.best if chosen else None, bounds=first.explorer.bounds, hopeless=hopeless)
     found = _rows(question, first, others, chosen)
     fitting = _best_first(question, found, chosen)
     if chosen is not None:
-        reasons = (*_why(question, chosen, first, others), *filter(None, [fewer, note]))
+        reasons = (*_why(question, chosen, first, others), *filter(None, [fewer, *notes]))
         fitting = [replace(fitting[0], reasons=reasons), *_compared(fitting, first.explorer)]
     return Plan(
         job=question.job.to_json(),

@@ -1,7 +1,7 @@
 """The question turned round: not whether a value fits, but the largest or smallest value that does.
 
 Halving is right only where more of a key never needs less memory, which a test holds for each key that is halved;
-numbers of GPUs, where that need not be so, are few and tried one by one.
+numbers of GPUs, where that need not be so, are tried one by one.
 """
 
 from __future__ import annotations
@@ -27,31 +27,38 @@ class _Trials:
 
     Attributes:
         parts: numbers of GPUs, where those are asked for: a larger one is asked about its parts too.
-        prospects: on the most of them, where those are asked for.
+        prospects: where numbers of GPUs are asked for, on the most of each that differ by less than twice.
     """
 
     unknown: Unknown
     offload: Offload
     known: dict[int, bool] = field(default_factory=dict[int, bool])
     parts: Known = field(default_factory=Known)
-    prospects: Prospects | None = None
-
-    def __post_init__(self) -> None:
-        if self.unknown.key == "gpus":
-            self.prospects = Prospects(self.unknown.at(self.unknown.values[-1]).with_offload(self.offload))
+    prospects: dict[int, Prospects] = field(default_factory=dict[int, Prospects])
 
     def fits(self, index: int) -> bool:
         value = self.unknown.values[index]
         if value not in self.known:
             try:
                 question = self.unknown.at(value).with_offload(self.offload)
-                parts = self.parts if self.unknown.key == "gpus" else None
+                gpus = self.unknown.key == "gpus"
                 self.known[value] = can_be_planned(
-                    question, admits=self.unknown.admits(value), known=parts, prospects=self.prospects
+                    question,
+                    admits=self.unknown.admits(value),
+                    known=self.parts if gpus else None,
+                    prospects=self._prospects_of(index) if gpus else None,
                 )
             except UnsupportedError:  # a stated layout cannot be formed on so many GPUs
                 self.known[value] = False
         return self.known[value]
+
+    def _prospects_of(self, index: int) -> Prospects:
+        most = len(self.unknown.values) - 1
+        last = min((1 << index.bit_length()) - 1, most)
+        if last not in self.prospects:
+            question = self.unknown.at(self.unknown.values[last]).with_offload(self.offload)
+            self.prospects[last] = Prospects(question, within=None if last == most else self._prospects_of(most))
+        return self.prospects[last]
 
 
 @circles_unsought()

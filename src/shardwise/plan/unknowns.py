@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.catalog.offers import typical_sizes
+from shardwise.catalog.offers import every_size
 from shardwise.errors import Problem, UnsupportedError
 from shardwise.plan.fitting import Admits, every_layout
 from shardwise.plan.inventory import take_inventory
@@ -123,7 +123,7 @@ def _gpus(job: Job, asked: Callable[[Job], Question]) -> Unknown:
     if cluster.gpu.kind == "cpu":
         message = "CPU processes share one memory, so that more of them hold no more; name GPUs, such as H100-SXM"
         raise UnsupportedError(Problem(where="--solve gpus", message=message))
-    sizes = {size.num_gpus: size for size in typical_sizes(cluster, most=MOST_GPUS)}
+    sizes = {size.num_gpus: size for size in every_size(cluster, most=MOST_GPUS)}
     return Unknown(
         key="gpus",
         asks="smallest",

@@ -242,7 +242,10 @@ def test_defaults_are_those_of_transformers(kind):
     for key, value in family.defaults.items():
         name = family.keys.get(key, key)
         name = name if hasattr(theirs, name) else key
-        if (value is None and key in computed) or (key == "sliding_window" and family.optional_window):
+        if value is None and key in computed:
+            assert getattr(type(theirs), name, None) is None, f"{kind}.{name}"
+            continue
+        if key == "sliding_window" and family.optional_window:
             continue
         if (kind, key) not in NOT_IN_TRANSFORMERS:
             assert (getattr(theirs, name) or None) == (value or None), f"{kind}.{name}"

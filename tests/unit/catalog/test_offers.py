@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.catalog.gpus import known_gpus, parse_hardware
-from shardwise.catalog.offers import alternatives, catalogue_sizes, is_open, typical_sizes
+from shardwise.catalog.offers import alternatives, catalogue_sizes, every_size, is_open, typical_sizes
 from shardwise.errors import HardwareError
 from shardwise.spec.job import Job
 from shardwise.spec.request import Override, request_of_flags
@@ -25,6 +25,12 @@ def test_hardware_comes_in_parts_of_a_node_and_then_in_nodes(hardware: str, name
     assert [size.name for size in sizes] == names
     assert all((size.network is None) == (size.num_nodes == 1) for size in sizes)
     assert all(parse_hardware(size.name) == size for size in sizes)
+
+
+def test_every_number_of_a_node_and_of_whole_nodes_is_a_size() -> None:
+    sizes = [size.name for size in every_size(parse_hardware("2 x 3x L4"), most=10)]
+    assert sizes == ["1x L4", "2x L4", "3x L4", "2 x 3x L4", "3 x 3x L4"]
+    assert [size.num_gpus for size in every_size(parse_hardware("H100-SXM"), most=24)] == [*range(1, 9), 16, 24]
 
 
 def test_every_gpu_of_the_catalogue_is_offered_from_one_on() -> None:

@@ -12,6 +12,7 @@ from shardwise.plan.question import ask
 from shardwise.plan.search import answer
 from shardwise.plan.shares import formed_parts
 from shardwise.spec.job_file import parse_job
+from tests.unit.plan.asking import plan
 from tests.unit.plan.test_search import seconds_of
 
 QUESTIONS = [
@@ -65,3 +66,19 @@ def test_where_nothing_fits_that_is_said_in_seconds(model: str, hardware: str, t
     """1.4 to 2.9 s; it was 10 s to two minutes while each part was opened in full."""
     method = "" if "method" in text else "method: lora\n"
     assert seconds_of(model, hardware, f"goal: fewest-gpus\n{method}{text}", limit=5) < 5
+
+
+def test_fewer_gpus_beside_a_larger_host_are_named() -> None:
+    text = "goal: fewest-gpus\nmethod: full\ndata: {max_length: 256}\ntrain: {global_batch_size: 1}\n"
+    best = plan("qwen2.5-7b", "6x RTX-A5000", text).best
+    assert best is not None
+    assert best.execution.layout.world_size == 2
+    assert any(
+        reason.startswith("on 1x RTX-A5000 offload parameters would put 113.5 GiB into the host's memory")
+        and reason.endswith("where it has as much, state train.offload: parameters")
+        for reason in best.reasons
+    )
+    stated = plan("qwen2.5-7b", "6x RTX-A5000", text.replace("size: 1}", "size: 1, offload: parameters}")).best
+    assert stated is not None
+    assert stated.execution.layout.world_size == 1
+    assert not any(reason.startswith("on 1x") for reason in stated.reasons)

@@ -25,6 +25,15 @@ def test_sharding_is_advised_where_shards_of_the_states_have_room(model: str, ha
     assert (made.best is None) == ("more GPUs" in advised)
 
 
+def test_sharding_is_not_advised_where_the_states_have_room_and_the_rest_has_none() -> None:
+    text = "method: full\ndata: {max_length: 256}\ntrain: {global_batch_size: 1, offload: none}\n"
+    made = plan("qwen2.5-7b", "5x RTX-A5000", text)
+    assert made.best is None
+    told = {one.strategy: one.reason for one in made.rejected}
+    assert told["mp"].endswith("; shard them over more GPUs (fsdp), or use lora")
+    assert not any("shard them (fsdp)" in reason for reason in told.values())
+
+
 def test_zero1_counts_the_states_that_it_shards_once() -> None:
     """Of 8 GPUs each holds all weights and an eighth of the optimizer's states: sharding the rest helps."""
     made = plan("llama-3.1-8b", "8x L40S", "method: full\ntrain: {offload: none}\n")

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
+from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
 from shardwise.plan.memory import forecast_memory
 from shardwise.plan.products import layouts
 from shardwise.plan.question import ask, work_on
+from shardwise.plan.search import make_plan
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
@@ -210,7 +212,28 @@ def test_a_rank_is_bounded_by_the_narrowest_matrix_that_is_adapted():
     assert (found.value, found.limit) == (64, "k_proj is 64 wide: a larger rank adds nothing to it")
 
 
-def test_the_fewest_gpus_are_the_first_of_the_sizes_that_are_rented_on_which_the_job_fits():
+@pytest.mark.parametrize(
+    ("model", "hardware", "keys", "fewest"),
+    [
+        ("llama-3.2-3b", "8x RTX-4070", {"train": {"offload": "none"}}, 7),
+        ("mixtral-8x7b", "8x L40S", {"method": "lora", "train": {"offload": "none"}}, 3),
+        ("qwen2.5-7b", "3 x 2x RTX-A5000", {"train": {"offload": "none"}}, None),
+        ("llama-3.1-70b", "2x L40S", {"train": {"offload": "none"}}, None),
+    ],
+)
+def test_every_number_of_gpus_is_tried(model, hardware, keys, fewest):
+    found = solved("gpus", hardware=hardware, model=model, **keys).solved
+    assert found is not None
+    least = found.value
+    assert fewest in (None, least)
+    sizes = [size for size in every_size(parse_hardware(hardware), most=1024) if size.num_gpus <= least]
+    assert found.next_value == sizes[-2].num_gpus
+    for size in sizes:
+        whole = make_plan(job(**keys), model=find_model(model, offline=True), cluster=size)
+        assert (whole.best is not None) == (size.num_gpus == least), size.name
+
+
+def test_the_fewest_gpus_are_the_first_on_which_the_job_fits():
     found = solved("gpus", hardware="H100-SXM", model="llama-3.1-8b")
     assert found.solved is not None
     assert (found.solved.value, found.solved.written) == (2, "2x H100-SXM")
