@@ -40,55 +40,42 @@ def catalogue_sizes(*, most: int) -> list[list[Cluster]]:
     Args:
         most: GPUs at most.
     """
-    return [_sizes(known, cluster_of(known, num_gpus=1), most=most) for known in known_gpus().values()]
+    return [rented_sizes(known, most=most) for known in known_gpus().values()]
 
 
-def typical_sizes(cluster: Cluster, *, most: int) -> list[Cluster]:
-    """What the GPUs of a cluster are rented in, the smallest first.
+def rented_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
+    """1, 2, 4, ... of a node, the whole node, then 2, 4, 8, ... nodes.
 
     Args:
-        cluster: whose GPUs; with several nodes, whose nodes.
+        known: the GPU.
         most: GPUs at most.
-
-    Raises:
-        HardwareError: the catalogue does not have them.
     """
-    return _sizes(find_gpu(cluster.gpu.name), cluster, most=most)
+    one, node = cluster_of(known, num_gpus=1), known.node_gpus
+    inside = [*(1 << e for e in range(node.bit_length()) if 1 << e < node), node]
+    nodes = (1 << e for e in range(1, most.bit_length()))
+    shapes = [*((1, count) for count in inside), *((count, node) for count in nodes)]
+    return [
+        _shaped(known, one, num_nodes=num_nodes, num_gpus=num_gpus)
+        for num_nodes, num_gpus in shapes
+        if num_nodes * num_gpus <= most
+    ]
 
 
 def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
     """Every number of the GPUs of a cluster that makes one node or whole ones, the smallest first.
 
     Args:
-        cluster: whose GPUs; with several nodes, whose nodes.
+        cluster: whose GPUs; with several nodes, whose nodes, else nodes of the usual size, or as large as it is.
         most: GPUs at most.
 
     Raises:
         HardwareError: the catalogue does not have them.
     """
     known = find_gpu(cluster.gpu.name)
-    node = _node_of(known, cluster)
+    node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
     inside = (_shaped(known, cluster, num_nodes=1, num_gpus=count) for count in range(1, min(node, most) + 1))
     nodes = (_shaped(known, cluster, num_nodes=count, num_gpus=node) for count in range(2, most // node + 1))
     return [*inside, *nodes]
-
-
-def _sizes(known: KnownGpu, cluster: Cluster, *, most: int) -> list[Cluster]:
-    """1, 2, 4, ... of a node, the whole node, then 2, 4, 8, ... nodes."""
-    node = _node_of(known, cluster)
-    inside = [*(1 << e for e in range(node.bit_length()) if 1 << e < node), node]
-    nodes = (1 << e for e in range(1, most.bit_length()))
-    shapes = [*((1, count) for count in inside), *((count, node) for count in nodes)]
-    return [
-        _shaped(known, cluster, num_nodes=num_nodes, num_gpus=num_gpus)
-        for num_nodes, num_gpus in shapes
-        if num_nodes * num_gpus <= most
-    ]
-
-
-def _node_of(known: KnownGpu, cluster: Cluster) -> int:
-    """GPUs of one node: of the named ones where there are several, else of the larger of the named and the usual."""
-    return max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
 
 
 def _shaped(known: KnownGpu, cluster: Cluster, *, num_nodes: int, num_gpus: int) -> Cluster:

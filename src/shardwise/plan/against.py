@@ -66,7 +66,9 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu,
 def _against(one: float, other: float) -> str:
     """Both times, with as many digits as tell them apart."""
     named = format_seconds(one), format_seconds(other)
-    return " against ".join(named if named[0] != named[1] else (f"{one:.4g} s", f"{other:.4g} s"))
+    if named[0] == named[1]:
+        named = (f"{1e3 * one:.5g} ms", f"{1e3 * other:.5g} ms") if one < 0.1 else (f"{one:.5g} s", f"{other:.5g} s")
+    return " against ".join(named)
 
 
 def as_slow(goal: Goal) -> str:
@@ -99,8 +101,7 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
     mine, best = _spent(candidate), _spent(chosen)
     most = max(mine, key=lambda kind: mine[kind] - best[kind])
     if most != "computing":
-        what = "GPUs do nothing but send" if most == "talking" else f"a GPU waits for {_awaited(candidate)}"
-        return _how_long(what, (mine[most], candidate), (best[most], chosen))
+        return _how_long(most, (mine[most], candidate), (best[most], chosen))
     recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
     if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
         return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
@@ -114,22 +115,27 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
     return "what it moves takes the GPU's time beside the same work"
 
 
-def _how_long(what: str, mine: tuple[float, Candidate], best: tuple[float, Candidate]) -> str:
-    """How much of a step something takes: as a share, where that is larger, else as seconds.
+def _how_long(kind: str, mine: tuple[float, Candidate], best: tuple[float, Candidate]) -> str:
+    """How much of a step something takes: as a share, where that is larger, else as seconds of one GPU, or of all.
 
     Args:
-        what: GPUs do.
+        kind: `talking` or `waiting`.
         mine: GPU seconds of a step that a candidate spends on it.
         best: and the fewer ones of the chosen one.
     """
-    both = mine, best
+    both, awaited = (mine, best), _awaited(mine[1])
+    does, do = (
+        ("GPUs do nothing but send", "do nothing but send")
+        if kind == "talking"
+        else (f"a GPU waits for {awaited}", f"wait for {awaited}")
+    )
     share, before = (seconds / (one.time.step_seconds * _num_gpus(one)) for seconds, one in both)
     if share - before > _TOLD_APART:
-        return f"for {percent(share)} of the time {what}, against {percent(before)}"
+        return f"for {percent(share)} of the time {does}, against {percent(before)}"
     each = [seconds / _num_gpus(one) for seconds, one in both]
-    if each[0] > each[1]:
-        return f"for {_against(*each)} of a step {what}"
-    return f"for {_against(mine[0], best[0])} of all GPUs' time {what}"
+    if each[0] > (1 + _SAME) * each[1]:
+        return f"for {_against(*each)} of a step {does}"
+    return f"its GPUs together {do} for {_against(mine[0], best[0])}"
 
 
 def _sequences(candidate: Candidate) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from shardwise.plan.work import Work
+from shardwise.plan.choices import bases, lean_sizes, micro_batch_sizes, sized, why_left_out
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.products import Choice
+from shardwise.plan.work import Work, work_of
 from shardwise.spec.execution import positions_at_once
+from shardwise.spec.layout import Layout
 from shardwise.spec.plan import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib
 
@@ -41,10 +45,8 @@ def _too_much(need: int, capacity: int) -> str:
 def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
     if part in _STATES:
         if not work.sharded:
-            lora, gpus = ", or use lora" if work.job.method == "full" else "", work.cluster.num_gpus
-            enough = (
-                gpus > 1 and _bytes_of_a_copy(work, memory) / gpus + _beside_states(memory) <= memory.capacity_bytes
-            )
+            lora = ", or use lora" if work.job.method == "full" else ""
+            enough = _fits_in_shards(work, memory.capacity_bytes)
             return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
         return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
     if part == "logits":
@@ -70,17 +72,21 @@ def _less_at_once(work: Work) -> str:
     return "lower train.micro_batch_size" if work.execution.micro_batch_size > 1 else "shorten data.max_length"
 
 
-def _bytes_of_a_copy(work: Work, memory: MemoryForecast) -> float:
-    """Of the states of a model that is not sharded, each counted once, as they lie on all ranks at the peak."""
-    layout = work.execution.layout
-    copies = dict.fromkeys(_STATES, layout.data_world_size * layout.cp)
-    copies["optimizer"] //= layout.dp_shard
-    return sum(len(rank.ranks) * rank.parts[part] / copies[part] for rank in memory.ranks for part in _STATES)
-
-
-def _beside_states(memory: MemoryForecast) -> int:
-    """Bytes of all that is no state, on the rank that holds most at the peak."""
-    return max(rank.peak_bytes - sum(rank.parts[part] for part in _STATES) for rank in memory.ranks)
+def _fits_in_shards(work: Work, capacity: int) -> bool:
+    """Whether the smallest micro-batch fits the same GPUs where each holds its share of all states."""
+    job, model, layout = work.job, work.model, Layout(dp_shard=work.cluster.num_gpus)
+    choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
+    if layout.dp_shard == 1 or why_left_out(job, model, choice) is not None:
+        return False
+    smallest = (
+        sized(base, job, model, size)
+        for base in bases(job, model, choice)
+        for size in lean_sizes(base, job, model, micro_batch_sizes(job, layout)[0])
+    )
+    works = (
+        work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in smallest
+    )
+    return any(forecast_memory(one).peak_high_bytes <= capacity for one in works)
 
 
 def _keeps_gathered(work: Work) -> bool:

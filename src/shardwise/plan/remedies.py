@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from operator import itemgetter
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
+from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized, why_left_out
 from shardwise.plan.experts import left_wide
 from shardwise.plan.explorer import Explorer
 from shardwise.plan.host import bytes_beyond_host, host_is_too_small
@@ -21,6 +20,8 @@ from shardwise.spec.support import impossibilities
 
 _SHORTEST_LENGTH = 64
 _MOST_GPUS_ADVISED, _LARGEST_NODE_ADVISED = 1024, 8
+#: Numbers of nodes between one that does not hold the job and its double, which does.
+_TRIED_BETWEEN = 16
 
 
 def remedies(question: Question) -> Iterator[str]:
@@ -100,6 +101,7 @@ def _lean_needs(question: Question) -> Iterator[tuple[Choice, int]]:
     return (
         (choice, peaks.high_bytes(sized(base, job, model, size)))
         for choice in lean_layouts(job, model, question.cluster)
+        if why_left_out(job, model, choice) is None
         for base in bases(job, model, choice)
         if base.gradient_checkpointing == "full" or job.train.gradient_checkpointing != "auto"
         if not impossibilities(job, base, model=model)
@@ -126,7 +128,8 @@ def _longest_thatfits(question: Question) -> int | None:
 def _gpus_that_fit(question: Question) -> Cluster | None:
     """More of the same GPUs, on which the job fits; None where it fits on no number that is tried.
 
-    Of one node the first larger number up to eight GPUs, else the number of whole nodes that halving finds.
+    Of one node every larger number up to eight GPUs. Then its nodes, or those that there are, are doubled until it
+    fits, and numbers in between are tried from the smallest on: a pipeline may fit on fewer than some that do not.
     """
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
@@ -137,11 +140,22 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
 
     inside = range(cluster.node.num_gpus + 1, _LARGEST_NODE_ADVISED + 1) if cluster.num_nodes == 1 else ()
     in_node = [replace(cluster, node=replace(cluster.node, num_gpus=count)) for count in inside]
-    node = in_node[-1] if in_node else cluster
-    most = _MOST_GPUS_ADVISED // node.node.num_gpus
     network = cluster.network or cluster.node.link
-    nodes = [replace(node, num_nodes=count, network=network) for count in range(cluster.num_nodes + 1, most + 1)]
+    node = replace(in_node[-1] if in_node else cluster, network=network)
+    most = _MOST_GPUS_ADVISED // node.node.num_gpus
+    doubled = [count for count in _doubled(cluster.num_nodes) if count <= most]
     # What does not fit on the most GPUs fits on no fewer of them.
-    if not nodes or not enough(nodes[-1]):
+    if not doubled or not enough(replace(node, num_nodes=doubled[-1])):
         return None
-    return next(filter(enough, in_node), None) or nodes[bisect_left(nodes, True, key=enough)]
+    for one in in_node:
+        if enough(one):
+            return one
+    found = next(count for count in doubled if enough(replace(node, num_nodes=count)))
+    between = range(found // 2 + 1, found, -(-found // (2 * _TRIED_BETWEEN)))
+    counts = (*between, found)
+    return next(one for one in (replace(node, num_nodes=count) for count in counts) if enough(one))
+
+
+def _doubled(number: int) -> list[int]:
+    """Twice, four times, ... a number, as far as anything goes."""
+    return [number << exponent for exponent in range(1, _MOST_GPUS_ADVISED.bit_length())]

@@ -27,7 +27,7 @@ class _Trials:
 
     Attributes:
         parts: numbers of GPUs, where those are asked for: a larger one is asked about its parts too.
-        prospects: where numbers of GPUs are asked for, on the most of each that differ by less than twice.
+        prospects: where numbers of GPUs are asked for, by the last of those whose places differ by less than twice.
     """
 
     unknown: Unknown
@@ -73,8 +73,13 @@ def solve(unknown: Unknown) -> Plan:
     value = unknown.values[easiest if index is None else index]
     # Trials of other keys leave out layouts that a plan may choose.
     hopeless = {trials.offload for trials in tried if unknown.key == "gpus" and trials.known.get(value) is False}
-    plan = answer(unknown.at(value), hopeless=hopeless)
-    return replace(plan, solved=_solved(unknown, index, tried[0 if index is None else -1]))
+    question, found = unknown.at(value), tried[0 if index is None else -1]
+    if unknown.key == "gpus" and index is not None and question.job.goal != "fastest":
+        # With more offload a goal may choose fewer GPUs yet, where the answer is about those that hold the job so.
+        plan = replace(answer(question.with_offload(found.offload)), job=question.job.to_json())
+    else:
+        plan = answer(question, hopeless=hopeless)
+    return replace(plan, solved=_solved(unknown, index, found))
 
 
 def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, list[_Trials]]:

@@ -44,12 +44,22 @@ def test_what_takes_as_long_is_not_called_slower():
         ("pythia-1.4b", "2 x 4x L40S", "data: {max_length: 1000}\ntrain: {global_batch_size: 7}\n"),
         ("tinyllama-1.1b", "8x L4", "method: full\ntrain: {global_batch_size: 1}\n"),
         ("llama-3.1-8b", "6x H100-SXM", "method: full\ngoal: cheapest\ntrain: {global_batch_size: 16}\n"),
+        (
+            "tinyllama-1.1b",
+            "7x H100-SXM",
+            "method: lora\ngoal: cheapest\ndata: {max_length: 2048}\ntrain: {global_batch_size: 16, offload: none}\n",
+        ),
+        (
+            "mixtral-8x7b",
+            "8x H100-SXM",
+            "method: lora\ngoal: cheapest\nlayout: ddp\ndata: {max_length: 128}\ntrain: {global_batch_size: 8}\n",
+        ),
     ],
 )
 def test_more_is_said_than_the_chosen_one_has(model: str, hardware: str, text: str) -> None:
     """What is named as taking longer has a larger figure than stands against it."""
     told = [
-        re.search(r": for (.+?)(?: of the time .+?,)? against (.+?)(?: of (?:a step|all GPUs' time) .+)?$", reason)
+        re.search(r"(?::| together .+) for (.+?)(?: of the time .+?,)? against (.+?)(?: of a step .+)?$", reason)
         for reason in reasons(model, hardware, text).values()
     ]
     figures = [found.groups() for found in told if found]

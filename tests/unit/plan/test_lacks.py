@@ -25,13 +25,31 @@ def test_sharding_is_advised_where_shards_of_the_states_have_room(model: str, ha
     assert (made.best is None) == ("more GPUs" in advised)
 
 
-def test_sharding_is_not_advised_where_the_states_have_room_and_the_rest_has_none() -> None:
-    text = "method: full\ndata: {max_length: 256}\ntrain: {global_batch_size: 1, offload: none}\n"
-    made = plan("qwen2.5-7b", "5x RTX-A5000", text)
-    assert made.best is None
-    told = {one.strategy: one.reason for one in made.rejected}
-    assert told["mp"].endswith("; shard them over more GPUs (fsdp), or use lora")
-    assert not any("shard them (fsdp)" in reason for reason in told.values())
+@pytest.mark.parametrize(
+    ("model", "hardware", "text"),
+    [
+        ("qwen2.5-7b", "5x RTX-A5000", "data: {max_length: 256}\ntrain: {global_batch_size: 1, offload: none}\n"),
+        (
+            "qwen2.5-32b",
+            "5x L40S",
+            "data: {max_length: 512}\n"
+            "train: {global_batch_size: 16, optimizer: adamw_8bit, precision: bf16, offload: none}\n",
+        ),
+        ("olmoe-1b-7b", "11x RTX-3090", "data: {max_length: 1000}\n"),
+        (
+            "qwen2.5-7b",
+            "9x RTX-4090",
+            "train: {micro_batch_size: 2, global_batch_size: 16}\ndata: {max_length: 2048}\n",
+        ),
+    ],
+)
+def test_sharding_is_advised_where_it_helps_and_nowhere_else(model: str, hardware: str, text: str) -> None:
+    told = [one.reason for one in plan(model, hardware, f"method: full\n{text}").rejected]
+    shards = plan(model, hardware, f"method: full\nlayout: fsdp\n{text}").best is not None
+    here, over_more = (
+        any(words in reason for reason in told) for words in ("shard them (fsdp)", "shard them over more GPUs (fsdp)")
+    )
+    assert (here, over_more) == (shards, not shards)
 
 
 def test_zero1_counts_the_states_that_it_shards_once() -> None:

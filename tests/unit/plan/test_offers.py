@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.catalog.models import find_model
-from shardwise.catalog.offers import alternatives, catalogue_sizes, typical_sizes
+from shardwise.catalog.offers import alternatives, catalogue_sizes, rented_sizes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.choices import offloads
 from shardwise.plan.market import Market, figure
@@ -28,7 +28,7 @@ NAMES = ("T4", "RTX-4090", "RTX-4060-Ti-16GB", "H100-SXM", "MI325X", "GH200")
 
 
 def kinds(most: int = 8) -> list[list[Cluster]]:
-    return [typical_sizes(parse_hardware(name), most=most) for name in NAMES]
+    return [rented_sizes(find_gpu(name), most=most) for name in NAMES]
 
 
 def market(model: str = SMALL, sizes: Sequence[Sequence[Cluster]] | None = None, **keys) -> Market:
@@ -112,7 +112,7 @@ def test_every_goal_has_its_best_and_every_gpu_its_line():
 
 def test_without_a_price_a_gpu_is_never_the_cheapest_and_never_left_out():
     names = ("RTX-4060-Ti-16GB", "H20", "MI250")
-    sizes = [*kinds(), *(typical_sizes(parse_hardware(name), most=8) for name in names[1:])]
+    sizes = [*kinds(), *(rented_sizes(find_gpu(name), most=8) for name in names[1:])]
     made = offered(sizes=sizes, method="lora", goal="cheapest")
     assert made.offers is not None
     unpriced = [option for option in made.offers.options if option.hardware.endswith(names)]
@@ -148,7 +148,7 @@ def test_several_nodes_are_offered_only_where_a_usual_size_is_too_small():
 
 
 def test_where_nothing_fits_every_gpu_says_what_it_lacks():
-    made = offered("llama-3.1-405b", [typical_sizes(parse_hardware(name), most=4) for name in ("T4", "L4")])
+    made = offered("llama-3.1-405b", [rented_sizes(find_gpu(name), most=4) for name in ("T4", "L4")])
     assert made.best is None
     assert made.offers is not None
     assert [option.fits for option in made.offers.options] == [False, False]
@@ -205,7 +205,7 @@ def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(
 
 def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
     stated = {"train": {"attn_implementation": "flash_attention_3"}, "method": "lora"}
-    sizes = [typical_sizes(parse_hardware(name), most=4) for name in ("T4", "L4")]
+    sizes = [rented_sizes(find_gpu(name), most=4) for name in ("T4", "L4")]
     for made in (offered(SMALL, sizes, **stated), of_list("1x T4, 4x L4", **stated)):
         assert made.best is not None
         assert any("needs a GPU like the H100" in sentence for sentence in made.best.not_trained)

@@ -21,12 +21,32 @@ def test_advice_names_no_more_nodes_than_are_needed():
     assert plan("llama-3.1-405b", "10 x 8x H100-SXM", text).chosen is None
 
 
-def test_whole_logits_are_named_where_they_fit_and_are_faster():
-    text = "method: lora\ngoal: cheapest\ndata: {max_length: 256}\ntrain: {global_batch_size: 7%s}\n"
-    chunked, whole = (plan("gemma-3-1b", "1x T4", text % loss).best for loss in ("", ", loss: full"))
-    assert (chunked.execution.loss, whole.execution.loss) == ("chunked", "full")
-    percent = f"{1 - whole.time.step_seconds / chunked.time.step_seconds:.0%}".replace("%", " %")
-    told = next(reason for reason in chunked.reasons if reason.startswith("loss is chunked"))
-    assert told.endswith(f"they fit, and a step would be {percent} faster: to have that, state train.loss: full")
-    stated = plan("gemma-3-1b", "1x T4", text % ", loss: chunked").best
-    assert not any("state train.loss" in reason for reason in stated.reasons)
+@pytest.mark.parametrize(
+    ("model", "hardware", "text", "advised"),
+    [
+        ("mixtral-8x7b", "3 x 5x RTX-3060", "method: lora\ndata: {max_length: 4096}\n", "4 x 5x RTX-3060"),
+        (
+            "mixtral-8x7b",
+            "10x RTX-4070",
+            "method: full\ndata: {max_length: 4096}\n"
+            "train: {global_batch_size: 1, micro_batch_size: 1, offload: parameters}\n",
+            "2 x 10x RTX-4070",
+        ),
+        (
+            "deepseek-v2-lite",
+            "10x RTX-3060",
+            "method: full\ndata: {max_length: 2048}\ntrain: {global_batch_size: 16, precision: fp32, offload: none}\n",
+            "4 x 10x RTX-3060",
+        ),
+    ],
+)
+def test_numbers_on_which_only_a_pipeline_fits_are_not_passed_over(model, hardware, text, advised):
+    assert any(sentence.startswith(f"{advised} would fit") for sentence in plan(model, hardware, text).advice)
+    assert plan(model, advised, text).chosen is not None
+
+
+def test_nothing_is_advised_where_what_is_stated_fits_nowhere():
+    text = "method: full\ndata: {max_length: 128}\ntrain: {global_batch_size: 7, loss: chunked}\n"
+    made = plan("gemma-2-9b", "4x T4", text)
+    assert made.best is None
+    assert not any("would fit" in sentence for sentence in made.advice)
