@@ -50,15 +50,11 @@ def rented_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
         known: the GPU.
         most: GPUs at most.
     """
-    one, node = cluster_of(known, num_gpus=1), known.node_gpus
-    inside = [*(1 << e for e in range(node.bit_length()) if 1 << e < node), node]
-    nodes = (1 << e for e in range(1, most.bit_length()))
-    shapes = [*((1, count) for count in inside), *((count, node) for count in nodes)]
-    return [
-        _shaped(known, one, num_nodes=num_nodes, num_gpus=num_gpus)
-        for num_nodes, num_gpus in shapes
-        if num_nodes * num_gpus <= most
-    ]
+    node = known.node_gpus
+    inside = (1 << e for e in range(node.bit_length()) if 1 << e < node)
+    nodes = (node << e for e in range(most.bit_length()))
+    whole = _as_many(known, cluster_of(known, num_gpus=node), most=most)
+    return [whole.part(count) for count in (*inside, *nodes) if count <= most]
 
 
 def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
@@ -73,15 +69,10 @@ def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
     """
     known = find_gpu(cluster.gpu.name)
     node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
-    inside = (_shaped(known, cluster, num_nodes=1, num_gpus=count) for count in range(1, min(node, most) + 1))
-    nodes = (_shaped(known, cluster, num_nodes=count, num_gpus=node) for count in range(2, most // node + 1))
-    return [*inside, *nodes]
+    whole = _as_many(known, replace(cluster, node=replace(cluster.node, num_gpus=node)), most=most)
+    return [whole.part(count) for count in (*range(1, min(node, most) + 1), *range(2 * node, most + 1, node))]
 
 
-def _shaped(known: KnownGpu, cluster: Cluster, *, num_nodes: int, num_gpus: int) -> Cluster:
-    return replace(
-        cluster,
-        node=replace(cluster.node, num_gpus=num_gpus),
-        num_nodes=num_nodes,
-        network=(cluster.network or known.network) if num_nodes > 1 else None,
-    )
+def _as_many(known: KnownGpu, cluster: Cluster, *, most: int) -> Cluster:
+    """As many nodes of a cluster as there may be GPUs, whose parts are asked for."""
+    return replace(cluster, num_nodes=-(-most // cluster.node.num_gpus), network=cluster.network or known.network)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
 from operator import itemgetter
@@ -135,27 +135,24 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
     if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
         return None
 
-    def enough(larger: Cluster) -> bool:
-        return fits(replace(question, cluster=larger))
+    def enough(num_gpus: int) -> bool:
+        return fits(replace(question, cluster=whole.part(num_gpus)))
 
-    inside = range(cluster.node.num_gpus + 1, _LARGEST_NODE_ADVISED + 1) if cluster.num_nodes == 1 else ()
-    in_node = [replace(cluster, node=replace(cluster.node, num_gpus=count)) for count in inside]
-    network = cluster.network or cluster.node.link
-    node = replace(in_node[-1] if in_node else cluster, network=network)
-    most = _MOST_GPUS_ADVISED // node.node.num_gpus
-    doubled = [count for count in _doubled(cluster.num_nodes) if count <= most]
+    one_node = cluster.num_nodes == 1
+    inside = range(cluster.node.num_gpus + 1, _LARGEST_NODE_ADVISED + 1) if one_node else range(0)
+    node, network = inside[-1] if inside else cluster.node.num_gpus, cluster.network or cluster.node.link
+    whole = replace(cluster, node=replace(cluster.node, num_gpus=node), num_nodes=_MOST_GPUS_ADVISED, network=network)
+    times = range(1, _MOST_GPUS_ADVISED.bit_length())
+    doubled = [cluster.num_nodes << n for n in times if (cluster.num_nodes << n) * node <= _MOST_GPUS_ADVISED]
     # What does not fit on the most GPUs fits on no fewer of them.
-    if not doubled or not enough(replace(node, num_nodes=doubled[-1])):
+    if not doubled or not enough(doubled[-1] * node):
         return None
-    for one in in_node:
-        if enough(one):
-            return one
-    found = next(count for count in doubled if enough(replace(node, num_nodes=count)))
+    in_node = next(filter(enough, inside), None)
+    return whole.part(in_node or node * _nodes_that_fit(doubled, lambda count: enough(count * node)))
+
+
+def _nodes_that_fit(doubled: list[int], enough: Callable[[int], bool]) -> int:
+    """The first of growing numbers that is enough, of which the last is, or one between it and its half."""
+    found = next(filter(enough, doubled[:-1]), doubled[-1])
     between = range(found // 2 + 1, found, -(-found // (2 * _TRIED_BETWEEN)))
-    counts = (*between, found)
-    return next(one for one in (replace(node, num_nodes=count) for count in counts) if enough(one))
-
-
-def _doubled(number: int) -> list[int]:
-    """Twice, four times, ... a number, as far as anything goes."""
-    return [number << exponent for exponent in range(1, _MOST_GPUS_ADVISED.bit_length())]
+    return next(filter(enough, between), found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from shardwise.plan.products import can_be_formed
 from shardwise.spec.cluster import Cluster
@@ -24,8 +23,8 @@ def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
     if job.goal != "fastest" and not whole:
         inside, nodes = cluster.node.num_gpus, cluster.num_nodes
         for count in _numbers(inside if nodes == 1 else inside + 1, *_steps(job, "GPUs")):
-            yield replace(cluster, node=replace(cluster.node, num_gpus=count), num_nodes=1, network=None)
-        yield from (replace(cluster, num_nodes=count) for count in _numbers(nodes, *_steps(job, "nodes"))[1:])
+            yield cluster.part(count)
+        yield from (cluster.part(count * inside) for count in _numbers(nodes, *_steps(job, "nodes"))[1:])
     yield cluster
 
 
@@ -74,6 +73,5 @@ def rounder_parts(cluster: Cluster) -> list[Cluster]:
     if cluster.gpu.kind == "cpu" or not split & (split - 1):
         return []
     if nodes > 1:
-        return [replace(cluster, num_nodes=1 << (nodes.bit_length() - 1))]
-    counts = range(2, min(inside, _LARGEST_NODE))
-    return [replace(cluster, node=replace(cluster.node, num_gpus=count)) for count in counts]
+        return [cluster.part(inside << (nodes.bit_length() - 1))]
+    return [cluster.part(count) for count in range(2, min(inside, _LARGEST_NODE))]
