@@ -22,13 +22,15 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $
 ifdef READY
 TRAIN_READY :=
 DEV_READY :=
+DOCS_READY :=
 else
 TRAIN_READY := $(VENV)/.train-installed
 DEV_READY := $(VENV)/.dev-installed
+DOCS_READY := $(VENV)/.docs-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-timed test-failed test-all check bench accuracy clean
+.PHONY: help demo test test-slow test-timed test-failed test-all check bench accuracy docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -66,8 +68,12 @@ bench: $(DEV_READY) ## tokens/s and time to first step, beside a plain accelerat
 accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/accuracy.md (seconds; needs ../shared/published)
 	$(BIN)/python -m accuracy $(if $(PUBLISHED),--published $(PUBLISHED))
 
+docs: $(DOCS_READY) ## build the documentation site into site/, with every link checked
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html is the first page"
+
 clean: ## remove what demo, bench and the tools left; .venv stays
-	rm -rf .demo .bench runs/demo-full runs/demo-lora .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .demo .bench site runs/demo-full runs/demo-lora .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks tools accuracy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:
@@ -86,4 +92,9 @@ $(VENV)/.train-installed: pyproject.toml $(USED)
 $(VENV)/.dev-installed: $(VENV)/.train-installed
 	@echo "Installing the development tools into $(VENV) ..."
 	$(PIP_INSTALL) -e '.[train,hub,dev]' $(TORCH)
+	@touch $@
+
+$(VENV)/.docs-installed: pyproject.toml $(USED)
+	@echo "Installing what builds the documentation into $(VENV) ..."
+	$(PIP_INSTALL) -e '.[docs]' $(TORCH)
 	@touch $@

@@ -1,0 +1,284 @@
+"""Keeps docs/reference/ equal to the program: the command line, the job file, plan.json and the run directory.
+
+python tools/reference.py            # exits 1 where a page is out of date
+python tools/reference.py --write    # renews them
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer.models import ArgumentInfo
+
+from shardwise.cli.main import VERBS
+from shardwise.spec import run
+from shardwise.spec.job import Job, LayoutKeys, LoraSpec, TrainSpec
+from shardwise.spec.job_data import DataSpec, SourceSpec
+from shardwise.spec.layout import Layout
+
+DOCS = Path(__file__).parent.parent / "docs"
+WRITTEN = "Written by `python tools/reference.py --write` from {source}.\n"
+
+#: Heading of each section of a job file -> its model.
+SECTIONS: dict[str, type[BaseModel]] = {
+    "Top level": Job,
+    "data": DataSpec,
+    "data.path (each source)": SourceSpec,
+    "lora": LoraSpec,
+    "train": TrainSpec,
+    "layout (as a product of degrees)": LayoutKeys,
+}
+#: Keys whose meaning is written nowhere else.
+MEANINGS = {
+    "data": "the rows to train on; keys below",
+    "method": "what is trained: every weight, or LoRA adapters; `qlora` is planned and not trained",
+    "lora": "keys below; needs method: lora",
+    "train": "keys below",
+    "goal": "what the planner prefers among the candidates that fit",
+    "output_dir": "the run directory",
+    "r": "rank of the adapters",
+    "lora_alpha": "scale of the adapters, divided by r",
+    "lora_dropout": "share of the adapters' inputs that is dropped",
+    "target_modules": "`all-linear`, or names of modules to adapt",
+    "use_rslora": "divide lora_alpha by the square root of r",
+    "use_dora": "train magnitudes beside directions (DoRA)",
+    "modules_to_save": "modules that are trained whole and saved with the adapter",
+    "bias": "biases stay frozen",
+    "num_train_epochs": "passes over the rows, where max_steps is not set",
+    "max_steps": "optimizer steps in all",
+    "learning_rate": "the highest learning rate",
+    "lr_scheduler_type": "how the learning rate changes after the warmup",
+    "warmup_ratio": "share of all steps with a rising learning rate",
+    "warmup_steps": "or their number",
+    "max_grad_norm": "gradients are clipped to this norm; 0 leaves them",
+    "weight_decay": "AdamW's decoupled weight decay",
+    "momentum": "of SGD",
+    "seed": "of the order of rows, of new weights and of dropout",
+    "report_to": "experiment trackers, beside metrics.jsonl",
+    "precision": "`mixed` keeps float32 weights and computes in bfloat16",
+    "optimizer": "which optimizer",
+    "micro_batch_size": "sequences of one forward on one GPU",
+    "gradient_checkpointing": "which activations are computed again in the backward",
+    "offload": "what lies in host memory",
+    "loss": "`chunked` computes the logits of some positions at a time",
+    "attn_implementation": "attention kernel",
+    "compile": "compile each decoder block with torch.compile",
+}
+METRICS = {
+    "step": ("count", "optimizer steps so far"),
+    "epoch": ("number", "passes over the rows so far"),
+    "loss": ("nats per token", "sum of token losses of the global batch over its number of trained tokens"),
+    "grad_norm": ("number", "2-norm of all gradients, before clipping"),
+    "learning_rate": ("number", "the learning rate of this step"),
+    "tokens": ("count", "tokens of the global batch, without padding"),
+    "trained_tokens": ("count", "tokens that count in the loss"),
+    "step_seconds": ("seconds", "wall time of the step"),
+    "tokens_per_second": ("1/s", "tokens / step_seconds, over all ranks"),
+    "mfu": ("share", "model FLOPs per second over the dense peak of all ranks"),
+    "gpu_utilization": ("share", "share of the time in which any kernel runs, as nvidia-smi counts; mean of all ranks"),
+    "gpu_utilization_by_rank": ("list of shares", "the same of each rank"),
+    "peak_memory_bytes": ("list of bytes", "peak of each rank in this step, as PyTorch's allocator counts"),
+}
+
+
+def cli_page() -> Iterator[str]:
+    """The verbs with their arguments and options."""
+    yield "# Command line\n"
+    yield WRITTEN.format(source="the program's own arguments (`cli/`)")
+    yield "| verb | what it does |\n|---|---|"
+    for verb in VERBS:
+        yield f"| [`shardwise {verb.__name__}`](#shardwise-{verb.__name__}) | {_first_sentence(verb)} |"
+    yield "\n`--set KEY=VALUE` overrides any key of the [job file](job.md), for example"
+    yield "`--set train.learning_rate=1e-4`. `SHARDWISE_DEBUG=1` shows the traceback of an error."
+    for verb in VERBS:
+        yield f"\n## shardwise {verb.__name__}\n"
+        yield " ".join((inspect.getdoc(verb) or "").split()) + "\n"
+        yield "| argument or option | meaning |\n|---|---|"
+        hints = typing.get_type_hints(verb, include_extras=True)
+        for name, parameter in inspect.signature(verb).parameters.items():
+            kind, info = get_args(hints[name])[:2]
+            shown = f" Default: {parameter.default}." if type(parameter.default) in (int, float) else ""
+            yield f"| {_written(name, kind, info)} | {info.help or ''}{shown} |"
+    yield ""
+
+
+def _first_sentence(verb: Any) -> str:
+    return (inspect.getdoc(verb) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _written(name: str, kind: Any, info: Any) -> str:
+    """An argument or option as `--help` writes it."""
+    if isinstance(info, ArgumentInfo):
+        return f"`{info.metavar or name.upper()}`"
+    option = next(
+        (one for one in (info.default, *(info.param_decls or ())) if str(one).startswith("--")),
+        "--" + name.replace("_", "-"),
+    )
+    value = info.metavar or name.upper()
+    return f"`{option}`" if kind is bool else f"`{option} {value}`".replace("|", "\\|")
+
+
+def job_page() -> Iterator[str]:
+    """Every key of a job file."""
+    yield "# Job file\n"
+    yield WRITTEN.format(source="the models that read job files (`spec/job.py`, `spec/job_data.py`)")
+    yield "A job file is YAML. Unknown keys are errors, and the nearest valid key is named. All wrong keys and values"
+    yield "are reported at once, each with its file and line. `auto` leaves a choice to the planner; a stated"
+    yield "value restricts the search and is what runs. [Use your own data](../howto/data.md) is about rows,"
+    yield "[Models, data and options in detail](details.md) about what goes together.\n"
+    for heading, model in SECTIONS.items():
+        described = _attributes(Layout if model is LayoutKeys else model)
+        yield f"## {heading}\n"
+        yield "| key | value | default | meaning |\n|---|---|---|---|"
+        for name, field in model.model_fields.items():
+            meaning = described.get(name) or MEANINGS.get(name, "")
+            yield f"| `{name}` | {_value(field)} | {_default(field)} | {meaning} |"
+        yield ""
+
+
+def _attributes(model: type) -> dict[str, str]:
+    """What a docstring's `Attributes` say of each name."""
+    text = inspect.getdoc(model) or ""
+    _, _, listed = text.partition("Attributes:\n")
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \S)", listed.rstrip()):
+        names, colon, meaning = entry.strip().partition(":")
+        if colon:
+            found |= {name.strip(): " ".join(meaning.split()).rstrip(".") for name in names.split(",")}
+    return found
+
+
+def _value(field: FieldInfo) -> str:
+    bounds = [words for rule in field.metadata for words in _bound(rule)]
+    return ", ".join(dict.fromkeys([*_words(field.annotation), *bounds])).replace("|", "\\|")
+
+
+def _bound(rule: Any) -> Iterator[str]:
+    for name, sign in (("ge", "at least"), ("gt", "above"), ("lt", "below"), ("le", "at most")):
+        bound = getattr(rule, name, None)
+        if bound is not None and abs(bound) < 1e6:
+            yield f"{sign} {bound:g}"
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    """A type in the words of a job file."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        yield from (f"`{value}`" for value in inside)
+    elif origin in (Union, types.UnionType):
+        for part in inside:
+            yield from _words(part)
+    elif origin is typing.Annotated:
+        yield from _words(inside[0])
+        yield from (words for rule in inside[1:] for words in _bound(rule))
+    elif origin is list:
+        yield "a list of " + " / ".join(_words(inside[0]))
+    elif annotation is type(None):
+        return
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield "keys below"
+    else:
+        yield {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[annotation]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, BaseModel) or default is None or default == []:
+        return "-"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def plan_page() -> Iterator[str]:
+    """Every key of plan.json that its schema describes, two levels deep."""
+    schema = json.loads((DOCS / "plan.schema.json").read_text(encoding="utf-8"))
+    yield "# plan.json\n"
+    yield WRITTEN.format(source="[`plan.schema.json`](../plan.schema.json)")
+    yield "`shardwise plan --json` prints it, `--output FILE` writes it, and `shardwise train FILE` runs it."
+    yield f"{schema['description']}\n"
+    yield from _schema_rows("Top level", schema, schema)
+    for name, part in schema.get("$defs", {}).items():
+        if part.get("properties"):
+            yield from _schema_rows(name, part, schema)
+
+
+def _schema_rows(heading: str, part: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
+    yield f"## {heading}\n"
+    yield "| key | type | meaning |\n|---|---|---|"
+    for name, child in part["properties"].items():
+        inside = child.get("items", child) if child.get("type") == "array" else child
+        meaning = child.get("description") or _keys(inside)
+        yield f"| `{name}` | {_schema_type(child, schema)} | {meaning} |".replace("\n", " ")
+    yield ""
+
+
+def _keys(child: dict[str, Any]) -> str:
+    return ", ".join(f"`{key}`" for key in child.get("properties", {}))
+
+
+def _schema_type(child: dict[str, Any], schema: dict[str, Any]) -> str:
+    if "$ref" in child:
+        name = child["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})" if schema["$defs"][name].get("properties") else name
+    if "anyOf" in child:
+        return " or ".join(_schema_type(one, schema) for one in child["anyOf"])
+    if "enum" in child:
+        return ", ".join(f"`{json.dumps(value)}`" for value in child["enum"])
+    if "const" in child:
+        return f"`{child['const']}`"
+    if child.get("type") == "array" and isinstance(child.get("items"), dict):
+        return "list of " + _schema_type(child["items"], schema)
+    kinds = child.get("type", "any")
+    return " or ".join(kinds) if isinstance(kinds, list) else kinds
+
+
+def run_page() -> Iterator[str]:
+    """The files of a run directory, and the keys of metrics.jsonl."""
+    yield "# Run directory and metrics\n"
+    yield WRITTEN.format(source="`spec/run.py`")
+    yield "## Files\n"
+    yield "| file | what it holds |\n|---|---|"
+    folder = run.RunDirectory(Path("RUN"))
+    for name, member in vars(run.RunDirectory).items():
+        if isinstance(member, property) and name != "root" and isinstance(path := getattr(folder, name), Path):
+            meaning = " ".join((inspect.getdoc(member) or "").split()).removeprefix(f"{path.name}: ")
+            yield f"| `{path.relative_to('RUN')}` | {meaning} |"
+    yield "| `checkpoint-STEP/` | a checkpoint: sharded weights, optimizer states, random generators and a manifest |"
+    yield "\n## metrics.jsonl\n"
+    yield "One JSON object for each optimizer step. `eval_loss` is added to the step after which an evaluation ran.\n"
+    yield "| key | unit | meaning |\n|---|---|---|"
+    for key in run.METRIC_KEYS:
+        unit, meaning = METRICS[key]
+        yield f"| `{key}` | {unit} | {meaning} |"
+    yield ""
+
+
+PAGES = {"cli": cli_page, "job": job_page, "plan": plan_page, "run": run_page}
+
+
+def main() -> None:
+    """Compares, or writes."""
+    for name, page in PAGES.items():
+        path, text = DOCS / f"reference/{name}.md", "\n".join(page())
+        if "--write" in sys.argv[1:]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.exit(f"docs/reference/{name}.md is not what the program says; run: python tools/reference.py --write")
+
+
+if __name__ == "__main__":
+    main()

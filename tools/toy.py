@@ -1,0 +1,299 @@
+"""Keeps docs/learn/parallelism.md equal to the program: who holds what and who works when, on a model of three layers.
+
+Who holds what is asked of the layout code that planner and trainer share (`spec/layout.py`, `spec/stages.py`). Who
+works when is the planner's timeline of one step (`shardwise plan --timeline`).
+
+python tools/toy.py            # exits 1 where the page or a picture is out of date
+python tools/toy.py --write    # renews them
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from shardwise import api
+from shardwise.spec.layout import Layout, rows_of_shard
+from shardwise.spec.stages import stage_layers
+from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Timeline
+
+PAGE = Path(__file__).parent.parent / "docs/learn/parallelism.md"
+PICTURES = PAGE.parent / "toy"
+
+LAYERS = ("a", "b", "c")
+ROWS = GPUS = 3
+#: Three blocks of a width at which an RTX 6000 Ada is busy with computing.
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 3072,
+    "intermediate_size": 9216,
+    "num_hidden_layers": len(LAYERS),
+    "num_attention_heads": 24,
+    "num_key_value_heads": 24,
+    "vocab_size": 3072,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
+COLOURS: dict[Kind, str] = {
+    "forward": "#4c78a8",
+    "loss": "#72b7b2",
+    "backward": "#b279a2",
+    "optimizer": "#eeca3b",
+    "wait": "#d0d0d0",
+    "exchange": "#e45756",
+    "gather": "#54a24b",
+    "reduce": "#f58518",
+    "send": "#9d755d",
+}
+INK, FAINT, HELD = "#333333", "#e4e4e4", ("#4c78a8", "#f58518", "#54a24b")
+FONT = 'font-family="system-ui, sans-serif" font-size="13"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """One way to train the toy on three GPUs, and what a reader should see in it."""
+
+    name: str
+    title: str
+    text: str
+
+
+STRATEGIES = (
+    Strategy(
+        name="mp",
+        title="Naive model parallel (`mp`)",
+        text="Each GPU holds one layer. A batch goes through them one after the other, so one GPU works at a time "
+        "and the others wait. It fits a model that is too large for one GPU; it does not make training "
+        "faster.",
+    ),
+    Strategy(
+        name="pp",
+        title="Pipeline parallel (`pp`)",
+        text="Each GPU holds one layer, as above, but the batch is cut into micro-batches. While GPU 1 works on "
+        "the first, GPU 0 starts the second. The time that GPUs still wait at both ends is the bubble. It "
+        "shrinks with more micro-batches: with m of them on p stages it is about (p - 1) / (m + p - 1) of the"
+        " step.",
+    ),
+    Strategy(
+        name="ddp",
+        title="Distributed data parallel (`ddp`)",
+        text="Each GPU holds everything and sees a third of the samples. Gradients are averaged by all-reduce "
+        "while the backward still runs. Nothing is saved in memory; it is the fastest where everything fits.",
+    ),
+    Strategy(
+        name="zero1",
+        title="ZeRO-1 (`zero1`)",
+        text="As `ddp`, but each GPU holds the optimizer states of a third of every weight. It steps these, and "
+        "the new weights are gathered. AdamW has two float32 states for each parameter, so this saves up to "
+        "half of all states at little cost.",
+    ),
+    Strategy(
+        name="zero2",
+        title="ZeRO-2 (`zero2`)",
+        text="Gradients and optimizer states are sharded. Here `zero2` is FSDP2 that keeps the gathered weights "
+        "from the forward to the end of the backward: between steps the weights are sharded too, during a "
+        "step they are whole.",
+    ),
+    Strategy(
+        name="fsdp",
+        title="Fully sharded data parallel, ZeRO-3 (`fsdp`)",
+        text="Each GPU holds a third of the rows of every weight, gradient and optimizer state. Before a layer "
+        "runs, its weight is gathered from all GPUs; afterwards it is freed again. Gradients are reduced and "
+        "scattered. The next layer is gathered while the current one computes, so on fast links this costs "
+        "little time.",
+    ),
+    Strategy(
+        name="tp",
+        title="Tensor parallel (`tp`)",
+        text="Each GPU holds a slice of every weight and computes with it as it is: weights are never gathered. "
+        "All GPUs see the same samples and exchange activations inside every layer, where nothing can hide "
+        "the exchange. It wants the fastest links, such as NVLink inside one node.",
+    ),
+)
+
+
+def pieces(layout: Layout, rank: int, *, what: str) -> set[tuple[int, int]]:
+    """(layer, row) of what a rank holds between two steps.
+
+    Args:
+        what: `weights`, `gradients` or `optimizer`.
+    """
+    at = layout.coordinates(rank)
+    stages = stage_layers([1.0] * len(LAYERS), num_stages=layout.num_stages)
+    layers = [layer for stage in layout.stages_of(at.pp) for layer in stages[stage]]
+    sharded = layout.dp_shard if what == "optimizer" else layout.weight_shards
+    degree, index = (layout.tp, at.tp) if layout.tp > 1 else (sharded, at.dp_shard)
+    first = sum(rows_of_shard(ROWS, degree=degree, index=before) for before in range(index))
+    held = range(first, first + rows_of_shard(ROWS, degree=degree, index=index)) if degree > 1 else range(ROWS)
+    return {(layer, row) for layer in layers for row in held}
+
+
+def holdings_picture(layout: Layout) -> str:
+    """SVG: for each GPU the rows of each layer's weight, gradient and optimizer states that it holds."""
+    cell, left, top, group = 16, 62, 40, 190
+    parts = [_text(left + index * group, 16, name) for index, name in enumerate(("weights", "gradients", "optimizer"))]
+    for index, what in enumerate(("weights", "gradients", "optimizer")):
+        for layer, letter in enumerate(LAYERS):
+            parts.append(_text(left + index * group + layer * 58 + 18, 34, letter))
+            for rank in range(GPUS):
+                held = pieces(layout, rank, what=what)
+                for row in range(ROWS):
+                    colour = HELD[index] if (layer, row) in held else FAINT
+                    x, y = left + index * group + layer * 58 + row * (cell + 1), top + rank * 26
+                    parts.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" rx="2" fill="{colour}"/>')
+    parts += [_text(4, top + rank * 26 + 13, f"GPU {rank}") for rank in range(GPUS)]
+    return _svg(width=left + 3 * group, height=top + GPUS * 26 + 4, parts=parts)
+
+
+def timeline_of(name: str) -> Timeline:
+    """The planner's timeline of one step of the toy on three RTX 6000 Ada."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(CONFIG), encoding="utf-8")
+        settings = {"model": config, "hardware": f"{GPUS}x RTX-6000-Ada", "layout": name, "data.max_length": 2048}
+        settings |= {
+            "train.global_batch_size": 24,
+            "train.micro_batch_size": {"mp": 24, "tp": 24, "pp": 4}.get(name, 8),
+        }
+        settings |= {"train.gradient_checkpointing": "none", "train.offload": "none"}
+        settings["data.num_rows"] = 24
+        drawn = api.timeline(api.plan(overrides=[f"{key}={value}" for key, value in settings.items()]))
+    if drawn is None:
+        raise SystemExit(f"{name}: the toy does not fit, so that there is no timeline")
+    return drawn
+
+
+def timeline_picture(timeline: Timeline) -> str:
+    """SVG: a row for each GPU with what it computes, and below it, thin, what travels meanwhile."""
+    left, width, y = 62, 560, 8
+    parts: list[str] = []
+    for rank in range(GPUS):
+        lane = next(lane for lane in timeline.lanes if rank in lane.ranks)
+        parts.append(_text(4, y + 15, f"GPU {rank}"))
+        parts.append(f'<rect x="{left}" y="{y}" width="{width}" height="20" fill="{FAINT}"/>')
+        for stream, height, offset in (("compute", 20, 0), ("links", 7, 22)):
+            for kind, start, end in _merged(timeline, lane, stream, width=width):
+                x = left + start
+                parts.append(
+                    f'<rect x="{x}" y="{y + offset}" width="{end - start}" height="{height}" fill="{COLOURS[kind]}"/>'
+                )
+        y += 38
+    return _svg(width=left + width + 8, height=y, parts=[*parts])
+
+
+def _merged(timeline: Timeline, lane: Lane, stream: str, *, width: int) -> Iterator[tuple[Kind, int, int]]:
+    """Spans in whole units of the picture; neighbours of one kind are one."""
+    current: list[object] = []
+    for span in timeline.of(lane, stream):  # type: ignore[arg-type]
+        start, end = (round(at / timeline.seconds * width) for at in (span.start, span.end))
+        if current and current[0] == span.kind and start - current[2] <= 1:  # type: ignore[operator]
+            current[2] = max(end, current[2])  # type: ignore[type-var]
+            continue
+        if current and current[2] > current[1]:  # type: ignore[operator]
+            yield tuple(current)  # type: ignore[misc]
+        current = [span.kind, start, end]
+    if current and current[2] > current[1]:  # type: ignore[operator]
+        yield tuple(current)  # type: ignore[misc]
+
+
+def _text(x: int, y: int, words: str) -> str:
+    return f'<text x="{x}" y="{y}" fill="{INK}" {FONT}>{escape(words)}</text>'
+
+
+def _svg(*, width: int, height: int, parts: list[str]) -> str:
+    frame = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+    return "\n".join([frame, f'<rect width="{width}" height="{height}" fill="#ffffff"/>', *parts, "</svg>", ""])
+
+
+def words_of(layout: Layout, rank: int, what: str) -> str:
+    """What a rank holds, in letters: `a b c` are whole weights, `a0` is the first row of a."""
+    held = pieces(layout, rank, what=what)
+    found: list[str] = []
+    for layer, letter in enumerate(LAYERS):
+        rows = [row for row in range(ROWS) if (layer, row) in held]
+        found += [letter] if len(rows) == ROWS else [f"{letter}{row}" for row in rows]
+    return " ".join(found)
+
+
+def _table(layout: Layout) -> Iterator[str]:
+    yield "| GPU | weights | gradients | optimizer states | samples |"
+    yield "|---|---|---|---|---|"
+    for rank in range(GPUS):
+        held = [words_of(layout, rank, what) for what in ("weights", "gradients", "optimizer")]
+        shares = layout.data_world_size
+        seen = "all" if shares == 1 else f"share {layout.data_rank(rank) + 1} of {shares}"
+        yield f"| {rank} | {' | '.join(held)} | {seen} |"
+
+
+def files() -> dict[Path, str]:
+    """Every file as it should be."""
+    lines = [
+        "# Parallelism on a toy model",
+        "",
+        "Written by `python tools/toy.py --write` from the layout code that planner and trainer share, and from the",
+        "planner's timelines. The model has three layers, a, b and c, with one weight each. Each weight has three rows:",
+        "a0, a1, a2. There are three GPUs. The tables and squares show what each GPU holds between two steps.",
+        "",
+        "The timelines show one step from left to right, for layers of the width of a real model (3,072) on three",
+        "RTX 6000 Ada over PCI Express, 24 sequences of 2,048 tokens a step. Thick bars: what a GPU computes. Thin bars:",
+        "what travels. Lengths are shares of the strategy's own step, not seconds. For your own job:",
+        "`shardwise plan JOB --timeline`.",
+        "",
+        "Colours: "
+        + ", ".join(f'<span style="color:{COLOURS[kind]}">&#9632;</span> {words}' for kind, words in KIND_WORDS.items())
+        + ".",
+        "",
+    ]
+    pictures: dict[Path, str] = {}
+    for strategy in STRATEGIES:
+        layout = Layout.from_strategy(strategy.name, world_size=GPUS)
+        timeline = timeline_of(strategy.name)
+        pictures[PICTURES / f"{strategy.name}-holds.svg"] = holdings_picture(layout)
+        pictures[PICTURES / f"{strategy.name}-works.svg"] = timeline_picture(timeline)
+        busy = " / ".join(
+            f"{next(lane for lane in timeline.lanes if rank in lane.ranks).computing:.0%}" for rank in range(GPUS)
+        )
+        lines += [
+            f"## {strategy.title}",
+            "",
+            strategy.text,
+            "",
+            *_table(layout),
+            "",
+            f"![What each GPU holds under {strategy.name}](toy/{strategy.name}-holds.svg)",
+            "",
+            f"![Who works when under {strategy.name}](toy/{strategy.name}-works.svg)",
+            "",
+            f"Share of the step in which GPU 0 / 1 / 2 computes: {busy}.",
+            "",
+        ]
+    lines += [
+        "## Products",
+        "",
+        "Degrees multiply. `layout: {pp: 2, dp_shard: 4}` is a pipeline of two stages, each sharded over four GPUs:",
+        "eight GPUs. `hsdp` shards inside a node and replicates across nodes. Tensor parallel goes inside a node,",
+        "pipelines across nodes.",
+        "",
+        "Next: [DDP or FSDP?](choose.md)",
+        "",
+    ]
+    return {PAGE: "\n".join(lines), **pictures}
+
+
+def main() -> None:
+    """Compares, or writes."""
+    for path, text in files().items():
+        if "--write" in sys.argv[1:]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path.name} is not what the program says; run: python tools/toy.py --write")
+
+
+if __name__ == "__main__":
+    main()
