@@ -69,7 +69,7 @@ accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/a
 	$(BIN)/python -m accuracy $(if $(PUBLISHED),--published $(PUBLISHED))
 
 docs: $(DOCS_READY) ## build the documentation site into site/, with every link checked
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html is the first page"
 
 clean: ## remove what demo, bench and the tools left; .venv stays

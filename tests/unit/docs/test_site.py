@@ -1,0 +1,49 @@
+"""The documentation site builds with every link checked, and asks for nothing from outside."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.house.tree import ROOT
+
+LONGEST_PAGE = 150
+#: Written by a tool from a table of sources, one paragraph for each.
+EXCEPTIONS = ("accuracy.md",)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("material", reason="the docs extra is not installed; `make docs` installs it")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_no_page_loads_anything_from_outside(site):
+    loads = re.compile(r'<(?:script|img|iframe|source)[^>]+src="?https?://|<link[^>]+rel="?stylesheet[^>]+https?://')
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 30
+    assert [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
+def test_no_picture_loads_anything_from_outside(picture):
+    assert not re.search(r"url\(.?https?:|href=.https?:", picture.read_text(encoding="utf-8"))
+
+
+def test_no_page_is_long():
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in EXCEPTIONS]
+    assert [path.name for path in pages if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST_PAGE] == []
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= LONGEST_PAGE
