@@ -70,7 +70,7 @@ accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/a
 
 docs: $(DOCS_READY) ## build the documentation site into site/, with every link checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "site/index.html is the first page"
+	@echo "site/index.html is the first page; python -m http.server -d site makes its search work"
 
 clean: ## remove what demo, bench and the tools left; .venv stays
 	rm -rf .demo .bench site runs/demo-full runs/demo-lora .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -11,12 +11,12 @@ TARGETS = re.findall(r"^([a-z][a-z-]*):.*## ", text_of("Makefile"), flags=re.MUL
 
 
 @pytest.mark.parametrize("verb", [verb.__name__ for verb in VERBS])
-def test_the_readme_describes_every_verb(verb):
-    assert f"| `shardwise {verb}` |" in text_of("README.md")
+def test_the_readme_shows_every_verb(verb):
+    assert f"shardwise {verb}" in text_of("README.md")
 
 
 def test_the_readme_names_no_verb_that_does_not_exist():
-    named = set(re.findall(r"shardwise ([a-z]+)", text_of("README.md").replace("shardwise &&", "")))
+    named = set(re.findall(r"(?:^|`)shardwise ([a-z]+)", text_of("README.md"), flags=re.MULTILINE))
     assert named <= {verb.__name__ for verb in VERBS}
 
 
@@ -25,8 +25,8 @@ def test_the_makefile_has_the_targets_that_the_house_promises():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_readme_names_every_make_target(target):
-    assert f"`make {target}`" in text_of("README.md")
+def test_the_contributing_page_names_every_make_target(target):
+    assert f"`make {target}`" in text_of("CONTRIBUTING.md")
 
 
 def test_no_document_names_a_make_target_that_does_not_exist():
