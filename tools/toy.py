@@ -51,7 +51,7 @@ COLOURS: dict[Kind, str] = {
     "send": "#9d755d",
 }
 INK, FAINT, HELD = "#333333", "#e4e4e4", ("#4c78a8", "#f58518", "#54a24b")
-FONT = 'font-family="system-ui, sans-serif" font-size="13"'
+FONT = 'font-family="system-ui, sans-serif" font-size="15"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ def pieces(layout: Layout, rank: int, *, what: str) -> set[tuple[int, int]]:
 
 def holdings_picture(layout: Layout) -> str:
     """SVG: for each GPU the rows of each layer's weight, gradient and optimizer states that it holds."""
-    cell, left, top, group = 16, 62, 40, 190
+    cell, left, top, group = 16, 66, 42, 188
     parts = [_text(left + index * group, 16, name) for index, name in enumerate(("weights", "gradients", "optimizer"))]
     for index, what in enumerate(("weights", "gradients", "optimizer")):
         for layer, letter in enumerate(LAYERS):
@@ -170,7 +170,7 @@ def timeline_of(name: str) -> Timeline:
 
 def timeline_picture(timeline: Timeline) -> str:
     """SVG: a row for each GPU with what it computes, and below it, thin, what travels meanwhile."""
-    left, width, y = 62, 560, 8
+    left, width, y = 66, 556, 8
     parts: list[str] = []
     for rank in range(GPUS):
         lane = next(lane for lane in timeline.lanes if rank in lane.ranks)
