@@ -46,7 +46,15 @@ def report_picture(run: Path) -> None:
     target = PICTURES / "report.png"
     size = "--window-size=1180,1180"
     page = (run / "report.html").resolve().as_uri()
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=4000", size, f"--screenshot={target}"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--virtual-time-budget=4000",
+        size,
+        f"--screenshot={target}",
+    ]
     subprocess.run([chromium, *options, page], check=True, capture_output=True, timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""Keeps docs/seeds.md equal to the planner: what everyone knows by heart, beside its forecasts, and why they differ.
+"""Keeps docs/seeds.md equal to the planner: rules of thumb beside its forecasts, and why they differ.
 
 python tools/seeds.py            # exits 1 where the page is out of date
 python tools/seeds.py --write    # renews it
@@ -72,7 +72,7 @@ def run_of(model: str, strategy: str) -> tuple[float, TimeForecast]:
 
 
 def _rules() -> Iterator[tuple[str, str, str]]:
-    """(what is known by heart, forecast, why)."""
+    """(rule of thumb, forecast, why)."""
     seven, eight = find_model("llama-2-7b", offline=True), find_model("llama-3-8b", offline=True)
     per = states_bytes("llama-2-7b") / seven.num_parameters
     yield (
@@ -168,32 +168,32 @@ def page() -> str:
     """The page as it should be."""
     rules = [f"| {rule} | {forecast} | {why} |" for rule, forecast, why in _rules()]
     lines = [
-        "# What everyone knows by heart, and what is forecast",
+        "# Rules of thumb, and what is forecast",
         "",
         "Written by `python tools/seeds.py --write`; `tests/unit/plan/test_seeds.py` holds the figures.",
         "",
-        "| rule of thumb | forecast | why they differ, or do not |",
+        "| rule of thumb | forecast | why |",
         "|---|---|---|",
         *rules,
         "",
         "## Two fine-tuning runs",
-        "LoRA on four RTX 6000 Ada (PCI Express, no NVLink), 1,024 rows of 1,024 tokens, as they were told: seconds of",
-        "the run, and GPU utilisation as nvidia-smi shows it.",
+        "LoRA on four RTX 6000 Ada (PCI Express, no NVLink), 1,024 rows of 1,024 tokens: seconds of the run and GPU",
+        "utilisation as nvidia-smi shows it, as reported and as forecast.",
         "",
-        "| run | strategy | told | forecast | told busy | forecast busy |",
+        "| run | strategy | reported | forecast | reported busy | forecast busy |",
         "|---|---|---|---|---|---|",
         *_runs(),
         "",
         "Ratios and utilisations are right within 25 %. Seconds are not: the forecast is of this trainer, without",
-        "what was not told (attention kernel, recompute, adapters' targets, how full the rows were), on links that",
+        "what was not reported (attention kernel, recompute, adapters' targets, how full the rows were), on links that",
         "carry what PCI Express carries where GPUs reach each other.",
         "",
         "## Which one would it take?",
         *_choices(),
         "",
-        "That the 34B model runs fastest in a pipeline was not among what was told: naive model parallel was the only",
-        "way tried to cut the model in layers. It is no rosy forecast. A step of 64 sequences goes through four stages",
-        "one sequence at a time, so that 3 of 67 turns are a bubble, where 4 micro-batches would leave 3 of 7 idle;",
+        "The pipeline for the 34B model was not among the reported runs: naive model parallel was the only way tried",
+        "to cut the model in layers. A step of 64 sequences goes through four stages one sequence at a time, so that 3 of",
+        "67 turns are a bubble, where 4 micro-batches would leave 3 of 7 idle;",
         "each turn sends 16 MiB to a neighbour, where `fsdp` gathers 47 GiB for each forward and again for each",
         "backward over the same links.",
         "",

@@ -1,5 +1,6 @@
-"""What everyone knows by heart, and the runs this project began with, where no other file holds them; docs/seeds.md
-explains what differs. (Bytes per parameter and ZeRO: `test_memory_rules.py`; ratios of times: `test_time.py`.)
+"""Rules of thumb and reported runs, where no other file tests them; docs/seeds.md explains what differs.
+
+Bytes per parameter and ZeRO: `test_memory_rules.py`; ratios of times: `test_time.py`.
 """
 
 import pytest
