@@ -5,7 +5,7 @@ import re
 import pytest
 
 from shardwise.cli.main import VERBS
-from tests.unit.house.tree import text_of
+from tests.unit.house.tree import ROOT, text_of
 
 TARGETS = re.findall(r"^([a-z][a-z-]*):.*## ", text_of("Makefile"), flags=re.MULTILINE)
 
@@ -21,7 +21,7 @@ def test_the_readme_names_no_verb_that_does_not_exist():
 
 
 def test_the_makefile_has_the_targets_that_the_house_promises():
-    assert {"help", "demo", "test", "test-all", "check", "bench", "clean"} <= set(TARGETS)
+    assert {"help", "demo", "test", "test-all", "check", "docs", "bench", "clean"} <= set(TARGETS)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -30,7 +30,8 @@ def test_the_contributing_page_names_every_make_target(target):
 
 
 def test_no_document_names_a_make_target_that_does_not_exist():
-    documents = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", ".ci/run")
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    documents = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", ".ci/run", *pages)
     named = {
         target
         for name in documents
