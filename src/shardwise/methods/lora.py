@@ -96,7 +96,9 @@ def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...
     """
     from peft import PeftConfig, get_peft_model_state_dict
 
-    adapted = _wrapped(model, PeftConfig.from_pretrained(str(folder)))
+    config = PeftConfig.from_pretrained(str(folder))
+    vars(model)["name_or_path"] = config.base_model_name_or_path
+    adapted = _wrapped(model, config)
     state: dict[str, torch.Tensor] = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
