@@ -30,7 +30,7 @@ DOCS_READY := $(VENV)/.docs-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-timed test-failed test-all check bench accuracy docs clean
+.PHONY: help demo test test-pairwise test-all check bench accuracy docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -43,17 +43,12 @@ demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on
 test: $(DEV_READY) ## the suite, without what is marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
-test-slow: $(DEV_READY) ## the rest: every cell of the large tables, in real processes; then what is timed, alone
-	$(BIN)/python -m pytest -m "slow and not timed" $(PARALLEL)
-	$(MAKE) test-timed
+test-pairwise: $(DEV_READY) ## of what is marked slow, the cells that CI runs
+	$(BIN)/python -m pytest -m pairwise $(PARALLEL)
 
-test-timed: $(DEV_READY) ## of that, what is timed
+test-all: $(DEV_READY) ## everything: every cell of the large tables, then what is timed, alone (about an hour)
+	$(BIN)/python -m pytest -m "not (slow and timed)" $(PARALLEL)
 	$(BIN)/python -m pytest -m "slow and timed" --durations 12
-
-test-failed: $(DEV_READY) ## what failed the last time, again, one at a time
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none || test $$? -eq 5
-
-test-all: test test-slow ## both: everything this machine can run
 
 check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without torch
 	$(BIN)/ruff format --check .

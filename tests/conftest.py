@@ -8,6 +8,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+from tests.pairwise import mark_pairwise
+
 # How long an example takes says more of what else the machine does than of what is tested.
 settings.register_profile("shardwise", deadline=None)
 settings.load_profile("shardwise")
@@ -26,6 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--update-golden: CI compares golden files and has nobody to review new ones; run it elsewhere"
         )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs behind the hooks of the folders below, which say what is slow."""
+    mark_pairwise(items)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -252,10 +252,11 @@ def run_page() -> Iterator[str]:
     yield "## Files\n"
     yield "| file | what it holds |\n|---|---|"
     folder = run.RunDirectory(Path("RUN"))
+    described = _attributes(run.RunDirectory)
     for name, member in vars(run.RunDirectory).items():
-        if isinstance(member, property) and name != "root" and isinstance(path := getattr(folder, name), Path):
-            meaning = " ".join((inspect.getdoc(member) or "").split()).removeprefix(f"{path.name}: ")
-            yield f"| `{path.relative_to('RUN')}` | {meaning} |"
+        if name != "root" and isinstance(path := getattr(folder, name, None), Path):
+            meaning = described.get(name) or (inspect.getdoc(member) or "").rstrip(".")
+            yield f"| `{path.relative_to('RUN')}` | {' '.join(meaning.split()).removeprefix(f'{path.name}: ')} |"
     yield "| `checkpoint-STEP/` | a checkpoint: sharded weights, optimizer states, random generators and a manifest |"
     yield "\n## metrics.jsonl\n"
     yield "One JSON object for each optimizer step. `eval_loss` is added to the step after which an evaluation ran.\n"

@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
+from shardwise.train import checkpoint
 from shardwise.train.checkpoint import Checkpoints, create_states
 from shardwise.train.durable import SaveError, remove_leftovers
 from shardwise.train.journal import Journal
@@ -263,6 +265,42 @@ def test_a_checkpoint_of_other_data_is_refused_at_the_job_s_line(saved: RunDirec
     assert re.match(rf"{saved.resolved}:\d+: data\.path: {written}", said)
 
 
+def _write_while_training(run: RunDirectory, chosen: Execution) -> dict[int, list[int]]:
+    """Trains where rank 0's disk takes checkpoint-2 only after step 4; which checkpoints there are after each step."""
+    built, seen, go = composed(run, chosen), dict[int, list[int]](), threading.Event()
+    real = checkpoint.write_tensors
+
+    def slow(path: Path, tensors: Any) -> Any:
+        assert not built.world.is_first or go.wait(60)
+        return real(path, tensors)
+
+    class Watching(Journal):
+        def stepped(self, step: int) -> None:
+            super().stepped(step)
+            seen[step] = [saved for saved, _ in run.checkpoints()]
+            if step == 4:
+                go.set()
+
+    with patch.object(checkpoint, "write_tensors", slow):
+        train(built, start=0, journal=Watching(run=run, rank=built.world.rank), stop=StopFlag())
+    return seen
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_which_is_of_the_step_it_names(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job(train={"max_steps": 6, "save_steps": 2, "save_total_limit": None})
+    slow, plain = (prepare_cell(job, tmp_path / name) for name in ("slow", "plain"))
+    seen = run_world(2, _write_while_training, slow, LAYOUTS["fsdp"])[0]
+    assert (seen[3], seen[4]) == ([], []), "steps 3 and 4 did not wait for the disk"
+    assert [step for step, _ in slow.checkpoints()] == [6, 4, 2]
+    run_world(2, train_rank, plain, LAYOUTS["fsdp"])
+    files = [run.checkpoint(2) / f"rank-0000{rank}.safetensors" for run in (slow, plain) for rank in range(2)]
+    one, other = [load_file(files[at]) | load_file(files[at + 1]) for at in (0, 2)]
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def _fail_to_save(run: RunDirectory, chosen: Execution) -> bool:
     checkpoints = composed(run, chosen).checkpoints
     nowhere = RunDirectory(run.root / "metrics.jsonl" / "below-a-file")
@@ -313,7 +351,7 @@ def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(
     assert run_world(2, _save_elsewhere, run, LAYOUTS["fsdp"], other) == [(False, []), (False, [])]
     assert run.checkpoints() == []
     said = run.notices.read_text()
-    assert "checkpoint-3 was not saved: finding the files of all ranks failed on rank 0: " in said
+    assert "checkpoint-3 was not saved: writing a manifest failed on rank 0: " in said
     assert "rank-00001.safetensors, which another rank wrote, is not here as it was written; " in said
     assert f"all ranks must share {run.root}" in said
 

@@ -12,14 +12,16 @@ import pytest
 
 from shardwise import api
 from shardwise.launch.causes import launcher_log
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
+from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import save, worker
+from shardwise.train.durable import SaveError
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.signals import StopFlag
 from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.test_final import check_here
 from tests.dist.worlds import run_world
 
 #: A worker that something aborts when the interpreter shuts down, and by which something else is to be handed over.
@@ -59,30 +61,53 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(
     assert (tmp_path / "handed over").exists()
 
 
-def _seen_by_a_kill_in_between(run: RunDirectory) -> dict[str, Any]:
-    """What outcome.json says when the checkpoint that guarded final/ is about to go."""
-    save.in_clean_process = check_here
-    built = composed(run, execution())
-    journal, seen, real = Journal(run=run, rank=0), dict[str, Any](), built.checkpoints.remove
+def _finish(run: RunDirectory, chosen: Execution, fails: bool = False) -> str:
+    """Trains, or goes on, and finishes as a worker does; what a failure says."""
+    built = composed(run, chosen)
+    start = built.checkpoints.restore()
+    journal = Journal(run=run, rank=built.world.rank)
+    ended = train(built, start=start, journal=journal, stop=StopFlag())
+    real = save.copy_configuration
 
-    def remove(step: int) -> None:
-        seen.update(read_json(run.outcome) or {}, final=run.final.is_dir())
-        real(step)
+    def refuses(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
 
-    vars(built.checkpoints)["remove"] = remove
-    ended = train(built, start=0, journal=journal, stop=StopFlag())
-    assert [step for step, _ in run.checkpoints()] == [ended.steps]
-    worker._finish(built, ended, run=run, hardware="cpu:1", journal=journal, seconds=1.0)
-    return seen
+    save.copy_configuration = refuses if fails else real
+    try:
+        worker._finish(built, ended, run=run, hardware="cpu:1", journal=journal, seconds=1.0)
+    except SaveError as error:
+        return str(error)
+    finally:
+        save.copy_configuration = real
+    return f"from step {start}"
 
 
-def test_a_run_is_said_to_have_finished_before_the_checkpoint_that_guarded_its_result_goes(
-    make_job: Callable[..., Job], tmp_path: Path
+FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("method", "save_steps", "kept"),
+    [("full", 0, []), ("lora", 0, [4]), ("full", 3, [4, 3])],
+    ids=["full", "lora", "full with save_steps"],
+)
+def test_at_the_end_stays_final_and_the_last_checkpoint_where_it_is_small_or_asked_for(
+    method: str, save_steps: int, kept: list[int], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    run = prepare_cell(make_job(train={"max_steps": 1, "save_steps": 0}), tmp_path)
-    seen = run_world(1, _seen_by_a_kill_in_between, run)[0]
-    assert (seen.get("outcome"), seen.get("saved_step"), seen["final"]) == ("finished", None, True)
-    assert not run.checkpoints()
+    run = prepare_cell(make_job(method=method, train={"max_steps": 4, "save_steps": save_steps}), tmp_path)
+    assert run_world(2, _finish, run, FSDP) == ["from step 0"] * 2
+    said = read_json(run.outcome) or {}
+    assert (said["outcome"], said["saved_step"], run.final.is_dir()) == ("finished", 4 if kept else None, True)
+    assert [step for step, _ in run.checkpoints()] == kept
+
+
+def test_what_was_trained_is_kept_where_final_cannot_be_written(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
+    for said in run_world(2, _finish, run, FSDP, True):
+        assert "writing final/ failed on rank 0: OSError: [Errno 28] No space left on device" in said
+        assert "the same command writes it again from checkpoint-2" in said
+    assert not run.final.exists()
+    assert run_world(2, _finish, run, FSDP) == ["from step 2"] * 2
+    assert run.final.is_dir()
 
 
 @pytest.mark.slow

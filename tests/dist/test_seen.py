@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,8 @@ def _stops(run: RunDirectory, sabotage: Sabotage) -> tuple[str, int]:
 
     def wrong(batches: Batches, step: int) -> Iterator[GlobalBatch]:
         for batch in deal(batches, step):
+            while not built.checkpoints.is_written:
+                time.sleep(0.01)
             yield sabotage(first, batch) if built.world.rank == 1 and batch.step > 2 else batch
 
     Batches.from_ = wrong

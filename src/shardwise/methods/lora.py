@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,24 +63,44 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision:
     Raises:
         JobError: the target modules, or those to be saved, are not in the model.
     """
-    from peft import get_peft_model
-
     _check_saved(model, lora)
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
     config.revision = revision
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     try:
-        with warnings.catch_warnings():
-            # PEFT asks for a property that transformers is renaming; neither concerns the user.
-            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
-            # A copy of one end of a tied model is a tensor of its own, in training and in what is saved.
-            warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`", category=UserWarning)
-            return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
+        return _wrapped(model, config)
     except ValueError as error:
         raise JobError(f"lora.target_modules is {lora.target_modules!r}: {said(error)}") from None
     except TypeError as error:  # lists of modules, or modules that carry adapters
         raise JobError(f"lora.modules_to_save is {lora.modules_to_save!r}: {said(error)}") from None
+
+
+def _wrapped(model: nn.Module, config: Any) -> Any:
+    from peft import get_peft_model
+
+    with warnings.catch_warnings():
+        # PEFT asks for a property that transformers is renaming; neither concerns the user.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        # A copy of one end of a tied model is a tensor of its own, in training and in what is saved.
+        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`", category=UserWarning)
+        return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
+
+
+def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the tensors that PEFT looks for when it loads an adapter's folder.
+
+    Args:
+        model: the base model, whose parameters are on the meta device; adapters are put into it.
+        folder: with the adapter's configuration.
+    """
+    from peft import PeftConfig, get_peft_model_state_dict
+
+    config = PeftConfig.from_pretrained(str(folder))
+    vars(model)["name_or_path"] = config.base_model_name_or_path
+    adapted = _wrapped(model, config)
+    state: dict[str, torch.Tensor] = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
 def _check_saved(model: nn.Module, lora: LoraSpec) -> None:

@@ -96,17 +96,6 @@ class Pipeline:
         nothing = torch.zeros((), device=self.world.device)
         return [self.world.counted(run.results.get(micro, nothing)) for micro in range(len(micros))]
 
-    @torch.no_grad()
-    def logits(self, inputs: Inputs) -> torch.Tensor:
-        """As `Spread.logits`: made by the last stage, which tells the others."""
-        run = _Run(pipeline=self, micros=(inputs,))
-        run.execute(self._order(forwards, 1))
-        made = [run.results[0].cpu() if run.results else torch.empty(0)]
-        group = self.world.mesh["pp"].get_group()
-        last = dist.get_global_rank(group, self.world.layout.pp - 1)
-        dist.broadcast_object_list(made, src=last, group=group, device=torch.device("cpu"))
-        return made[0]
-
     @property
     def last_stage(self) -> int:
         """The stage that makes the loss."""

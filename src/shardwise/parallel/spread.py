@@ -17,7 +17,7 @@ class Inputs:
     Attributes:
         input_ids: [batch, length].
         position_ids: [batch, length].
-        targets: what the root module makes a loss with; None where logits are wanted.
+        targets: what the root module makes a loss with.
     """
 
     input_ids: torch.Tensor
@@ -43,8 +43,4 @@ class Spread(Protocol):
 
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
         """The summed loss of each micro-batch, without gradients; zeros on ranks that do not see or count it."""
-        ...
-
-    def logits(self, inputs: Inputs) -> torch.Tensor:
-        """Logits [batch, length, vocabulary] of one input that is the same on all ranks, on all ranks."""
         ...

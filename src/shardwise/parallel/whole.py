@@ -56,11 +56,6 @@ class WholeModel:
         """As `Spread.losses`."""
         return [self.world.counted(self._call(inputs)) for inputs in micros]
 
-    @torch.no_grad()
-    def logits(self, inputs: Inputs) -> torch.Tensor:
-        """As `Spread.logits`."""
-        return self._call(inputs)
-
     def _call(self, inputs: Inputs) -> torch.Tensor:
         return self.module(input_ids=inputs.input_ids, position_ids=inputs.position_ids, targets=inputs.targets)
 

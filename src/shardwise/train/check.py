@@ -1,109 +1,141 @@
-"""A clean process that loads `final/` as a user would and compares it with what the live model said.
+"""Is a saved folder the trained model? Its tensors are compared with the live ones, bit for bit.
 
-    python -m shardwise.train.check FOLDER PROBE.safetensors --compute-dtype float32 --saved-dtype float32 --base SOURCE
-
-Exit 0 and one JSON line, or exit 1 and one sentence.
+Each rank reads the part of each file that it holds itself, as loading does, so that together all elements are compared
+once and nobody holds a second model. Rank 0 also asks transformers or PEFT which tensors it will look for.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 
-#: Root mean square of the difference of logits over their standard deviation. The same values agree far better than
-#: this in float32; in bfloat16 roundings of 2^-8 add up over the layers, and a GPU's kernels add in another order. The
-#: shorter of the type that is computed in and the type that was saved decides.
-TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.01}
+from shardwise.methods.lora import expected_tensors
+from shardwise.models.keys import Keys
+from shardwise.models.load import build_on_meta, kin_of, read_config
+from shardwise.parallel.ownership import Ownership
+from shardwise.train.export import ADAPTER, INDEX, WEIGHTS, Result
+from shardwise.train.pieces import piece
+from shardwise.train.replicas import bits
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """Checks one folder; see the module's docstring."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("probe", type=Path)
-    parser.add_argument("--compute-dtype", choices=sorted(TOLERANCE), required=True)
-    parser.add_argument("--saved-dtype", required=True)
-    parser.add_argument("--base", required=True)
-    parser.add_argument("--untrained", action="store_true", help="no step had a learning rate above zero")
-    options = parser.parse_args(arguments)
-    request = load_file(options.probe)
-    load = _load_adapter if (options.folder / "adapter_config.json").is_file() else _load_model
-    model, faults = load(options.folder, base=options.base)
-    faults += _not_finite(options.folder)
-    faults += [] if options.untrained else _without_effect(options.folder)
-    difference, allowed = 0.0, max(TOLERANCE[options.compute_dtype], TOLERANCE.get(options.saved_dtype, 0.0))
-    if not faults:
-        difference = _difference(model, request, compute=getattr(torch, options.compute_dtype))
-        if not difference <= allowed:  # so that NaN, which is no more than anything, does not pass
-            faults.append(
-                f"its logits differ from the live model's by {difference:.2e} standard deviations; "
-                f"expected at most {allowed:.0e}"
-            )
-    if faults:
-        print(f"the saved folder is not the trained model: {'; '.join(faults[:3])}", file=sys.stderr)
-        return 1
-    print(json.dumps({"ok": True, "difference": difference}))
-    return 0
+Shape = tuple[int, ...]
 
 
-def _load_model(folder: Path, *, base: str) -> tuple[Any, list[str]]:
-    del base
-    from transformers import AutoModelForCausalLM
+def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[str]:
+    """Where the files differ from what this rank holds and counts, as sentences.
 
-    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, trust_remote_code=False)
-    model, info = loaded
-    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
-    return model, [f"{kind.replace('_', ' ')} {sorted(map(str, info[kind]))[:3]}" for kind in kinds if info.get(kind)]
+    Args:
+        folder: with the weights of `result`, cast to the type that is saved.
 
-
-def _load_adapter(folder: Path, *, base: str) -> tuple[Any, list[str]]:
-    from peft import PeftModel, get_peft_model_state_dict
-    from transformers import AutoModelForCausalLM
-
-    source = AutoModelForCausalLM.from_pretrained(base, trust_remote_code=False)
-    model = PeftModel.from_pretrained(source, str(folder))
-    stored = load_file(folder / "adapter_model.safetensors")
-    expected = get_peft_model_state_dict(model, save_embedding_layers=False)
-    faults = [f"{name} has no place in PEFT's model" for name in stored.keys() - expected.keys()]
-    faults += [f"{name} is missing" for name in expected.keys() - stored.keys()]
-    return model, faults
-
-
-def _without_effect(folder: Path) -> list[str]:
-    """What is wrong with adapters that are what they were at the start."""
-    file = folder / "adapter_model.safetensors"
-    if not file.is_file() or any(bool(tensor.any()) for name, tensor in load_file(file).items() if "lora_B" in name):
-        return []
-    return ["every lora_B is zero: nothing was trained"]
-
-
-def _not_finite(folder: Path) -> list[str]:
+    Raises:
+        OSError, SafetensorError: a file cannot be read.
+    """
     faults: list[str] = []
-    for file in sorted(folder.glob("*.safetensors")):
-        if file.name.startswith("."):
-            continue
-        faults += [
-            f"{name} holds NaN or infinity" for name, t in load_file(file).items() if not torch.isfinite(t).all()
-        ]
+    with _opened(folder) as handles:
+        for name, parameter in result.saved:
+            mine = piece(name, parameter)
+            key = result.key(name)
+            if not mine.local.numel() or not ownership.counts(name, parameter):
+                continue
+            if key not in handles:
+                faults.append(f"{key} is missing")
+                continue
+            stored = _read(handles[key], key, mine.offsets, tuple(mine.local.shape))
+            live = mine.local.to(result.saved_dtype).cpu()
+            if stored.dtype != live.dtype or stored.shape != live.shape or not torch.equal(bits(stored), bits(live)):
+                faults.append(f"{key} is not the live weight")
     return faults
 
 
-@torch.no_grad()
-def _difference(model: Any, request: dict[str, torch.Tensor], *, compute: torch.dtype) -> float:
-    """Root mean square difference of logits, over the standard deviation of the live ones."""
-    model = model.to(compute).eval()
-    logits = model(input_ids=request["probe"], use_cache=False).logits.float()
-    live = request["logits"]
-    if logits.shape != live.shape:
-        return float("inf")
-    return ((logits - live).square().mean().sqrt() / live.std().clamp_min(1e-6)).item()
+def folder_faults(folder: Path, result: Result) -> list[str]:
+    """What `from_pretrained` would miss in the folder, or find beyond what it needs, as sentences.
+
+    Raises:
+        OSError, SafetensorError: a file cannot be read.
+    """
+    with _opened(folder) as handles:
+        stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
+    if result.adapters is None:
+        return _model_faults(folder, stored)
+    base = build_on_meta(read_config(result.source), attn_implementation="eager")
+    expected = expected_tensors(base, folder)
+    return _differences([(key,) for key in expected], expected=expected, stored=stored)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """What one rank's saved weights look like.
+
+    Attributes:
+        not_finite: names of those that hold NaN or infinity.
+        adapters_moved: whether any lora_B is other than zero; None where the rank counts none.
+    """
+
+    not_finite: list[str]
+    adapters_moved: bool | None
+
+
+def values_of(result: Result, *, ownership: Ownership) -> Values:
+    """Looks at what this rank counts, in the type that is saved."""
+    mine = [(name, piece(name, p).local) for name, p in result.saved if ownership.counts(name, p)]
+    halves = [local for name, local in mine if ".lora_B." in name]
+    return Values(
+        not_finite=[result.key(name) for name, local in mine if not torch.isfinite(local.to(result.saved_dtype)).all()],
+        adapters_moved=any(bool(local.any()) for local in halves) if halves else None,
+    )
+
+
+def warnings_of(ranks: Sequence[Values], *, trained: bool) -> list[str]:
+    """What a user should know of weights that were saved as they are, as sentences.
+
+    Args:
+        ranks: what each rank saw.
+        trained: a step could change weights.
+    """
+    found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
+    moved = [one.adapters_moved for one in ranks if one.adapters_moved is not None]
+    if trained and moved and not any(moved):
+        found.append("every lora_B is zero: the adapter changes nothing")
+    return found
+
+
+def _model_faults(folder: Path, stored: dict[str, Shape]) -> list[str]:
+    """As `folder_faults`, of a whole model: of weights that are tied one is enough."""
+    model = build_on_meta(read_config(folder), attn_implementation="eager")
+    names = Keys(model, stored).names
+    expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    groups = {tuple(sorted(set(kin))) for kin in kin_of(model).values()}
+    return _differences(groups, expected=expected, stored={names[key]: shape for key, shape in stored.items()})
+
+
+def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, Shape]) -> list[str]:
+    """Names of which one of each group must be stored, and no others; with the expected shapes."""
+    faults = [f"{group[0]} is missing" for group in groups if not any(name in stored for name in group)]
+    faults += [f"{name} has no place in the model" for name in stored.keys() - expected.keys()]
+    for name in stored.keys() & expected.keys():
+        if stored[name] != expected[name]:
+            faults.append(f"{name} has the shape {stored[name]}; expected {expected[name]}")
+    return faults
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[dict[str, Any]]:
+    """The open file of each key, of those files that `from_pretrained` opens."""
+    if (folder / INDEX).is_file():
+        files = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    else:
+        files = [ADAPTER if (folder / ADAPTER).is_file() else WEIGHTS]
+    handles = [safe_open(folder / name, framework="pt") for name in files]
+    yield {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118  # a handle is no mapping
+
+
+def _read(handle: Any, key: str, offsets: Shape, lengths: Shape) -> torch.Tensor:
+    if not lengths:
+        return handle.get_tensor(key)
+    return handle.get_slice(key)[tuple(slice(at, at + count) for at, count in zip(offsets, lengths, strict=True))]

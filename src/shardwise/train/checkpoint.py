@@ -9,13 +9,13 @@ checkpoint-200/
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from torch import nn
 
 from shardwise import __version__
@@ -24,7 +24,8 @@ from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.stepped import Stepped
 from shardwise.spec.places import read_places
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
-from shardwise.train.durable import SaveError, file_fault, seal, staged, together
+from shardwise.train.background import HostCopies, in_background
+from shardwise.train.durable import SaveError, commit_stage, file_fault, open_stage, removed_on_error, together
 from shardwise.train.generators import random_state, restore_random
 from shardwise.train.guards import gather
 from shardwise.train.identity import refuse_another
@@ -32,11 +33,31 @@ from shardwise.train.journal import Journal
 from shardwise.train.pieces import Piece, optimizer_pieces, weight_pieces
 from shardwise.train.precision import type_name
 from shardwise.train.stored import FORMAT_VERSION, MANIFEST, Reader, digest, read_manifest
+from shardwise.train.tensor_file import write_tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Writing:
+    """A checkpoint whose file this rank is writing while training goes on.
+
+    Attributes:
+        folder: what will be renamed when all ranks have written.
+        pieces: which tensors this rank's file holds, as the manifest describes them.
+        file: gives its size and sha256, or raises what the disk said.
+    """
+
+    step: int
+    folder: Path
+    pieces: list[dict[str, Any]]
+    file: Future[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     """Saves and restores the state of one run.
+
+    A checkpoint is copied to host memory, which a step waits for, and written by a thread while training goes on. When
+    all ranks have written, a step's edge commits it.
 
     Attributes:
         stepped: what the optimizer steps.
@@ -56,43 +77,85 @@ class Checkpoints:
     identity: dict[str, Any]
     seed: int
     keep: int | None
+    _writing: list[_Writing] = field(default_factory=list[_Writing])
+    _copies: HostCopies = field(default_factory=HostCopies)
 
     def save(self, step: int) -> bool:
-        """Writes `checkpoint-STEP`; on failure nothing of it stays, and training may go on.
+        """Writes `checkpoint-STEP` and waits for it; on failure nothing of it stays, and training may go on.
 
         Returns:
             Whether it was committed; the same on every rank.
         """
+        return self.begin(step) and self.commit()
+
+    def begin(self, step: int) -> bool:
+        """Copies the state of a step and begins to write it; one that is still being written is waited for.
+
+        Returns:
+            Whether it is being written; the same on every rank.
+        """
+        self.commit()
         try:
-            with self.journal.progress.patient(), staged(self.world, self.run.checkpoint(step)) as folder:
-                self._write(folder, step)
+            folder = open_stage(self.world, self.run.checkpoint(step))
         except SaveError as error:
-            self.journal.warn(f"checkpoint-{step} was not saved: {error}")
+            self._give_up(step, error)
             return False
-        if self.world.is_first:
-            self._prune(newest=step)
+        pieces = self._owned_pieces()
+        tensors = self._copies.of({p.name: p.local for p in pieces}, device=self.world.device)
+        tensors |= random_state(self.world.device)
+        path = folder / _file_of(self.world.rank)
+        writing = _Writing(
+            step=step,
+            folder=folder,
+            pieces=[_describe(p) for p in pieces],
+            file=in_background(lambda: write_tensors(path, tensors)),
+        )
+        self._writing.append(writing)
         return True
 
-    def _write(self, folder: Path, step: int) -> None:
-        name = _file_of(self.world.rank)
-        pieces = self._owned_pieces()
-        tensors = {p.name: p.local.contiguous().cpu() for p in pieces} | random_state(self.world.device)
-        together(self.world, lambda: save_file(tensors, folder / name), what="writing a checkpoint")
-        record = together(self.world, lambda: seal(folder / name), what="syncing a checkpoint")
-        written = gather(self.world, {"file": name, **record, "pieces": [_describe(p) for p in pieces]})
-        manifest = self._manifest(step, written)
+    @property
+    def is_written(self) -> bool:
+        """Whether this rank has nothing left to write."""
+        return all(writing.file.done() for writing in self._writing)
+
+    def commit(self) -> bool:
+        """Commits the checkpoint that is being written, if one is, once all ranks have written it.
+
+        Returns:
+            Whether it was committed, or there is none; the same on every rank.
+        """
+        if not self._writing:
+            return True
+        writing = self._writing.pop()
+        with self.journal.progress.patient():
+            try:
+                with removed_on_error(writing.folder):
+                    self._write_manifest(writing)
+                    commit_stage(self.world, writing.folder, self.run.checkpoint(writing.step))
+            except SaveError as error:
+                self._give_up(writing.step, error)
+                return False
+            finally:
+                self._copies.release(self.world.device)
+        if self.world.is_first:
+            self._prune(newest=writing.step)
+        return True
+
+    def _give_up(self, step: int, error: SaveError) -> None:
+        self.journal.warn(f"checkpoint-{step} was not saved: {error}")
+
+    def _write_manifest(self, writing: _Writing) -> None:
+        name, first = _file_of(self.world.rank), self.world.is_first
+        record = together(self.world, writing.file.result, what="writing a checkpoint")
+        written = gather(self.world, {"file": name, **record, "pieces": writing.pieces})
+        manifest = self._manifest(writing.step, written)
         manifest["sha256"] = digest(manifest)
-        first = self.world.is_first
-        together(
-            self.world,
-            lambda: _expect_files(folder, manifest["files"]) if first else None,
-            what="finding the files of all ranks",
-        )
-        together(
-            self.world,
-            lambda: write_json(folder / MANIFEST, manifest) if first else None,
-            what="writing a manifest",
-        )
+
+        def complete() -> None:
+            _expect_files(writing.folder, manifest["files"])
+            write_json(writing.folder / MANIFEST, manifest)
+
+        together(self.world, lambda: complete() if first else None, what="writing a manifest")
 
     def _owned_pieces(self) -> list[Piece]:
         """Pieces this rank writes: of what several ranks hold alike, only one writes."""
@@ -135,11 +198,6 @@ class Checkpoints:
         damaged = [folder for step, folder in older if step > newest]
         for folder in whole[self.keep - 1 :] + damaged:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def remove(self, step: int) -> None:
-        """Removes one checkpoint that has served its purpose."""
-        if self.world.is_first:
-            shutil.rmtree(self.run.checkpoint(step), ignore_errors=True)
 
     def restore(self) -> int:
         """Loads the newest checkpoint that verifies; a bad one is named and skipped.

@@ -49,25 +49,44 @@ def together(world: World, action: Callable[[], T], *, what: str) -> T:
 def staged(world: World, target: Path) -> Iterator[Path]:
     """A fresh folder beside the target that all ranks fill; on leaving, one rename makes it the target.
 
-    The rename is the only commit point. If anything fails, the fresh folder is removed and the target is as it was.
+    If anything fails, the fresh folder is removed and the target is as it was.
+    """
+    folder = open_stage(world, target)
+    with removed_on_error(folder):
+        yield folder
+        commit_stage(world, folder, target)
+
+
+def open_stage(world: World, target: Path) -> Path:
+    """A fresh folder beside the target, on all ranks.
+
+    Raises:
+        SaveError: a rank cannot make it.
     """
     names = [f".{target.name}.{uuid.uuid4().hex[:8]}"]
     dist.broadcast_object_list(names, src=0, group=world.control)
     folder = target.with_name(names[0])
+    with removed_on_error(folder):
+        together(world, lambda: folder.mkdir(parents=True, exist_ok=True), what=f"making a folder for {target.name}")
+    return folder
+
+
+def commit_stage(world: World, folder: Path, target: Path) -> None:
+    """Gives a filled folder the target's name, by one rename: the only commit point.
+
+    Raises:
+        SaveError: it failed.
+    """
+    together(world, lambda: commit(folder, target) if world.is_first else None, what=f"committing {target.name}")
+
+
+@contextmanager
+def removed_on_error(folder: Path) -> Iterator[None]:
+    """Removes a fresh folder if what happens inside fails; on every rank, whose machines may have one each."""
     try:
-        together(
-            world,
-            lambda: folder.mkdir(parents=True, exist_ok=True),
-            what=f"making a folder for {target.name}",
-        )
-        yield folder
-        together(
-            world,
-            lambda: commit(folder, target) if world.is_first else None,
-            what=f"committing {target.name}",
-        )
+        yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # on every rank: it may be a folder of each machine's own
+        shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

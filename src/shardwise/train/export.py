@@ -1,17 +1,13 @@
-"""Files of a trained model or adapter, in the ecosystem's form: tensors come one at a time, names are theirs.
-
-Only rank 0 writes; it never holds more than one file's worth.
-"""
+"""Files of a trained model or adapter, in the ecosystem's form: tensors come one at a time, names are theirs."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from shardwise.catalog.files import tokenizer_files
@@ -19,9 +15,14 @@ from shardwise.methods.lora import saved_name
 from shardwise.models.keys import Keys
 from shardwise.spec.run import write_json
 from shardwise.train.precision import type_name
+from shardwise.train.tensor_file import Entry, TensorFile
+from shardwise.train.whole import Wanted
 
 #: Bytes of one weight file at most, as in Transformers.
 SHARD_BYTES = 5 * 10**9
+
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Result:
         source: folder of the model that training began with.
         keys: what its weights are called in files.
         saved_dtype: type in which it is saved.
-        parameters: (Hugging Face name, parameter).
+        parameters: (Hugging Face name, parameter) of this rank.
         chat_template: what rows were rendered with, where it is not the tokenizer's own; saved beside the weights,
             so that the model is asked as it was trained.
     """
@@ -47,94 +48,90 @@ class Result:
     parameters: list[tuple[str, nn.Parameter]]
     chat_template: str | None = None
 
+    @property
+    def saved(self) -> list[tuple[str, nn.Parameter]]:
+        """What of this rank's parameters belongs into the files: all of a model, or what is trained beside it."""
+        return [(name, p) for name, p in self.parameters if p.requires_grad or self.adapters is None]
 
-class Files(Protocol):
-    """Takes whole tensors and leaves a folder that others can load."""
-
-    def add(self, name: str, whole: torch.Tensor) -> None:
-        """Takes one tensor, on the CPU."""
-        ...
-
-    def finish(self) -> None:
-        """Writes what is left, and the configuration."""
-        ...
+    def key(self, name: str) -> str:
+        """The name that a parameter has in the files."""
+        return self.keys.saved(name) if self.adapters is None else saved_name(name)
 
 
-class ModelFiles:
-    """Weight files of at most `SHARD_BYTES`, their index, and config.json."""
+class Files:
+    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index where there are several.
 
-    def __init__(self, result: Result, folder: Path) -> None:
-        self._result = result
+    Args:
+        folder: an empty one.
+        result: what is saved.
+        wanted: its tensors, in the order in which they will come.
+
+    Raises:
+        OSError: the disk does not take them; so do the methods.
+    """
+
+    def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
         self._folder = folder
-        self._held: dict[str, torch.Tensor] = {}
-        self._written: list[list[str]] = []
-
-    def add(self, name: str, whole: torch.Tensor) -> None:
-        """Holds a tensor until a file is full."""
-        tensor = whole.to(self._result.saved_dtype).clone()
-        if self._held and sum(t.nbytes for t in self._held.values()) + tensor.nbytes > SHARD_BYTES:
-            self._flush()
-        self._held[self._result.keys.saved(name)] = tensor
-
-    def finish(self) -> None:
-        """Writes the last file, gives all of them Transformers' names, and writes config.json."""
-        self._flush()
-        self._name_files()
-        config: Any = self._result.model.config
-        config.dtype = type_name(self._result.saved_dtype)
-        config.save_pretrained(self._folder)
-
-    def _flush(self) -> None:
-        save_file(self._held, self._provisional(len(self._written)), metadata={"format": "pt"})
-        self._written.append(list(self._held))
-        self._held = {}
-
-    def _provisional(self, index: int) -> Path:
-        return self._folder / f"part-{index}.safetensors"
-
-    def _name_files(self) -> None:
-        count = len(self._written)
-        if count == 1:
-            self._provisional(0).rename(self._folder / "model.safetensors")
-            return
-        weight_map: dict[str, str] = {}
-        for index, names in enumerate(self._written):
-            final = f"model-{index + 1:05d}-of-{count:05d}.safetensors"
-            self._provisional(index).rename(self._folder / final)
-            weight_map.update(dict.fromkeys(names, final))
-        total = sum((self._folder / file).stat().st_size for file in set(weight_map.values()))
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        write_json(self._folder / "model.safetensors.index.json", index)
-
-
-class AdapterFiles:
-    """adapter_model.safetensors and adapter_config.json, with PEFT's own names."""
-
-    def __init__(self, result: Result, folder: Path) -> None:
         self._result = result
-        self._folder = folder
-        self._held: dict[str, torch.Tensor] = {}
+        self._shards = _shards(result, wanted)
+        self._open: TensorFile | None = None
+        self._records: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, whole: torch.Tensor) -> None:
-        """Holds an adapter's tensor; together they are small."""
-        self._held[saved_name(name)] = whole.to(self._result.saved_dtype)
+        """Takes the next tensor, on the CPU and in the type that is saved."""
+        key = self._result.key(name)
+        file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
+        if self._open is None or self._open.path.name != file:
+            self._close()
+            self._open = TensorFile(self._folder / file, entries)
+        self._open.add(key, whole)
 
-    def finish(self) -> None:
-        """Writes both files."""
-        tensors = {name: tensor.clone() for name, tensor in self._held.items()}
-        save_file(tensors, self._folder / "adapter_model.safetensors", {"format": "pt"})
-        config = self._result.adapters.peft_config["default"]
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Ends the last file, and writes the index; size and sha256 of each file of weights by its name."""
+        self._close()
+        if len(self._shards) > 1:
+            total = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
+            weight_map = {key: file for file, entries in self._shards.items() for key in entries}
+            write_json(self._folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        return self._records
+
+    def abandon(self) -> None:
+        """Lets go of a file that is not going to be finished."""
+        if self._open is not None:
+            self._open.abandon()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._records[self._open.path.name] = self._open.close()
+            self._open = None
+
+
+def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:
+    """Which tensors each file holds, by the names of both."""
+    groups: list[dict[str, Entry]] = [{}]
+    for one in wanted:
+        entry = Entry(dtype=result.saved_dtype, shape=one.shape)
+        size = sum(other.nbytes for other in groups[-1].values()) + entry.nbytes
+        if result.adapters is None and groups[-1] and size > SHARD_BYTES:
+            groups.append({})
+        groups[-1][result.key(one.name)] = entry
+    if result.adapters is not None:
+        return {ADAPTER: groups[0]}
+    if len(groups) == 1:
+        return {WEIGHTS: groups[0]}
+    return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
+
+
+def copy_configuration(result: Result, folder: Path) -> None:
+    """Configuration, tokenizer, and the chat template that rows were rendered with."""
+    if result.adapters is None:
+        config: Any = result.model.config
+        config.dtype = type_name(result.saved_dtype)
+        config.save_pretrained(folder)
+    else:
+        config = result.adapters.peft_config["default"]
         config.inference_mode = True
-        config.save_pretrained(str(self._folder))
-
-
-def files_of(result: Result, folder: Path) -> Files:
-    """The writer for what was trained."""
-    return ModelFiles(result, folder) if result.adapters is None else AdapterFiles(result, folder)
-
-
-def copy_tokenizer(result: Result, folder: Path) -> None:
-    """The source's tokenizer, and the chat template that rows were rendered with."""
+        config.save_pretrained(str(folder))
     for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
         if path.is_file():
             target = folder / path.relative_to(result.source)

@@ -67,19 +67,26 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         last = batch.step == total
         # Behind the step, with what goes round anyway: a step on other rows ends the run before it is recorded or
         # saved, and what it changed ends with the process. Before it, every step would wait for one more exchange.
-        pulse = build.metrics.pulse(stop=stop.number, sight=look(batch, build.data))
+        pulse = build.metrics.pulse(
+            stop=stop.number, is_written=build.checkpoints.is_written, sight=look(batch, build.data)
+        )
+        if pulse.is_written:
+            build.checkpoints.commit()
         check_sights(build.world, batch, build.data, pulse.sights)
         due = last or _due(batch.step, train_spec.eval_steps)
         eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
         owed = due and bool(asked) and build.evaluation is not None
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
-        # The last step is saved too: what comes after it can still fail, and must not cost the training.
-        saving = last or asked or _due(batch.step, train_spec.save_steps)
-        if saving or _due(batch.step, REPLICA_CHECK_STEPS):
-            compared = build.model.parameters if saving else build.model.trained
+        ends = last or bool(asked)
+        saving = _saves(build, batch.step, last=last, asked=bool(asked), owed=owed)
+        if saving or ends or _due(batch.step, REPLICA_CHECK_STEPS):
+            compared = build.model.parameters if saving or ends else build.model.trained
             check_replicas(build.world, compared, when=f"after step {batch.step}")
-        saved = bool(saving) and build.checkpoints.save(batch.step)
-        if last or asked:
+        if saving and not ends:
+            build.checkpoints.begin(batch.step)
+        if ends:
+            build.checkpoints.commit()
+            saved = saving and build.checkpoints.save(batch.step)
             # Whose last evaluation was left out is not over, if another start can make up for it.
             over = last and not (owed and saved)
             if owed:
@@ -107,6 +114,22 @@ def catch_up(build: Build, journal: Journal, stop: StopFlag, *, step: int) -> in
 def _left_out(step: int, *, over: bool = False) -> str:
     later = "" if over else "; the same command makes up for it"
     return f"the evaluation after step {step} was left out: the run was asked to stop{later}"
+
+
+def _saves(build: Build, step: int, *, last: bool, asked: bool, owed: bool) -> bool:
+    """Whether a step is saved in a checkpoint.
+
+    The last step's result is final/. Its checkpoint, by which a finished run can go on, is kept where it is small
+    (adapters) or where checkpoints are asked for, or where another start must make up for an evaluation.
+
+    Args:
+        asked: the run was asked to stop.
+        owed: an evaluation of this step was left out.
+    """
+    every = build.job.train.save_steps
+    if last:
+        return every > 0 or build.model.result.adapters is not None or owed
+    return asked or _due(step, every)
 
 
 def _due(step: int, every: int) -> bool:

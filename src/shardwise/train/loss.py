@@ -77,7 +77,7 @@ class LossModule(nn.Module):
         hidden: torch.Tensor | None = None,
         targets: Targets | None = None,
     ) -> torch.Tensor:
-        """Sums the loss over the trained positions; without targets, returns all logits instead.
+        """Sums the loss over the trained positions; a stage that makes no loss returns hidden states.
 
         Args:
             position_ids: [batch, length]; they restart at 0 where a packed document begins, which is also what keeps
@@ -89,13 +89,11 @@ class LossModule(nn.Module):
         inputs = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
         inputs["position_ids"] = position_ids
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
-            if not self._makes_loss:
+            if targets is None or not self._makes_loss:
                 return self._hidden(inputs)
-            if targets is not None and self._chunked:
+            if self._chunked:
                 return self._chunked_loss(inputs, targets)
             logits = cast(Any, self.model)(**inputs, use_cache=False).logits
-            if targets is None:
-                return logits
             return _token_losses(logits.flatten(0, 1).index_select(0, targets.positions), targets.tokens)
 
     def _hidden(self, inputs: dict[str, Any]) -> torch.Tensor:

@@ -35,12 +35,14 @@ class Pulse:
         peak_memory_bytes: by rank.
         busy: share of the step in which the rank worked, by rank.
         stop: the signal some rank was asked to stop with, or 0.
+        is_written: no rank is still writing a checkpoint.
         sights: what each rank saw, by rank.
     """
 
     peak_memory_bytes: list[int]
     busy: list[float]
     stop: int
+    is_written: bool
     sights: list[Sight]
 
 
@@ -114,21 +116,23 @@ class Metrics:
                 return float("nan")
         return min(1.0, cpu_seconds / (self._seconds * torch.get_num_threads()))
 
-    def pulse(self, *, stop: int, sight: Sight) -> Pulse:
+    def pulse(self, *, stop: int, is_written: bool, sight: Sight) -> Pulse:
         """Exchanges this rank's figures, whether it was asked to stop, and what it saw.
 
         Args:
             stop: the signal this rank was asked to stop with, or 0.
+            is_written: this rank is not writing a checkpoint.
             sight: of the step that is done.
         """
-        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop, *sight], dtype=torch.float64)
+        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop, is_written, *sight], dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self._world.size)]
         dist.all_gather(everyone, mine, group=self._world.control)
-        peaks, busy, stops, *sights = torch.stack(everyone).T.tolist()
+        peaks, busy, stops, written, *sights = torch.stack(everyone).T.tolist()
         return Pulse(
             peak_memory_bytes=[int(peak) for peak in peaks],
             busy=busy,
             stop=int(max(stops)),
+            is_written=all(written),
             sights=[Sight(*map(int, sight)) for sight in zip(*sights, strict=True)],
         )
 

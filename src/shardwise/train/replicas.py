@@ -61,7 +61,7 @@ def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, in
     words in another order change it but for one case in billions. Integers are exact and wrap around alike, so that
     the hash does not depend on the device, nor on the order in which it adds.
     """
-    words = [_bits(local_part(parameter)) for _, parameter in parameters]
+    words = [bits(local_part(parameter)) for _, parameter in parameters]
     if not words:
         return {}
     multipliers = _odd_numbers(min(CHUNK_WORDS, max(part.numel() for part in words)), device=words[0].device)
@@ -70,7 +70,8 @@ def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, in
     return dict(zip(parts, hashes, strict=True))
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor's elements as integers, flat: equal where these are the same, NaN or not."""
     return tensor.contiguous().flatten().view(_WHOLE_TYPES[tensor.element_size()])
 
 

@@ -1,61 +1,53 @@
-"""`final/`: the trained model or adapter as the ecosystem loads it, verified before it gets its name.
+"""`final/`: the trained model or adapter as the ecosystem loads it, checked before it gets its name.
 
-Tensors are gathered one at a time, so that no rank holds the whole. A clean process then loads the folder with
-from_pretrained and compares logits with those of the live model; only after that is the folder renamed to `final/`.
+Tensors are gathered one at a time, so that no rank holds the whole, and hashed while they are written. Then the files
+are compared with the live weights, tensor by tensor; only after that is the folder renamed to `final/`.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from shardwise.parallel.mesh import World
-from shardwise.parallel.spread import Inputs
 from shardwise.spec.run import RunDirectory, write_json
+from shardwise.train.check import folder_faults, part_faults, values_of, warnings_of
 from shardwise.train.durable import seal, staged, together
-from shardwise.train.export import Files, Result, copy_tokenizer, files_of
+from shardwise.train.export import Files, copy_configuration
+from shardwise.train.guards import gather
 from shardwise.train.journal import Journal
 from shardwise.train.model import TrainedModel
-from shardwise.train.precision import Types, type_name
-from shardwise.train.whole import whole_tensors
+from shardwise.train.whole import wanted_tensors, whole_tensors
 
 
-def save_final(
-    model: TrainedModel, *, run: RunDirectory, journal: Journal, probe: torch.Tensor, moved: bool = True
-) -> None:
-    """Writes, verifies and commits `final/`.
+def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trained: bool = True) -> None:
+    """Writes, checks and commits `final/`.
 
     Args:
         model: what is saved; every rank takes part.
-        probe: token ids [1, length] on which live and reloaded logits are compared.
-        moved: whether a step could change weights: adapters that did nothing are refused then.
+        trained: a step could change weights; adapters that change nothing are warned about then.
 
     Raises:
-        SaveError: writing failed, or the reloaded folder is not the live model.
+        SaveError: writing failed, or the files do not hold the live weights.
     """
     world, result = model.ownership.world, model.result
     journal.enter("saving")
-    logits = live_logits(model, probe)
     with staged(world, run.final) as folder:
-        files = files_of(result, folder)
-        _gather(model, files)
+        records = _write(model, folder)
 
         def complete() -> None:
-            files.finish()
-            copy_tokenizer(result, folder)
-            _write_manifest(folder)
+            copy_configuration(result, folder)
+            _write_manifest(folder, records)
 
         _first(world, complete, what="writing final/")
         journal.enter("verifying")
-        check = _Check(result=result, probe=probe, logits=logits, types=model.types, moved=moved)
-        _first(world, lambda: check.run(folder), what="verifying final/")
+        check_folder(model, folder)
+    for sentence in warnings_of(gather(world, values_of(result, ownership=model.ownership)), trained=trained):
+        journal.warn(f"final/ holds what was trained, but {sentence}")
 
 
 def _first(world: World, action: Callable[[], None], *, what: str) -> None:
@@ -63,72 +55,57 @@ def _first(world: World, action: Callable[[], None], *, what: str) -> None:
     together(world, lambda: action() if world.is_first else None, what=what)
 
 
-def live_logits(model: TrainedModel, probe: torch.Tensor) -> torch.Tensor:
-    """Logits of the live model in evaluation mode, float32 on the CPU; every rank takes part."""
-    device = model.ownership.world.device
-    model.set_training(False)
-    length = probe.shape[1]
-    ids = F.pad(probe, (0, -length % model.ownership.world.layout.sequence_multiple)).to(device)
-    positions = torch.arange(ids.shape[1], device=device).unsqueeze(0)
-    logits = model.spread.logits(Inputs(input_ids=ids, position_ids=positions))
-    model.set_training(True)
-    return logits[:, :length].float().cpu()
-
-
-def _gather(model: TrainedModel, files: Files) -> None:
-    """Brings one parameter after the other together and gives it to rank 0's files.
+def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
+    """Brings one tensor after the other together and gives it to rank 0's files; size and sha256 of each file.
 
     A disk that fails on rank 0 does not end the gathering, in which the others take part; all learn of it after.
     """
-    failure: list[Exception] = []
-    adapters = model.result.adapters is not None
-    wanted = [(name, p) for name, p in model.parameters if p.requires_grad or not adapters]
-    for name, whole in whole_tensors(wanted, ownership=model.ownership):
-        if whole is not None and not failure:
-            try:
-                files.add(name, whole)
-            except (OSError, SafetensorError) as error:
-                failure.append(error)
+    world, result = model.ownership.world, model.result
+    wanted = wanted_tensors(result.saved, ownership=model.ownership)
+    files = Files(folder, result, wanted)
+    failures: list[Exception] = []
+
+    def attempt(action: Callable[[], Any]) -> Any:
+        try:
+            return None if failures else action()
+        except (OSError, SafetensorError, ValueError) as error:
+            failures.append(error)
+            files.abandon()
+            return None
+
+    tensors = whole_tensors(wanted, result.saved, ownership=model.ownership, dtype=result.saved_dtype)
+    for name, whole in tensors:
+        if whole is not None:
+            attempt(partial(files.add, name, whole))
+    records = attempt(files.finish) if world.is_first else None
 
     def report() -> None:
-        if failure:
-            raise failure[0]
+        if failures:
+            raise failures[0]
 
-    together(model.ownership.world, report, what="writing final/")
+    together(world, report, what="writing final/")
+    return records or {}
 
 
-def _write_manifest(folder: Path) -> None:
-    """Makes every file durable and records its size and sha256."""
+def _write_manifest(folder: Path, records: dict[str, Any]) -> None:
+    """Makes the other files durable, and records size and sha256 of each."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    write_json(folder / "manifest.json", {"files": {name: seal(folder / name) for name in names}})
+    files = {name: records[name] if name in records else seal(folder / name) for name in names}
+    write_json(folder / "manifest.json", {"files": files})
 
 
-class _Check:
-    """The comparison of a saved folder with the live model, by train/check.py in a clean process."""
+def check_folder(model: TrainedModel, folder: Path) -> None:
+    """Compares the files of a folder with the live weights; every rank takes part.
 
-    def __init__(self, *, result: Result, probe: torch.Tensor, logits: torch.Tensor, types: Types, moved: bool) -> None:
-        self._tensors = {"probe": probe, "logits": logits.contiguous()}
-        kinds = ("--compute-dtype", type_name(types.compute)), ("--saved-dtype", type_name(result.saved_dtype))
-        self._options = [*(word for kind in kinds for word in kind), "--base", str(result.source)]
-        self._options += [] if moved else ["--untrained"]
+    Raises:
+        SaveError: they differ.
+    """
+    world, result = model.ownership.world, model.result
 
-    def run(self, folder: Path) -> None:
-        """Checks a folder.
+    def check() -> None:
+        faults = folder_faults(folder, result) if world.is_first else []
+        faults += part_faults(folder, result, ownership=model.ownership)
+        if faults:
+            raise ValueError(f"the saved folder is not the trained model: {'; '.join(faults[:3])}")
 
-        Raises:
-            ValueError: with the check's sentence, if the folder does not hold the live model.
-        """
-        request = folder / ".probe.safetensors"
-        save_file(self._tensors, request)
-        code, said = in_clean_process([str(folder), str(request), *self._options])
-        request.unlink()
-        if code != 0:
-            raise ValueError(said or f"the check ended with status {code}")
-
-
-def in_clean_process(arguments: list[str]) -> tuple[int, str]:
-    """Runs train/check.py in an interpreter of its own; its exit status and the last line it said."""
-    command = [sys.executable, "-m", "shardwise.train.check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return done.returncode, lines[-1] if lines else ""
+    together(world, check, what="checking final/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -15,29 +16,55 @@ from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards import gather
 
 
-def whole_tensors(
-    parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership
-) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Every parameter of the world by name, in the order of the stages; all ranks iterate together.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A tensor of the whole model that is to be brought together.
+
+    Attributes:
+        name: its Hugging Face name.
+        shape: global shape.
+        source: the rank that sends it to rank 0, of the stage that holds it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    source: int
+
+
+def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> list[Wanted]:
+    """Every tensor of the whole model, each once, in the order of the stages; the same on all ranks.
 
     Args:
         parameters: those of this rank that are wanted.
         ownership: tells the second copy of a tied weight, which is left out.
+    """
+    world = ownership.world
+    mine = {name: tuple(p.shape) for name, p in parameters if name not in ownership.copies}
+    found: list[Wanted] = []
+    for rank, stage in enumerate(gather(world, mine)):
+        at = world.layout.coordinates(rank)
+        if (at.dp_replicate, at.dp_shard, at.cp, at.tp) == (0, 0, 0, 0):  # one rank tells for its stage
+            found += [Wanted(name=name, shape=shape, source=rank) for name, shape in stage.items()]
+    return found
+
+
+def whole_tensors(
+    wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """The wanted tensors one by one; all ranks iterate together.
+
+    Args:
+        dtype: they are cast to it where they lie, before they travel.
 
     Yields:
         (name, the whole tensor on the CPU on rank 0, None elsewhere). Only one is alive at a time.
     """
-    world = ownership.world
-    mine = {name: parameter for name, parameter in parameters if name not in ownership.copies}
+    world, mine = ownership.world, dict(parameters)
     here = world.layout.coordinates(world.rank)
-    described = {name: (tuple(p.shape), p.dtype) for name, p in mine.items()}
-    for rank, stage in enumerate(gather(world, described)):
-        at = world.layout.coordinates(rank)
-        if (at.dp_replicate, at.dp_shard, at.cp, at.tp) != (0, 0, 0, 0):
-            continue  # its stage has been told by another rank
-        for name, (shape, dtype) in stage.items():
-            whole = gathered(mine[name]) if here.pp == at.pp else None
-            yield name, _to_first(whole, source=rank, shape=shape, dtype=dtype, ownership=ownership)
+    for one in wanted:
+        holds = here.pp == world.layout.coordinates(one.source).pp
+        whole = gathered(mine[one.name]).to(dtype) if holds else None
+        yield one.name, _to_first(whole, wanted=one, dtype=dtype, ownership=ownership)
 
 
 @torch.no_grad()
@@ -53,15 +80,15 @@ def gathered(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _to_first(
-    whole: torch.Tensor | None, *, source: int, shape: tuple[int, ...], dtype: torch.dtype, ownership: Ownership
+    whole: torch.Tensor | None, *, wanted: Wanted, dtype: torch.dtype, ownership: Ownership
 ) -> torch.Tensor | None:
     world = ownership.world
-    if source == 0:
+    if wanted.source == 0:
         return whole.cpu() if whole is not None and world.is_first else None
-    if world.rank == source and whole is not None:
+    if world.rank == wanted.source and whole is not None:
         dist.send(whole.cpu().contiguous(), 0, group=world.control)
     if not world.is_first:
         return None
-    received = torch.empty(shape, dtype=dtype)
-    dist.recv(received, source, group=world.control)
+    received = torch.empty(wanted.shape, dtype=dtype)
+    dist.recv(received, wanted.source, group=world.control)
     return received

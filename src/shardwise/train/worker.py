@@ -31,7 +31,7 @@ from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device
-from shardwise.train.durable import remove_leftovers
+from shardwise.train.durable import SaveError, remove_leftovers
 from shardwise.train.ending import end_process
 from shardwise.train.guards import agree, check_batches, check_layout, check_trained, gather
 from shardwise.train.journal import Journal
@@ -177,26 +177,30 @@ def _finish(
         write_json(run.measured, {**measured, "hardware": hardware})
     composed.metrics.close()
     if not outcome.signal:
-        save_final(composed.model, run=run, journal=journal, probe=_probe(composed), moved=_moves(composed))
+        _save_result(composed, outcome, run=run, journal=journal)
     name = "stopped" if outcome.signal else "finished"
-    # Where no checkpoints were asked for, the last step's guarded final/ and goes; not before the run is known to have
-    # ended, for a process that is killed in between would train all of it again, beside its whole result.
-    served = outcome.saved and not outcome.signal and not composed.job.train.save_steps
-    saved_step = outcome.steps if outcome.saved and not served else None
+    saved_step = outcome.steps if outcome.saved else None
     journal.outcome(name, signal=outcome.signal or None, saved_step=saved_step)
-    if served:
-        composed.checkpoints.remove(outcome.steps)
     journal.enter("done", outcome=name)
+
+
+def _save_result(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal) -> None:
+    """Writes `final/`; where that fails, a checkpoint keeps what was trained.
+
+    Raises:
+        SaveError: `final/` could not be written, or does not hold the live weights.
+    """
+    try:
+        save_final(composed.model, run=run, journal=journal, trained=_moves(composed))
+    except SaveError as error:
+        if outcome.saved or composed.checkpoints.save(outcome.steps):
+            again = f"{error}; the same command writes it again from checkpoint-{outcome.steps}"
+            raise SaveError(again) from error
+        raise
 
 
 def _moves(composed: Build) -> bool:
     return moves(composed.schedule, total_steps=composed.batches.total_steps)
-
-
-def _probe(composed: Build, *, length: int = 64) -> torch.Tensor:
-    """Token ids [1, length at most] of the first training sample, on which saved and live models are compared."""
-    ids, _, _ = composed.data.sample(0)
-    return torch.tensor(ids[:length].tolist(), dtype=torch.int64).unsqueeze(0)
 
 
 def _rank_figures(composed: Build) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""Writes a safetensors file tensor by tensor, and hashes it while it is written.
+
+safetensors' own `save_file` wants all tensors of a file in memory at once, and leaves the hash to a second reading.
+The format: 8 bytes with the length of the header, a JSON header with type, shape and offsets of each tensor, the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Type and shape of a tensor that is going to be written."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class TensorFile:
+    """A safetensors file that is being written. One tensor is written and hashed while the caller makes the next.
+
+    Args:
+        path: of the file.
+        entries: what will be written, in this order. Types of more bytes come first, so that all are aligned.
+
+    Raises:
+        OSError: the disk does not take it; from here, or later from `add` or `close`.
+    """
+
+    def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
+        self.path = path
+        self._left = list(entries.items())
+        self._sha256 = hashlib.sha256()
+        self._file = path.open("wb")
+        self._pools = [ThreadPoolExecutor(max_workers=1) for _ in range(2)]
+        self._busy: list[Future[Any]] = []
+        self._put(memoryview(_header(entries)))
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Takes the next tensor, on the CPU; it must not change before the next call.
+
+        Raises:
+            OSError: the disk did not take what came before.
+            ValueError: it is not the tensor that comes next.
+        """
+        expected, entry = self._left.pop(0)
+        if (name, tensor.dtype, tuple(tensor.shape)) != (expected, entry.dtype, entry.shape):
+            raise ValueError(
+                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; expected {expected}, {entry.dtype} of shape "
+                f"{entry.shape}"
+            )
+        elements: Any = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        self._put(memoryview(elements))
+
+    def close(self) -> dict[str, Any]:
+        """Makes the file durable; its size and sha256.
+
+        Raises:
+            OSError: the disk did not take it.
+            ValueError: not all tensors were written.
+        """
+        try:
+            self._wait()
+            if self._left:
+                raise ValueError(f"{self.path.name} ends before {self._left[0][0]}")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self.abandon()
+        return {"size": self.path.stat().st_size, "sha256": self._sha256.hexdigest()}
+
+    def abandon(self) -> None:
+        """Lets go of the file."""
+        for pool in self._pools:
+            pool.shutdown()
+        self._file.close()
+
+    def _put(self, content: memoryview) -> None:
+        self._wait()
+        tasks = (self._file.write, self._sha256.update)
+        self._busy = [pool.submit(task, content) for pool, task in zip(self._pools, tasks, strict=True)]
+
+    def _wait(self) -> None:
+        busy, self._busy = self._busy, []
+        for future in busy:
+            future.result()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Writes tensors that are on the CPU already; the file's size and sha256.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize))
+    file = TensorFile(path, {name: Entry(dtype=t.dtype, shape=tuple(t.shape)) for name, t in ordered.items()})
+    try:
+        for name, tensor in ordered.items():
+            file.add(name, tensor)
+        return file.close()
+    finally:
+        file.abandon()
+
+
+def _header(entries: Mapping[str, Entry]) -> bytes:
+    """Length and header, padded to 8 bytes."""
+    said: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, entry in entries.items():
+        offsets = [at, at + entry.nbytes]
+        said[name] = {"dtype": _NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": offsets}
+        at += entry.nbytes
+    text = json.dumps(said, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,55 @@
+"""A file written tensor by tensor is what safetensors reads, and its hash is that of its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shardwise.train.tensor_file import Entry, TensorFile, write_tensors
+
+TENSORS = {
+    "bytes": torch.arange(5, dtype=torch.uint8),
+    "weight": torch.randn(3, 4),
+    "half": torch.randn(7).bfloat16(),
+    "step": torch.tensor(3.0),
+    "turned": torch.randn(4, 3).T,
+    "counts": torch.arange(3),
+    "nothing": torch.empty(0, 4),
+}
+
+
+def test_it_is_read_back_bit_for_bit_and_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    record = write_tensors(path, TENSORS)
+    found = load_file(path)
+    assert found.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+    content = path.read_bytes()
+    assert record == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def test_a_tensor_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
+    file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
+    with pytest.raises(ValueError, match=r"a is torch.float32 of shape \(3,\); expected a, torch.float32 of shape"):
+        file.add("a", torch.zeros(3))
+    file.abandon()
+
+
+def test_a_file_that_lacks_a_tensor_is_no_file(tmp_path: Path) -> None:
+    file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
+    with pytest.raises(ValueError, match="some ends before a"):
+        file.close()
+
+
+def test_a_disk_that_is_full_is_heard_of(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    (tmp_path / "some").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_tensors(tmp_path / "some", {"a": torch.zeros(100_000)})
