@@ -1,4 +1,4 @@
-"""Adds CONTRIBUTING.md and ARCHITECTURE.md to the documentation site.
+"""Adds CONTRIBUTING.md and ARCHITECTURE.md to the site, and refuses pages that load anything from outside.
 
 mkdocs calls these functions while it builds the site (`hooks` in mkdocs.yml).
 """
@@ -10,11 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 #: Page of the site -> file of the repository.
 PAGES = {"contributing.md": "CONTRIBUTING.md", "architecture.md": "ARCHITECTURE.md"}
+
+LOADED_FROM_OUTSIDE = re.compile(
+    r'<(?:script|img|iframe|source)\b[^>]*\ssrc="?(https?:)?//[^>]+>|<link\b[^>]*stylesheet[^>]*(https?:)?//[^>]+>'
+)
+
+
+def on_post_page(output: str, *, page: Page, **_: Any) -> str:
+    """The page as it is.
+
+    Raises:
+        PluginError: a reader's browser would ask another host for something.
+    """
+    found = LOADED_FROM_OUTSIDE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} loads something from outside: {found[0]}")
+    return output
 
 
 def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
