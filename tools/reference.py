@@ -74,6 +74,8 @@ MEANINGS = {
     "attn_implementation": "attention kernel",
     "compile": "compile each decoder block with torch.compile",
 }
+#: How the value of an option is written.
+VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 METRICS = {
     "step": ("count", "optimizer steps so far"),
     "epoch": ("number", "passes over the rows so far"),
@@ -124,7 +126,8 @@ def _written(name: str, kind: Any, info: Any) -> str:
         (one for one in (info.default, *(info.param_decls or ())) if str(one).startswith("--")),
         "--" + name.replace("_", "-"),
     )
-    value = info.metavar or name.upper()
+    kinds = [kind, *get_args(kind)]
+    value = info.metavar or next(word for one, word in VALUES.items() if one in kinds)
     return f"`{option}`" if kind is bool else f"`{option} {value}`".replace("|", "\\|")
 
 
