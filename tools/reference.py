@@ -127,7 +127,7 @@ def _written(name: str, kind: Any, info: Any) -> str:
         "--" + name.replace("_", "-"),
     )
     kinds = [kind, *get_args(kind)]
-    value = info.metavar or next(word for one, word in VALUES.items() if one in kinds)
+    value = info.metavar or next(word for one, word in VALUES.items() if one in kinds or one is str)
     return f"`{option}`" if kind is bool else f"`{option} {value}`".replace("|", "\\|")
 
 
