@@ -14,9 +14,9 @@ from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.curves import curve, smoothed_curve
 from shardwise.report.fields import as_whole, section, sections, text, whole
-from shardwise.report.html import report_html
 from shardwise.report.nouns import DataCounts, Example, FileEntry, Gap, Report
 from shardwise.report.outcome import read_outcome
+from shardwise.report.pages.run_page import report_html
 from shardwise.report.settings import execution_settings, job_settings, scalars
 from shardwise.report.sources import LOST, Sources, previews, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken

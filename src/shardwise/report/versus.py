@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.nouns import Comparison, Report
+from shardwise.report.nouns import Comparison, Report, Side
 from shardwise.report.starts import WARM_UP_STEPS
-from shardwise.report.text import NOT_MEASURED, write_seconds, write_value
+from shardwise.report.written import MISSING, NOT_MEASURED, write_seconds, write_value
 from shardwise.spec.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.units import format_bytes
 
 VERSION = 1
-MISSING = "–"
 
 #: What is put side by side, by the names of a report's comparisons, in the order of the columns.
 COLUMNS = ("GPU utilisation", "step time", "total time", "throughput", "peak memory")
@@ -102,11 +101,9 @@ class Contender:
         """One of `COLUMNS`."""
         return self.figures[COLUMNS.index(what)]
 
-    def written(self, what: str, side: Literal["measured", "forecast"]) -> str:
+    def written(self, what: str, side: Side) -> str:
         """One side of a figure with its unit; a dash where it is not known."""
-        figure = self.figure(what)
-        value = figure.measured if side == "measured" else figure.forecast
-        return MISSING if value is None else write_value(value, figure.unit)
+        return self.figure(what).written(side)
 
     @property
     def final_loss_written(self) -> str:
