@@ -10,7 +10,7 @@ from shardwise.spec.plan import PARTS
 from shardwise.spec.timeline import Lane, Span, Timeline
 from tests.unit.cli.plans import PARTS as PLANNED
 from tests.unit.cli.plans import candidate, nothing_fits, plan
-from tests.unit.report.test_run_page import HOSTILE, Page, assert_safe
+from tests.unit.report.test_html import HOSTILE, Page, assert_safe
 
 LANES = (Lane(ranks=(0, 1), computing=0.5), Lane(ranks=(2, 3), computing=0.25))
 

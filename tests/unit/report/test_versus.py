@@ -19,7 +19,7 @@ from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, announce, read_metrics
 from shardwise.spec.timeline import Lane, Span, Timeline
 from tests.unit.report.runs import GIB, RunMaker
-from tests.unit.report.test_run_page import HOSTILE, Page, assert_safe
+from tests.unit.report.test_html import HOSTILE, Page, assert_safe
 
 
 def executed(*, micros: int = 4, **degrees: Any) -> Execution:
