@@ -1,4 +1,4 @@
-"""Does the run agree with itself? What can be computed in two ways is, and the difference is shown."""
+"""Consistency checks: figures that can be computed in two ways are compared."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate
 
-#: Recorded rates are rounded and timed once; more than this is another definition of a token or of a second.
+#: Recorded rates are rounded; a larger difference means another definition of a token or of a second.
 RATE_TOLERANCE = 0.005
-
 MFU_TOLERANCE = 0.01
 
 
 def run_checks(sources: Sources, candidate: Candidate | None, memory: MemoryReport) -> tuple[Check, ...]:
     """All checks, in the order they are shown."""
     return (
-        _tokens_recompute(sources.metrics),
-        _mfu_recomputes(sources),
-        _every_step_recorded(sources.metrics),
-        _parts_add_up(memory),
+        _tokens(sources.metrics),
+        _mfu(sources),
+        _steps(sources.metrics),
+        _parts(memory),
         _world_size(sources, candidate),
     )
 
 
-def _tokens_recompute(records: Sequence[dict[str, Any]]) -> Check:
+def _tokens(records: Sequence[dict[str, Any]]) -> Check:
     name = "tokens/s × time = tokens"
     keys = ("tokens_per_second", "step_seconds", "tokens")
     rows = [row for record in records if None not in (row := [as_number(record.get(key)) for key in keys])]
@@ -40,15 +39,12 @@ def _tokens_recompute(records: Sequence[dict[str, Any]]) -> Check:
     if not counted:
         return Check(name=name, passed=None, detail="no step has recorded tokens, seconds and a rate")
     off = (product - counted) / counted
-    return Check(
-        name=name,
-        passed=abs(off) <= RATE_TOLERANCE,
-        detail=f"{counted:,.0f} tokens counted; Σ tokens/s × seconds = {product:,.0f} ({100 * off:+.2f} %)",
-    )
+    detail = f"{counted:,.0f} tokens counted; Σ tokens/s × seconds = {product:,.0f} ({100 * off:+.2f} %)"
+    return Check(name=name, passed=abs(off) <= RATE_TOLERANCE, detail=detail)
 
 
-def _mfu_recomputes(sources: Sources) -> Check:
-    """MFU from its formula and the recorded rate, against the MFU that was recorded."""
+def _mfu(sources: Sources) -> Check:
+    """MFU from its formula and the recorded rate, against the recorded MFU."""
     name = "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)"
     last = sources.starts[-1] if sources.starts else None
     peak = (last and last.peak_flops) or number(sources.environment, "peak_flops")
@@ -64,22 +60,19 @@ def _mfu_recomputes(sources: Sources) -> Check:
     given += "; of the last start, those before it with their own" if len(sources.starts) > 1 else ""
     pairs = [(as_number(r.get("mfu")), as_number(r.get("tokens_per_second")), r["step"]) for r in sources.metrics]
     ratios = [
-        per_token * rate / _all_ranks_peak(sources, step, otherwise=world * peak) / mfu
+        per_token * rate / _peak_of_all_ranks(sources, step, otherwise=world * peak) / mfu
         for mfu, rate, step in pairs
         if mfu and rate
     ]
     if not ratios:
         return Check(name=name, passed=None, detail=f"{given}; no step has recorded its MFU")
     off = median(ratios) - 1
-    return Check(
-        name=name,
-        passed=abs(off) <= MFU_TOLERANCE,
-        detail=f"{given}; recomputed against recorded {100 * off:+.2f} %",
-    )
+    detail = f"{given}; recomputed against recorded {100 * off:+.2f} %"
+    return Check(name=name, passed=abs(off) <= MFU_TOLERANCE, detail=detail)
 
 
-def _all_ranks_peak(sources: Sources, step: int, *, otherwise: float) -> float:
-    """FLOP/s of all ranks of the start that took a step; each measures, or looks up, its own."""
+def _peak_of_all_ranks(sources: Sources, step: int, *, otherwise: float) -> float:
+    """FLOP/s of all ranks of the start that took a step."""
     number = start_of(step, sources.starts)
     if number is None:
         return otherwise
@@ -88,7 +81,7 @@ def _all_ranks_peak(sources: Sources, step: int, *, otherwise: float) -> float:
 
 
 def flops_per_token(sources: Sources) -> float | None:
-    """Model FLOPs of the mean training sequence, by `spec.flops`; None where a file it needs is missing."""
+    """Model FLOPs of the mean training sequence, by `spec.flops`; None where a file is missing."""
     tokens = number(section(sources.data, "train"), "num_tokens")
     samples = number(section(sources.data, "train"), "num_samples")
     if sources.plan is None or sources.job is None or tokens is None or not samples:
@@ -100,34 +93,29 @@ def flops_per_token(sources: Sources) -> float | None:
         return None
 
 
-def _every_step_recorded(records: Sequence[dict[str, Any]]) -> Check:
+def _steps(records: Sequence[dict[str, Any]]) -> Check:
     name = "every step is recorded once"
     if not records:
         return Check(name=name, passed=None, detail="no step is recorded")
     first, last = records[0]["step"], records[-1]["step"]
-    return Check(
-        name=name,
-        passed=len(records) == last - first + 1,
-        detail=f"steps {first:,} to {last:,}: {len(records):,} recorded",
-    )
+    detail = f"steps {first:,} to {last:,}: {len(records):,} recorded"
+    return Check(name=name, passed=len(records) == last - first + 1, detail=detail)
 
 
-def _parts_add_up(memory: MemoryReport) -> Check:
+def _parts(memory: MemoryReport) -> Check:
     name = "measured parts add up to the measured peak"
-    whole_ranks = [
-        rank for rank in memory.ranks if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS)
-    ]
-    if not whole_ranks:
+    ranks = [rank for rank in memory.ranks if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS)]
+    if not ranks:
         return Check(name=name, passed=None, detail="parts were not measured")
-    wrong = [rank.rank for rank in whole_ranks if sum((rank.measured_parts or {}).values()) != rank.measured_peak_bytes]
-    detail = f"on {len(whole_ranks)} of {len(memory.ranks)} ranks" if not wrong else f"they do not on rank {wrong[0]}"
+    wrong = [rank.rank for rank in ranks if sum((rank.measured_parts or {}).values()) != rank.measured_peak_bytes]
+    detail = f"they do not on rank {wrong[0]}" if wrong else f"on {len(ranks)} of {len(memory.ranks)} ranks"
     return Check(name=name, passed=not wrong, detail=detail)
 
 
 def _world_size(sources: Sources, candidate: Candidate | None) -> Check:
     name = "as many processes ran as were planned"
     if sources.starts and not sources.starts[-1].ran.may_be(planned(sources.plan)):
-        return Check(name=name, passed=None, detail="no start with this plan has come to its training yet")
+        return Check(name=name, passed=None, detail="no start with this plan has begun to train yet")
     world = whole(sources.environment, "world_size")
     if candidate is None or world is None:
         return Check(name=name, passed=None, detail="one of the two is not known")

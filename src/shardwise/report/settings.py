@@ -1,4 +1,4 @@
-"""Facts of the job, the execution and the environment as short named texts."""
+"""Settings of the job, the execution and the environment as names and texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CHARACTERS = 200
 
 
 def execution_settings(execution: Execution) -> tuple[Setting, ...]:
-    """What was chosen to run."""
+    """The chosen execution."""
     layout = execution.layout
     axes = [f"{axis} {getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1]
     facts = {
@@ -35,7 +35,7 @@ def execution_settings(execution: Execution) -> tuple[Setting, ...]:
 
 
 def job_settings(job: Job) -> tuple[Setting, ...]:
-    """What was asked for."""
+    """The job."""
     train, adapters = job.train, job.adapters
     facts: dict[str, Any] = {
         "method": job.method,
@@ -58,7 +58,7 @@ def job_settings(job: Job) -> tuple[Setting, ...]:
 
 
 def scalars(data: dict[str, Any] | None) -> tuple[Setting, ...]:
-    """The plain values of an object; nested ones are left out."""
+    """The strings and numbers of an object; nested values are left out."""
     return _settings((key, value) for key, value in (data or {}).items() if isinstance(value, (str, int, float)))
 
 

@@ -229,7 +229,7 @@ def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path: P
     maker = RunMaker(root=tmp_path / "run", world_size=4).planned().started().began(1, OTHER).stepped(range(1, 9))
     write_json(maker.run.plan, make_plan(maker.job).to_json())
     check = next(one for one in collect(maker.run).checks if one.name.startswith("as many processes"))
-    assert (check.passed, check.detail) == (None, "no start with this plan has come to its training yet")
+    assert (check.passed, check.detail) == (None, "no start with this plan has begun to train yet")
 
 
 def seconds_of(step: int) -> float:

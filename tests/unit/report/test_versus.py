@@ -57,12 +57,12 @@ def test_the_fastest_stands_first_and_the_sentence_has_the_ratios(tmp_path: Path
     )
 
 
-def test_a_staircase_is_explained_by_how_it_ran_and_not_by_its_name(tmp_path: Path) -> None:
+def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_its_name(tmp_path: Path) -> None:
     mp = ran(tmp_path, "job-2", seconds=3.0, busy=0.4, execution=executed(pp=2, schedule="sequential"))
     found = versus([ran(tmp_path, "mp-2", seconds=2.0), mp], job="tiny")
     (note,) = found.notes
-    assert note.startswith("job-2 is a staircase: of its 2 stages one works at a time, forward from the first blocks")
-    assert "each GPU can be busy for about 1/2 of a step, and is 40.0 % of it, the lowest here. pp lets several" in note
+    assert note.startswith("job-2: one of its 2 stages works at a time while the others wait, so each GPU is busy for ")
+    assert "about 1/2 of a step (measured 40.0 %, the lowest here). pp overlaps several" in note
     assert found.to_json()["notes"] == [note]
     assert found.to_json()["contenders"][1]["turns"] == {"stages": 2, "because": "schedule"}
     assert note in Page(versus_html(found)).words
@@ -114,10 +114,7 @@ def test_a_layout_that_was_stopped_and_gone_on_with_is_said_beside_the_table(tmp
     again = contender("mp-2", processes=2, run=run, report=collect(run))
     assert versus([whole], job="tiny").notes == ()
     found = versus([whole, again], job="tiny")
-    assert found.notes == (
-        "mp-2: stopped and gone on with; the total time is that of the steps alone there, elsewhere from loading to the"
-        " last step",
-    )
+    assert found.notes == ("mp-2: stopped and resumed; its total time is that of its steps, without loading",)
     assert found.notes[0] in Page(versus_html(found)).words
 
 
@@ -206,6 +203,6 @@ def test_a_comparison_of_few_steps_and_one_with_nominal_rates_say_so(tmp_path: P
     one = ran(tmp_path, "ddp-2", seconds=2.0)
     assert versus([one], job="tiny").notes == ()
     (few,) = versus([replace(one, num_steps=3)], job="tiny").notes
-    assert few == "of 3 steps or fewer all are counted, the first ones too, which are slow; --steps 13 says more"
+    assert few == "runs of 3 steps or fewer count their first steps, which are slow; --steps 13 says more"
     (nominal,) = versus([one], job="tiny", nominal=True).notes
     assert nominal == "forecast times are nominal: the rates of this machine's CPU processes were not measured"

@@ -28,7 +28,7 @@
   if (!holder) return;
   const write = {
     plain: (value) => String(+value.toPrecision(4)),
-    seconds: (value) => value < 0.1 ? +(1000 * value).toPrecision(3) + " ms" : +value.toPrecision(3) + " s",
+    seconds: (value) => value > 0 && value < 0.1 ? +(1000 * value).toPrecision(3) + " ms" : +value.toPrecision(3) + " s",
     power: (value) => value === 0 ? "0" : (+value.toPrecision(3)).toExponential(),
   };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -47,6 +47,7 @@
     return new uPlot({
       width: place.clientWidth,
       height: place.dataset.curve === "0" ? 300 : 190,
+      padding: [6, null, null, null],
       cursor: { y: false, drag: { x: true, y: false } },
       hooks: { ready: [rest], setCursor: [rest] },
       scales: { x: { time: false, range: one ? (plot, low) => [low - 1, low + 1] : undefined } },
