@@ -7,16 +7,10 @@ from statistics import median
 from typing import Any
 
 from shardwise.report.fields import as_number, as_whole, items, number, sections, text, whole
-from shardwise.report.nouns import (
-    COMMON_PARTS,
-    OTHER_PARTS,
-    OUTSIDE_PART,
-    Comparison,
-    MemoryReport,
-    RankReport,
-)
+from shardwise.report.nouns import COMMON_PARTS, OTHER_PARTS, OUTSIDE_PART, Comparison, MemoryReport, RankReport
 from shardwise.report.sources import Sources
 from shardwise.report.starts import Record, Taken
+from shardwise.report.written import Unit
 from shardwise.spec.plan import Candidate, RankMemory
 from shardwise.units import format_seconds
 
@@ -50,10 +44,10 @@ def memory_report(sources: Sources, candidate: Candidate | None, steps: Taken) -
     )
     return MemoryReport(
         kind=text(sources.measured, "kind"),
-        capacity_bytes=forecast.capacity_bytes if forecast else None,
-        peak_low_bytes=forecast.peak_low_bytes if forecast else None,
-        peak_high_bytes=forecast.peak_high_bytes if forecast else None,
-        peak_instant=forecast.peak_instant if forecast else None,
+        capacity_bytes=getattr(forecast, "capacity_bytes", None),
+        peak_low_bytes=getattr(forecast, "peak_low_bytes", None),
+        peak_high_bytes=getattr(forecast, "peak_high_bytes", None),
+        peak_instant=getattr(forecast, "peak_instant", None),
         worst_rank=max(ranks, key=_height).rank if ranks else None,
         ranks=ranks,
     )
@@ -135,37 +129,24 @@ def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
 def time_comparisons(sources: Sources, candidate: Candidate | None, steps: Taken) -> tuple[Comparison, ...]:
     """Step time, throughput, utilisation and total time; arguments as for `memory_report`."""
     steady, forecast = steps.steady, candidate.time if candidate else None
-    return (
-        Comparison(
-            what="step time",
-            unit="seconds",
-            forecast=forecast.step_seconds if forecast else None,
-            measured=_median(steady, "step_seconds"),
-            note=steps.covers,
+    busy = share_of_time((record, record.get("gpu_utilization")) for record in steady)
+    rows: tuple[tuple[str, Unit, str, float | None, str], ...] = (
+        ("step time", "seconds", "step_seconds", _median(steady, "step_seconds"), steps.covers),
+        (
+            "throughput",
+            "tokens_per_second",
+            "tokens_per_second",
+            _rate(steady),
+            "tokens of those steps ÷ their seconds",
         ),
-        Comparison(
-            what="throughput",
-            unit="tokens_per_second",
-            forecast=forecast.tokens_per_second if forecast else None,
-            measured=_rate(steady),
-            note="tokens of those steps ÷ their seconds",
-        ),
-        Comparison(
-            what="MFU",
-            unit="share",
-            forecast=forecast.mfu if forecast else None,
-            measured=_median(steady, "mfu"),
-            note="model FLOPs; see the formula below",
-        ),
-        Comparison(
-            what="GPU utilisation",
-            unit="share",
-            forecast=forecast.gpu_utilization if forecast else None,
-            measured=share_of_time((record, record.get("gpu_utilization")) for record in steady),
-            note="share of those steps' time in which any kernel runs",
-        ),
-        _total_time(sources, forecast.total_seconds if forecast else None, alike=steps.all_steps),
+        ("MFU", "share", "mfu", _median(steady, "mfu"), "model FLOPs; see the formula below"),
+        ("GPU utilisation", "share", "gpu_utilization", busy, "share of those steps' time in which any kernel runs"),
     )
+    compared = [
+        Comparison(what=what, unit=unit, forecast=getattr(forecast, key, None), measured=measured, note=note)
+        for what, unit, key, measured, note in rows
+    ]
+    return (*compared, _total_time(sources, forecast.total_seconds if forecast else None, alike=steps.all_steps))
 
 
 def _total_time(sources: Sources, forecast: float | None, *, alike: bool) -> Comparison:

@@ -5,11 +5,11 @@ A figure that was not forecast or not measured is None, never zero.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.written import MISSING, Unit, one_line, write_error, write_value
-from shardwise.units import format_count
+from shardwise.report.written import MISSING, NOT_MEASURED, Unit, one_line, write_error, write_value
+from shardwise.units import format_bytes, format_count
 
 VERSION = 1
 
@@ -116,7 +116,7 @@ class RankReport:
 
     Attributes:
         forecast_parts: bytes at the forecast peak by `spec.plan.PARTS`, where the plan has the rank.
-        measured_parts: bytes by the names of `COMMON_PARTS`, those that were read back; None where none was.
+        measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
         forecast_peak_bytes: without the context, like `measured_peak_bytes`.
         measured_peak_bytes: peak of allocated bytes.
         gpu_utilization: share of the time of the steps after the warm-up.
@@ -128,6 +128,15 @@ class RankReport:
     forecast_peak_bytes: int | None
     measured_peak_bytes: int | None
     gpu_utilization: float | None = None
+
+    @property
+    def written(self) -> str:
+        """`87.1 % busy, 21.0 MiB (forecast 20.4 MiB)`."""
+        busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
+        peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
+        known = ", ".join(fact for fact in (busy, peak) if fact) or NOT_MEASURED
+        forecast = self.forecast_peak_bytes
+        return known if forecast is None else f"{known} (forecast {format_bytes(forecast)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +269,7 @@ class Report:
     examples: tuple[Example, ...]
     checks: tuple[Check, ...]
     gaps: tuple[Gap, ...]
-    files: tuple[FileEntry, ...] = field(default=())
+    files: tuple[FileEntry, ...] = ()
     resumed: bool = False
 
     def comparison(self, what: str) -> Comparison | None:

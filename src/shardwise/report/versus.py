@@ -6,36 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.nouns import Comparison, Report, Side
+from shardwise.report.nouns import Comparison, RankReport, Report, Side
 from shardwise.report.starts import WARM_UP_STEPS
-from shardwise.report.written import MISSING, NOT_MEASURED, write_seconds, write_value
+from shardwise.report.written import MISSING, write_seconds
 from shardwise.spec.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.units import format_bytes
 
 VERSION = 1
 
 #: The comparisons that are shown, in the order of the columns.
 COLUMNS = ("GPU utilisation", "step time", "total time", "throughput", "peak memory")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankFigures:
-    """One rank; None is "not forecast" or "not measured". Peaks are inside the allocator."""
-
-    rank: int
-    gpu_utilization: float | None
-    forecast_peak_bytes: int | None
-    measured_peak_bytes: int | None
-
-    @property
-    def written(self) -> str:
-        """`87.1 % busy, 21.0 MiB (forecast 20.4 MiB)`."""
-        busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
-        peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
-        known = ", ".join(fact for fact in (busy, peak) if fact) or NOT_MEASURED
-        forecast = self.forecast_peak_bytes
-        return known if forecast is None else f"{known} (forecast {format_bytes(forecast)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +58,7 @@ class Contender:
     run: str
     num_steps: int
     figures: tuple[Comparison, ...]
-    ranks: tuple[RankFigures, ...]
+    ranks: tuple[RankReport, ...]
     final_loss: float | None
     final_eval_loss: float | None
     turns: Turns | None = None
@@ -214,15 +194,7 @@ def contender(
         run=str(run.root),
         num_steps=report.outcome.step,
         figures=tuple(by_name[name] for name in COLUMNS),
-        ranks=tuple(
-            RankFigures(
-                rank=rank.rank,
-                gpu_utilization=rank.gpu_utilization,
-                forecast_peak_bytes=rank.forecast_peak_bytes,
-                measured_peak_bytes=rank.measured_peak_bytes,
-            )
-            for rank in report.memory.ranks
-        ),
+        ranks=report.memory.ranks,
         resumed=report.resumed,
         final_loss=report.curves["loss"].last,
         final_eval_loss=report.curves["eval_loss"].last,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.report.nouns import Curve
@@ -79,7 +79,7 @@ class Chart:
     ticks: tuple[tuple[float, str], ...] = ()
     mark: float | None = None
     table: Table | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def ticks_of(high: float, write: Callable[[float], str], *, most: int = 6) -> tuple[tuple[float, str], ...]:
@@ -95,6 +95,11 @@ def byte_ticks(high: float) -> tuple[tuple[float, str], ...]:
     """Round numbers of bytes in one unit."""
     unit, name = next((unit, name) for unit, name in BYTE_UNITS if high >= unit or unit == 1)
     return ticks_of(high / unit, lambda value: f"{value:g} {name}")
+
+
+def second_ticks(high: float) -> tuple[tuple[float, str], ...]:
+    """Round numbers of seconds, or of milliseconds."""
+    return ticks_of(high, "{:g} s".format) if high >= 1 else ticks_of(1000 * high, "{:g} ms".format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +187,8 @@ def timeline_chart(timeline: Timeline) -> Chart:
             )
             for lane in lanes
         ),
-        legend=(*((f"part span {kind}", KIND_WORDS[kind]) for kind in kinds), ("part idle", "waiting for others")),
-        ticks=ticks_of(timeline.seconds, format_seconds),
+        legend=(*((f"span {kind}", KIND_WORDS[kind]) for kind in kinds), ("idle", "waiting for others")),
+        ticks=second_ticks(timeline.seconds),
         table=Table(
             columns=("", "computes", *(KIND_WORDS[kind] for kind in kinds)),
             rows=tuple(

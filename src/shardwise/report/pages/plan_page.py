@@ -13,21 +13,8 @@ MAX_CANDIDATES = 16
 #: A bar ends at this many capacities; its figure says how much is needed.
 LONGEST_BAR = 1.6
 
-#: (name, whether it is a figure)
-COLUMNS = (
-    ("Strategy", False),
-    ("Layout", False),
-    ("Batch", False),
-    ("Recompute", False),
-    ("Offload", False),
-    ("Peak memory", True),
-    ("Step", True),
-    ("Tokens/s", True),
-    ("GPU busy", True),
-    ("Computing", True),
-    ("MFU", True),
-    ("Cost", True),
-)
+WORDS = ("Strategy", "Layout", "Batch", "Recompute", "Offload")
+FIGURES = ("Peak memory", "Step", "Tokens/s", "GPU busy", "Computing", "MFU", "Cost")
 
 
 def plan_html(plan: Plan, timeline: Timeline | None) -> str:
@@ -43,8 +30,9 @@ def plan_html(plan: Plan, timeline: Timeline | None) -> str:
         answers=answers(plan),
         cards=_cards(plan.best),
         memory=memory_of(plan, candidates),
-        columns=[column for column in COLUMNS if offloaded or column[0] != "Offload"],
-        rows=[(candidate, candidate is plan.best, _row(candidate, offloaded=offloaded)) for candidate in candidates],
+        words=WORDS if offloaded else WORDS[:-1],
+        figures=FIGURES,
+        rows=[(one, one is plan.best, _words(one, offloaded=offloaded), _figures(one)) for one in candidates],
         timeline=None if timeline is None else timeline_chart(timeline),
         strategy="" if timeline is None else timeline.strategy,
         rejected=list(dict.fromkeys((one.strategy, one.reason) for one in plan.rejected)),
@@ -123,16 +111,16 @@ def _sizes(candidate: Candidate) -> str:
     return f"{sizes}{recompute}" + ("" if execution.offload == "none" else f", offload {execution.offload}")
 
 
-def _row(candidate: Candidate, *, offloaded: bool) -> list[tuple[str, bool]]:
-    """(text, whether it is a figure) of the columns after the strategy."""
-    execution, time = candidate.execution, candidate.time
-    words = (
-        execution.layout.written,
-        f"{execution.micro_batch_size} × {execution.gradient_accumulation_steps}",
-        execution.gradient_checkpointing,
-        *([execution.offload] if offloaded else []),
-    )
-    figures = (
+def _words(candidate: Candidate, *, offloaded: bool) -> list[str]:
+    execution = candidate.execution
+    sizes = f"{execution.micro_batch_size} × {execution.gradient_accumulation_steps}"
+    words = [execution.layout.written, sizes, execution.gradient_checkpointing]
+    return [*words, execution.offload] if offloaded else words
+
+
+def _figures(candidate: Candidate) -> list[str]:
+    time = candidate.time
+    return [
         format_bytes(candidate.memory.peak_bytes) + ("" if candidate.fits else " !"),
         format_seconds(time.step_seconds),
         format_count(time.tokens_per_second),
@@ -140,5 +128,4 @@ def _row(candidate: Candidate, *, offloaded: bool) -> list[tuple[str, bool]]:
         _percent(time.compute_utilization),
         _percent(time.mfu),
         _cost(candidate.cost),
-    )
-    return [*((text, False) for text in words), *((text, True) for text in figures)]
+    ]

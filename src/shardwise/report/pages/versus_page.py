@@ -37,7 +37,7 @@ def bars_of(found: Versus, name: str) -> Chart | None:
     known = [value for figure in figures for value in (figure.measured, figure.forecast) if value is not None]
     if not known:
         return None
-    high = max(known) or 1.0
+    high = 1.0 if figures[0].unit == "share" else max(known) or 1.0
     bars = [bar for one in found.contenders for bar in _bars(one, name, high=high)]
     return Chart(title=name, bars=tuple(bars), legend=tuple((look, side) for side, look in SIDES))
 
