@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from shardwise.api import Trying, Update
 
-LAYOUTS_HELP = "Such as single,ddp,fsdp,gpipe,fsdp+tp; fsdp-4 is fsdp on 4 processes, job is the job's own layout, all is every layout."
+LAYOUTS_HELP = (
+    "Such as single,ddp,fsdp,gpipe,fsdp+tp. fsdp-4: fsdp on 4 processes; job: the job's own layout; all: every layout."
+)
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")]
 
