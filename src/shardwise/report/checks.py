@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.report.fields import as_number, number, section, text, whole
 from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
 from shardwise.report.sources import Sources
-from shardwise.report.starts import planned, start_of
+from shardwise.report.starts import planned
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate
@@ -57,27 +57,15 @@ def _mfu(sources: Sources) -> Check:
     if per_token is None:
         return Check(name=name, passed=None, detail=f"{given}; model FLOPs cannot be recomputed from these files")
     given += f"; {per_token / 1e9:,.4g} GFLOP per token"
-    given += "; of the last start, those before it with their own" if len(sources.starts) > 1 else ""
-    pairs = [(as_number(r.get("mfu")), as_number(r.get("tokens_per_second")), r["step"]) for r in sources.metrics]
-    ratios = [
-        per_token * rate / _peak_of_all_ranks(sources, step, otherwise=world * peak) / mfu
-        for mfu, rate, step in pairs
-        if mfu and rate
-    ]
+    given += "; of the last start" if len(sources.starts) > 1 else ""
+    records = [r for r in sources.metrics if not sources.starts or r["step"] >= sources.starts[-1].first_step]
+    pairs = [(as_number(record.get("mfu")), as_number(record.get("tokens_per_second"))) for record in records]
+    ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
     if not ratios:
         return Check(name=name, passed=None, detail=f"{given}; no step has recorded its MFU")
     off = median(ratios) - 1
     detail = f"{given}; recomputed against recorded {100 * off:+.2f} %"
     return Check(name=name, passed=abs(off) <= MFU_TOLERANCE, detail=detail)
-
-
-def _peak_of_all_ranks(sources: Sources, step: int, *, otherwise: float) -> float:
-    """FLOP/s of all ranks of the start that took a step."""
-    number = start_of(step, sources.starts)
-    if number is None:
-        return otherwise
-    start = sources.starts[number]
-    return (start.world_size or 0) * (start.peak_flops or 0) or otherwise
 
 
 def flops_per_token(sources: Sources) -> float | None:

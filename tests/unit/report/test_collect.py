@@ -269,22 +269,15 @@ def test_a_finished_run_whose_measurement_is_lost_is_not_called_unfinished(tmp_p
     assert row(collect(run), "total time").note == "2 min 01 s in recorded steps; loading was not timed"
 
 
-def test_mfu_recomputes_with_the_peak_and_the_ranks_of_each_start(tmp_path: Path) -> None:
-    """Before, the last start's were taken for all steps, and a healthy run was said not to agree."""
+def test_mfu_recomputes_with_the_peak_and_the_ranks_of_the_last_start(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
-    run = (
-        maker.began(1, OTHER, world_size=4, peak_flops=PEAK_FLOPS / 2)
-        .began(50, peak_flops=PEAK_FLOPS / 3)
-        .stepped()
-        .run
-    )
-    write_json(run.environment, {**(read_json(run.environment) or {}), "peak_flops": PEAK_FLOPS / 3})
-    name = "MFU = model FLOPs"
-    (check,) = [one for one in collect(run).checks if one.name.startswith(name)]
+    run = maker.began(1, OTHER, world_size=4, peak_flops=PEAK_FLOPS / 3).began(30).stepped().run
+    (check,) = [one for one in collect(run).checks if one.name.startswith("MFU = model FLOPs")]
     assert check.passed
-    assert "those before it with their own" in check.detail
+    assert "; of the last start; recomputed" in check.detail
     run.starts.unlink()
-    assert not passed(collect(run), name)
+    write_json(run.environment, {**(read_json(run.environment) or {}), "peak_flops": PEAK_FLOPS / 3})
+    assert not passed(collect(run), "MFU = model FLOPs")
 
 
 def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path: Path) -> None:
