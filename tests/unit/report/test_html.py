@@ -144,6 +144,7 @@ def test_every_figure_of_the_table_stands_on_the_page(tmp_path: Path) -> None:
     for row in report.comparisons:
         written = row.written("forecast", missing="not forecast"), row.written("measured", missing="not measured")
         assert all(part in words for part in (*written, row.error_written)), row
+    assert not re.search(r"[a-z]\.[A-Z]", words), "sentences have a space between them"
     for figure in ("1,001", "62,003", "99,600", "812", "200,000", "+16.7 %", "80.0 GiB"):
         assert figure in words
 

@@ -177,8 +177,8 @@ def test_weights_that_only_adamw_carries_apart_are_its_rounding() -> None:
     assert (rounded.first, rounded.plain) == (None, beside(records()))
     assert table(rounded).agrees
     assert table(rounded).sentence.endswith(
-        "the same final weights, of fsdp-2 within adamw's own rounding: where a gradient is almost 0, adamw makes whole "
-        "steps of rounding; with a larger adam_epsilon, and with sgd, the weights agree"
+        "the same final weights, of fsdp-2 within adamw's own rounding: where a gradient is almost 0, adamw makes "
+        "whole steps of rounding; with a larger adam_epsilon, and with sgd, the weights agree"
     )
     assert json.loads(json.dumps(table(rounded).to_json()))["layouts"][0]["plain"]["first"] is None
     seen = looked_at_damped(found, rounded, beside(records()))

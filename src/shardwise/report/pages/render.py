@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from shardwise.report.written import printable
+from shardwise.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -83,7 +84,7 @@ def _environment() -> Environment:
     # Imported here: only pages need it, and every command imports this module.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("shardwise.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -91,6 +92,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    filters: dict[str, Any] = environment.filters  # pyright: ignore[reportUnknownMemberType]
+    filters |= {"bytes": format_bytes, "seconds": format_seconds, "count": format_count, "percent": _percent}
+    return environment
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _printable(value: Any) -> Any:
