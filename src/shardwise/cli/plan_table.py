@@ -86,7 +86,8 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 
 def fill(text: str, mark: str = "", *, width: int) -> str:
     """A paragraph whose further lines start below its first word."""
-    return textwrap.fill(text, width=width, initial_indent=mark, subsequent_indent=" " * len(mark))
+    indent = " " * len(mark)
+    return textwrap.fill(text, width=width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def headline(plan: Plan) -> str:

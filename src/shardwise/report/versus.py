@@ -34,7 +34,7 @@ class Turns:
 #: What overlaps the stages' work.
 INSTEAD: dict[str, str] = {
     "schedule": "pp overlaps several micro-batches; ddp and fsdp keep every GPU busy all the time",
-    "micro-batch": "Its step has one micro-batch: a smaller train.micro_batch_size makes several, which overlap",
+    "micro-batch": "its step has one micro-batch: a smaller train.micro_batch_size makes several, which overlap",
 }
 
 
@@ -136,7 +136,12 @@ class Versus:
     @property
     def notes(self) -> tuple[str, ...]:
         """What explains the figures of the table."""
-        said = [self._one_at_a_time(one, one.turns) for one in self.contenders if one.turns is not None]
+        said = [
+            f"{one.layout}: one of its {one.turns.stages} stages works at a time while the others wait, so each GPU is "
+            f"busy for at most about 1/{one.turns.stages} of a step; {INSTEAD[one.turns.because]}"
+            for one in self.contenders
+            if one.turns is not None
+        ]
         if any(one.num_steps <= WARM_UP_STEPS for one in self.contenders):
             said.append(
                 f"runs of {WARM_UP_STEPS} steps or fewer count their first steps, which are slow; "
@@ -150,16 +155,6 @@ class Versus:
         if self.nominal:
             said.append("forecast times are nominal: the rates of this machine's CPU processes were not measured")
         return tuple(said)
-
-    def _one_at_a_time(self, one: Contender, turns: Turns) -> str:
-        figures = [other.figure("GPU utilisation").measured for other in self.contenders]
-        known, mine = [figure for figure in figures if figure is not None], one.figure("GPU utilisation").measured
-        lowest = ", the lowest here" if len(known) > 1 and mine == min(known) else ""
-        measured = "" if mine is None else f" (measured {one.written('GPU utilisation', 'measured')}{lowest})"
-        return (
-            f"{one.layout}: one of its {turns.stages} stages works at a time while the others wait, so each GPU is "
-            f"busy for about 1/{turns.stages} of a step{measured}. {INSTEAD[turns.because]}"
-        )
 
     def to_json(self) -> dict[str, Any]:
         """The content of compare.json; keys are added, never renamed."""

@@ -92,8 +92,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Any] = environment.filters  # pyright: ignore[reportUnknownMemberType]
-    filters |= {"bytes": format_bytes, "seconds": format_seconds, "count": format_count, "percent": _percent}
+    filters = {"bytes": format_bytes, "seconds": format_seconds, "count": format_count, "percent": _percent}
+    environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     return environment
 
 

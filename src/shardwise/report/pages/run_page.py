@@ -49,7 +49,6 @@ def report_html(report: Report) -> str:
         num_ranks_shown=len(shown_ranks(report.memory)),
         capacity_drawn=capacity_in_sight(report.memory),
         values=_values(report),
-        tone=_tone,
         configured=CONFIGURED_TYPES,
     )
 
@@ -88,13 +87,6 @@ def _values(report: Report) -> Table | None:
         for step in shown
     ]
     return Table(columns=("step", *(name for name, _, _ in kept)), rows=tuple(rows))
-
-
-def _tone(error_percent: float | None) -> str:
-    """Within 5 % (promised for memory) is near, beyond 15 % (promised for time) is far."""
-    if error_percent is None:
-        return "none"
-    return "near" if abs(error_percent) <= 5 else "fair" if abs(error_percent) <= 15 else "far"
 
 
 def shown_ranks(memory: MemoryReport) -> list[RankReport]:
