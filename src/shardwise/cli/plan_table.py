@@ -72,8 +72,9 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         console.print(fill(reason, "  - ", width=console.width))
     if plan.candidates:
         console.print()
-        console.print(_fitting_table(plan, console))
-        console.print(legend(plan, width=console.width), style="dim")
+        table, bar_width = _fitting_table(plan, console)
+        console.print(table)
+        console.print(legend(plan, bar_width=bar_width, width=console.width), style="dim")
     lines = all_rejected(plan, width=console.width) if verbose else rejected(plan, width=console.width)
     if lines:
         console.print()
@@ -143,11 +144,11 @@ def what_next(plan: Plan) -> str:
     return "next: `shardwise train` with the same job runs it; --html plan.html draws this plan"
 
 
-def _fitting_table(plan: Plan, console: Console) -> Table:
-    """The widest form that the console has room for."""
+def _fitting_table(plan: Plan, console: Console) -> tuple[Table, int]:
+    """The widest form that the console has room for, and the length of its bars."""
     unbounded = console.options.update(max_width=10_000)
-    tables = [candidate_table(plan, left_out=left_out, bar_width=bar_width) for left_out, bar_width in FORMS]
-    fitting = (table for table in tables if Measurement.get(console, unbounded, table).maximum <= console.width)
+    tables = [(candidate_table(plan, left_out=left_out, bar_width=width), width) for left_out, width in FORMS]
+    fitting = (one for one in tables if Measurement.get(console, unbounded, one[0]).maximum <= console.width)
     return next(fitting, tables[-1])
 
 
@@ -232,10 +233,10 @@ def _with_edge(bar: Text, *, at: int) -> Text:
     return Text.assemble(inside, "]", beyond)
 
 
-def legend(plan: Plan, *, width: int) -> str:
+def legend(plan: Plan, *, bar_width: int, width: int) -> str:
     """The letters that the bars show, and what the columns mean."""
     shown = [candidate for _, candidate in _shown(plan)]
-    bars = [memory_bar(worst_rank(one), capacity=one.memory.capacity_bytes, width=FORMS[0][1]).plain for one in shown]
+    bars = [memory_bar(worst_rank(one), capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
     parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
     over = [] if all(one.fits for one in shown) else ["! too much"]
     entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "GPU: share of time busy"]
