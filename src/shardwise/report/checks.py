@@ -19,53 +19,54 @@ RATE_TOLERANCE = 0.005
 MFU_TOLERANCE = 0.01
 
 
+Found = tuple[bool | None, str]
+
+
 def run_checks(sources: Sources, candidate: Candidate | None, memory: MemoryReport) -> tuple[Check, ...]:
     """All checks, in the order they are shown."""
-    return (
-        _tokens(sources.metrics),
-        _mfu(sources),
-        _steps(sources.metrics),
-        _parts(memory),
-        _world_size(sources, candidate),
-    )
+    found = {
+        "tokens/s × time = tokens": _tokens(sources.metrics),
+        "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)": _mfu(sources),
+        "every step is recorded once": _steps(sources.metrics),
+        "measured parts add up to the measured peak": _parts(memory),
+        "as many processes ran as were planned": _world_size(sources, candidate),
+    }
+    return tuple(Check(name=name, passed=passed, detail=detail) for name, (passed, detail) in found.items())
 
 
-def _tokens(records: Sequence[dict[str, Any]]) -> Check:
-    name = "tokens/s × time = tokens"
+def _tokens(records: Sequence[dict[str, Any]]) -> Found:
     keys = ("tokens_per_second", "step_seconds", "tokens")
     rows = [row for record in records if None not in (row := [as_number(record.get(key)) for key in keys])]
     product = sum((rate or 0.0) * (seconds or 0.0) for rate, seconds, _ in rows)
     counted = sum(tokens or 0.0 for *_, tokens in rows)
     if not counted:
-        return Check(name=name, passed=None, detail="no step has recorded tokens, seconds and a rate")
+        return None, "no step has recorded tokens, seconds and a rate"
     off = (product - counted) / counted
     detail = f"{counted:,.0f} tokens counted; Σ tokens/s × seconds = {product:,.0f} ({100 * off:+.2f} %)"
-    return Check(name=name, passed=abs(off) <= RATE_TOLERANCE, detail=detail)
+    return abs(off) <= RATE_TOLERANCE, detail
 
 
-def _mfu(sources: Sources) -> Check:
+def _mfu(sources: Sources) -> Found:
     """MFU from its formula and the recorded rate, against the recorded MFU."""
-    name = "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)"
     last = sources.starts[-1] if sources.starts else None
     peak = (last and last.peak_flops) or number(sources.environment, "peak_flops")
     world = (last and last.world_size) or whole(sources.environment, "world_size")
     if not peak or not world:
-        return Check(name=name, passed=None, detail="the device's peak rate is not known, so MFU was not measured")
+        return None, "the device's peak rate is not known, so MFU was not measured"
     source = text(sources.environment, "peak_flops_source") or "source not recorded"
     given = f"ranks × peak = {world} × {peak / 1e12:,.4g} TFLOP/s ({source})"
     per_token = flops_per_token(sources)
     if per_token is None:
-        return Check(name=name, passed=None, detail=f"{given}; model FLOPs cannot be recomputed from these files")
+        return None, f"{given}; model FLOPs cannot be recomputed from these files"
     given += f"; {per_token / 1e9:,.4g} GFLOP per token"
     given += "; of the last start" if len(sources.starts) > 1 else ""
-    records = [r for r in sources.metrics if not sources.starts or r["step"] >= sources.starts[-1].first_step]
+    records = [r for r in sources.metrics if last is None or r["step"] >= last.first_step]
     pairs = [(as_number(record.get("mfu")), as_number(record.get("tokens_per_second"))) for record in records]
     ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
     if not ratios:
-        return Check(name=name, passed=None, detail=f"{given}; no step has recorded its MFU")
+        return None, f"{given}; no step has recorded its MFU"
     off = median(ratios) - 1
-    detail = f"{given}; recomputed against recorded {100 * off:+.2f} %"
-    return Check(name=name, passed=abs(off) <= MFU_TOLERANCE, detail=detail)
+    return abs(off) <= MFU_TOLERANCE, f"{given}; recomputed against recorded {100 * off:+.2f} %"
 
 
 def flops_per_token(sources: Sources) -> float | None:
@@ -81,31 +82,26 @@ def flops_per_token(sources: Sources) -> float | None:
         return None
 
 
-def _steps(records: Sequence[dict[str, Any]]) -> Check:
-    name = "every step is recorded once"
+def _steps(records: Sequence[dict[str, Any]]) -> Found:
     if not records:
-        return Check(name=name, passed=None, detail="no step is recorded")
+        return None, "no step is recorded"
     first, last = records[0]["step"], records[-1]["step"]
-    detail = f"steps {first:,} to {last:,}: {len(records):,} recorded"
-    return Check(name=name, passed=len(records) == last - first + 1, detail=detail)
+    return len(records) == last - first + 1, f"steps {first:,} to {last:,}: {len(records):,} recorded"
 
 
-def _parts(memory: MemoryReport) -> Check:
-    name = "measured parts add up to the measured peak"
+def _parts(memory: MemoryReport) -> Found:
     ranks = [rank for rank in memory.ranks if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS)]
     if not ranks:
-        return Check(name=name, passed=None, detail="parts were not measured")
+        return None, "parts were not measured"
     wrong = [rank.rank for rank in ranks if sum((rank.measured_parts or {}).values()) != rank.measured_peak_bytes]
-    detail = f"they do not on rank {wrong[0]}" if wrong else f"on {len(ranks)} of {len(memory.ranks)} ranks"
-    return Check(name=name, passed=not wrong, detail=detail)
+    return not wrong, f"they do not on rank {wrong[0]}" if wrong else f"on {len(ranks)} of {len(memory.ranks)} ranks"
 
 
-def _world_size(sources: Sources, candidate: Candidate | None) -> Check:
-    name = "as many processes ran as were planned"
+def _world_size(sources: Sources, candidate: Candidate | None) -> Found:
     if sources.starts and not sources.starts[-1].ran.may_be(planned(sources.plan)):
-        return Check(name=name, passed=None, detail="no start with this plan has begun to train yet")
+        return None, "no start with this plan has begun to train yet"
     world = whole(sources.environment, "world_size")
     if candidate is None or world is None:
-        return Check(name=name, passed=None, detail="one of the two is not known")
+        return None, "one of the two is not known"
     wanted = candidate.execution.layout.world_size
-    return Check(name=name, passed=wanted == world, detail=f"{wanted} planned, {world} ran")
+    return wanted == world, f"{wanted} planned, {world} ran"

@@ -17,21 +17,9 @@ def execution_settings(execution: Execution) -> tuple[Setting, ...]:
     """The chosen execution."""
     layout = execution.layout
     axes = [f"{axis} {getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1]
-    facts = {
-        "strategy": layout.strategy,
-        "layout": " × ".join(axes) or "one process",
-        "processes": layout.world_size,
-        "micro-batch": f"{execution.micro_batch_size} sequences per rank and forward",
-        "accumulation": f"{execution.gradient_accumulation_steps} forwards per step",
-        "gradient checkpointing": execution.gradient_checkpointing,
-        "offload": execution.offload,
-        "precision": execution.precision,
-        "optimizer": execution.optimizer,
-        "loss": execution.loss,
-        "attention": execution.attn_implementation,
-        "compile": execution.compile,
-    }
-    return _settings(facts.items())
+    own = {key: value for key, value in execution.to_json().items() if key not in ("strategy", "layout")}
+    named = {"strategy": layout.strategy, "layout": " × ".join(axes) or "one process", "processes": layout.world_size}
+    return _settings({**named, **own}.items())
 
 
 def job_settings(job: Job) -> tuple[Setting, ...]:
