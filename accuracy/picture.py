@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from accuracy.compare import Comparison
-from shardwise.report.markup import Markup, element, join
-from shardwise.report.svg import Scale
+from accuracy.svg import Markup, Scale, element, join
 
 _SIZE, _LEFT, _TOP, _LEGEND = 420.0, 66.0, 34.0, 210.0
 _COLOURS = (

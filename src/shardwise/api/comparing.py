@@ -17,8 +17,8 @@ from shardwise.errors import (
     WorkerFailedError,
 )
 from shardwise.launch.trials import Trial, Unable, check_same_place, room_hint
+from shardwise.report.pages.versus_page import versus_html
 from shardwise.report.versus import Contender, Failed, Versus, contender, versus
-from shardwise.report.versus_page import versus_html
 from shardwise.spec.job import Job
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.request import Override

@@ -15,7 +15,7 @@ from shardwise.plan.offers import MOST_GPUS_OFFERED, best_of_catalogue, best_of_
 from shardwise.plan.search import make_plan
 from shardwise.plan.solve import solve as solved_plan
 from shardwise.plan.unknowns import find_unknown
-from shardwise.report.plan_page import plan_html
+from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout

@@ -14,7 +14,7 @@ KINDS = ("models", "gpus")
 
 
 def print_catalogue(kind: str, console: Console) -> None:
-    """A line for each entry: what to write, and what tells it apart from its neighbours.
+    """A line for each entry: its name, and its size.
 
     Raises:
         InputError: there is no such list.

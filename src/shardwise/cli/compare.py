@@ -1,4 +1,4 @@
-"""`shardwise compare`: which layout is the fastest for this job, here?"""
+"""`shardwise compare`: which layout is the fastest for this job on this machine?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the verbs write: a terminal with colours, or a pipe without a single escape code."""
+"""The console of all commands: colours on a terminal, no escape codes in a pipe."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ WIDTH_OF_A_PIPE = 130
 
 
 class PatientConsole(Console):
-    """A console whose reader may leave: then it falls silent, and what the program does goes on."""
+    """A console that goes quiet when its reader closes the pipe, so that the program goes on."""
 
     def on_broken_pipe(self) -> None:
-        """Rich would end the program here, and a training with it."""
+        """Replaces rich's behaviour, which ends the program."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        # What is still buffered must not fail when Python flushes it at the end.
+        # Python flushes the rest at exit, which must not fail.
         os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ else 1)
         os.close(nowhere)
 
 
 def make_console(file: IO[str] | None = None) -> Console:
-    """A console on stdout; COLUMNS sets its width, NO_COLOR and TERM=dumb are heard."""
+    """A console on stdout; respects COLUMNS, NO_COLOR and TERM=dumb."""
     width = None
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
         width = WIDTH_OF_A_PIPE

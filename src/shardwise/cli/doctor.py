@@ -1,4 +1,4 @@
-"""`shardwise doctor`: what this machine is, and what it lacks."""
+"""`shardwise doctor`: what this machine has, and what it lacks."""
 
 from __future__ import annotations
 

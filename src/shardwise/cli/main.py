@@ -1,6 +1,6 @@
-"""The program `shardwise`: its verbs, and how what goes wrong is said.
+"""The program `shardwise`: its commands, and how errors are printed.
 
-Nothing heavy is imported before a verb runs, so that `--help` is quick.
+Heavy imports are inside the commands, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs one verb; exits 0, 1 (no: it does not fit, it failed), 2 (bad input), 130 or 143 (stopped)."""
+    """Runs one command; exits 0, 1 (no: it does not fit, it failed), 2 (bad input), 130 or 143 (stopped)."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a letter shows a question mark.
         if isinstance(stream, io.TextIOWrapper):
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def build_app() -> typer.Typer:
-    """The verbs as one program."""
+    """The commands as one program."""
     app = typer.Typer(
         name="shardwise",
         no_args_is_help=True,
@@ -69,7 +69,7 @@ def _program(
 
 
 def saying_errors(verb: Callable[P, None]) -> Callable[P, None]:
-    """Turns a user's errors into sentences on stderr and an exit code; SHARDWISE_DEBUG=1 shows the traceback."""
+    """Prints a user's errors on stderr and sets the exit code; SHARDWISE_DEBUG=1 shows the traceback."""
 
     @functools.wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -88,7 +88,7 @@ def saying_errors(verb: Callable[P, None]) -> Callable[P, None]:
 
 
 def _say(messages: list[str]) -> None:
-    """One `error:` for each problem, so that each line is found by `grep` and by an editor."""
+    """One line with `error:` for each problem."""
     with suppress(OSError):
         for message in messages:
             print(f"error: {message}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 

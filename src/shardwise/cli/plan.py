@@ -29,13 +29,16 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     ] = None,
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="List every layout that was not chosen, with its reason.")
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Write the plan as one self-contained page.")] = None,
     output: Annotated[Path | None, typer.Option(help="Write plan.json, for `shardwise train`.")] = None,
     listed: Annotated[
         str | None, typer.Option("--list", metavar="models|gpus", help="List the names that the catalogue knows.")
     ] = None,
 ) -> None:
-    """Say whether a job fits, on what layout and hardware, and how long a step takes.
+    """Say whether a job fits, with which layout and on which hardware, and how long a step takes.
 
     Exits 0: fits, 1: does not, 2: bad input.
     """
@@ -71,7 +74,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
         from shardwise.cli.plan_table import print_plan
 
         console = make_console()
-        print_plan(made, console)
+        print_plan(made, console, verbose=verbose)
         drawn = api.timeline(made) if timeline else None
         if drawn is not None:
             from shardwise.cli.timeline_text import print_timeline

@@ -1,7 +1,8 @@
-"""A plan for people: the candidates as a table, why the chosen one, and why not each of the others."""
+"""A plan for the terminal: the answer and its reasons, the candidates as a table, what was not chosen, what is next."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Literal
@@ -13,18 +14,19 @@ from rich.text import Text
 
 from shardwise.cli.plan_answers import print_answers
 from shardwise.spec.layout import Layout
-from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory
+from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory, Rejection
 from shardwise.units import format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10
-MAX_REJECTED = 12
-#: From the widest to the narrowest: which columns are left out, and how long the bars are.
+#: From the widest to the narrowest: the columns that are left out, and the length of the bars.
 FORMS: tuple[tuple[frozenset[str], int], ...] = (
     (frozenset(), 24),
     (frozenset(), 12),
     (frozenset({"cost"}), 12),
-    (frozenset({"recompute", "offload", "cost"}), 12),
-    (frozenset({"recompute", "offload", "cost", "layout"}), 12),
+    (frozenset({"layout"}), 12),
+    (frozenset({"layout", "cost"}), 12),
+    (frozenset({"layout", "cost", "recompute"}), 12),
+    (frozenset({"layout", "cost", "recompute", "tokens/s"}), 8),
 )
 
 COLUMNS: dict[str, Literal["left", "right"]] = {
@@ -41,7 +43,10 @@ COLUMNS: dict[str, Literal["left", "right"]] = {
     "cost": "right",
 }
 
-#: How far a bar may run over its closing bracket; how much too much it is, the figure beside it says.
+#: Columns that are shown where a candidate uses what they are about.
+OCCASIONAL = {"recompute": "gradient_checkpointing", "offload": "offload"}
+
+#: How far a bar may run over its closing bracket.
 OVERFLOW = 4
 
 #: Each part of memory has a letter, so that a bar can be read without colours, and a colour.
@@ -57,28 +62,37 @@ LETTERS = {
 }
 
 
-def print_plan(plan: Plan, console: Console) -> None:
-    """The whole plan, what was asked beyond it first."""
+def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
+    """The whole plan; `verbose` lists every layout that was not chosen with its reason."""
     print_answers(plan, console)
-    console.print(headline(plan), style="bold")
+    console.print(fill(headline(plan), width=console.width), style="bold")
+    console.print()
+    console.print(fill(verdict(plan), width=console.width), style="bold")
+    for reason in why(plan):
+        console.print(fill(reason, "  - ", width=console.width))
     if plan.candidates:
         console.print()
-        console.print(_fitting_table(plan, console))
-        console.print(_legend(), style="dim")
+        table, bar_width = _fitting_table(plan, console)
+        console.print(table)
+        console.print(legend(plan, bar_width=bar_width, width=console.width), style="dim")
+    lines = all_rejected(plan, width=console.width) if verbose else rejected(plan, width=console.width)
+    if lines:
+        console.print()
+        console.print("not chosen:" if verbose else "not chosen (--verbose lists every reason):")
+        for line in lines:
+            console.print(line)
     console.print()
-    console.print(verdict(plan))
-    for reason in why(plan):
-        console.print(hanging(reason, "  - ", width=console.width))
-    _print_rejected(plan, console)
+    console.print(fill(what_next(plan), width=console.width))
 
 
-def hanging(text: str, mark: str, *, width: int) -> str:
-    """A paragraph whose further lines are as far in as its first words."""
-    return textwrap.fill(text, width=width, initial_indent=mark, subsequent_indent=" " * len(mark))
+def fill(text: str, mark: str = "", *, width: int) -> str:
+    """A paragraph whose further lines start below its first word."""
+    indent = " " * len(mark)
+    return textwrap.fill(text, width=width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def headline(plan: Plan) -> str:
-    """What was asked, in one line."""
+    """What was asked."""
     job = plan.job
     sizes = format_count(plan.model["num_parameters"])
     trained = plan.model.get("num_trainable_parameters")
@@ -90,21 +104,64 @@ def headline(plan: Plan) -> str:
     )
 
 
-def _fitting_table(plan: Plan, console: Console) -> Table:
-    """The widest form that the console has room for."""
+def verdict(plan: Plan) -> str:
+    """Whether it fits, with what, and how fast."""
+    if plan.best is None:
+        return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
+    execution, time = plan.best.execution, plan.best.time
+    offload = "" if execution.offload == "none" else f" with offload {execution.offload}"
+    speed = f"{format_seconds(time.step_seconds)} a step, {format_count(time.tokens_per_second)} tokens/s"
+    return (
+        f"{'forecast only' if plan.best.not_trained else 'fits'}: {_named(execution.layout.strategy, execution.layout)}"
+        f"{offload}, {speed}, GPUs busy {100 * time.gpu_utilization:.0f} % of the time"
+    )
+
+
+def _named(strategy: str, layout: Layout) -> str:
+    return f"{strategy} ({layout.written})" if layout.world_size > 1 else strategy
+
+
+def why(plan: Plan) -> list[str]:
+    """The reasons for the chosen candidate and the length of the run; or what would fit."""
+    if plan.best is None:
+        return list(plan.advice)
+    seconds, cost = plan.best.time.total_seconds, plan.best.cost
+    price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
+    packed = "; each row counts as one sequence, and packing makes fewer" if plan.job["data"].get("packing") else ""
+    whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
+    warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]
+    return [*warnings, *plan.best.reasons, *whole]
+
+
+def what_next(plan: Plan) -> str:
+    """The next command."""
+    if plan.best is None:
+        return "next: change what is listed above, or let the hardware be chosen: --hardware any"
+    if plan.best.not_trained:
+        return "next: --html plan.html draws it, --timeline shows one step"
+    if not plan.job["data"].get("path"):
+        return "next: name your data in a job file and run `shardwise train JOB`; --html plan.html draws this plan"
+    return "next: `shardwise train` with the same job runs it; --html plan.html draws this plan"
+
+
+def _fitting_table(plan: Plan, console: Console) -> tuple[Table, int]:
+    """The widest form that the console has room for, and the length of its bars."""
     unbounded = console.options.update(max_width=10_000)
-    tables = [candidate_table(plan, left_out=left_out, bar_width=bar_width) for left_out, bar_width in FORMS]
-    fitting = (table for table in tables if Measurement.get(console, unbounded, table).maximum <= console.width)
+    tables = [(candidate_table(plan, left_out=left_out, bar_width=width), width) for left_out, width in FORMS]
+    fitting = (one for one in tables if Measurement.get(console, unbounded, one[0]).maximum <= console.width)
     return next(fitting, tables[-1])
 
 
 def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> Table:
-    """One row per candidate, the chosen one marked; offloads where there are any."""
+    """One row per candidate, the chosen one marked."""
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
-    if all(candidate.execution.offload == "none" for _, candidate in _shown(plan)):
-        left_out |= {"offload"}
-    names = [name for name in COLUMNS if name not in left_out]
+    unused = {
+        column
+        for column, setting in OCCASIONAL.items()
+        if all(getattr(candidate.execution, setting) == "none" for _, candidate in _shown(plan))
+    }
+    names = [name for name in COLUMNS if name not in left_out | unused]
     for name in names:
         table.add_column(name, justify=COLUMNS[name], no_wrap=True, overflow="crop")
     for index, candidate in _shown(plan):
@@ -114,7 +171,7 @@ def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> 
 
 
 def _shown(plan: Plan) -> list[tuple[int, Candidate]]:
-    """The first ones, and the chosen one in any case."""
+    """The first candidates, and the chosen one in any case."""
     numbered = list(enumerate(plan.candidates))
     return [pair for pair in numbered if pair[0] < MAX_CANDIDATES or pair[0] == plan.chosen]
 
@@ -148,7 +205,7 @@ def _dollars(amount: float) -> str:
 
 
 def worst_rank(candidate: Candidate) -> RankMemory:
-    """The rank that needs most."""
+    """The rank with the highest peak."""
     return max(candidate.memory.ranks, key=lambda rank: rank.peak_bytes)
 
 
@@ -171,65 +228,60 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
 
 
 def _with_edge(bar: Text, *, at: int) -> Text:
-    """Sets the closing bracket where the memory ends."""
+    """Puts the closing bracket where the capacity ends."""
     inside, beyond = bar.divide([at])
     return Text.assemble(inside, "]", beyond)
 
 
-def _legend() -> str:
-    parts = "  ".join(f"{letter} {part}" for part, (letter, _) in LETTERS.items())
-    peak = "peak: as expected, where `at most` decides"
-    return f"{parts}  . free; {peak}; batch: micro-batch x accumulation; GPU: share of time that it is busy"
+def legend(plan: Plan, *, bar_width: int, width: int) -> str:
+    """The letters that the bars show, and what the columns mean."""
+    shown = [candidate for _, candidate in _shown(plan)]
+    bars = [memory_bar(worst_rank(one), capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
+    parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
+    over = [] if all(one.fits for one in shown) else ["! too much"]
+    entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "GPU: share of time busy"]
+    lines = [""]
+    for entry in entries:
+        if len(lines[-1]) + len(entry) + 2 > width:
+            lines.append("")
+        lines[-1] += f"  {entry}" if lines[-1] else entry
+    return "\n".join(lines)
 
 
-def verdict(plan: Plan) -> str:
-    """What was chosen, or that nothing fits."""
-    if plan.best is None:
-        return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
-    layout = plan.best.execution.layout
-    return f"{'forecast only' if plan.best.not_trained else 'chosen'}: {_named(layout.strategy, layout)}"
+def rejected(plan: Plan, *, width: int) -> list[str]:
+    """At most three lines: what fits too, what is too large, and what is not possible."""
+    fits = {(one.execution.layout.strategy, one.execution.layout): one.fits for one in plan.candidates}
+    groups: dict[str, dict[str, str]] = {"fits too": {}, "too large": {}, "not possible": {}}
+    for one in plan.rejected:
+        known = fits.get((one.strategy, one.layout))
+        kind = "not possible" if known is None else "fits too" if known else "too large"
+        groups[kind].setdefault(one.strategy, _short(one))
+    return [_listed(kind, list(group.items()), width=width) for kind, group in groups.items() if group]
 
 
-def _named(strategy: str, layout: Layout) -> str:
-    return f"{strategy} ({layout.written})" if layout.world_size > 1 else strategy
+def _short(rejection: Rejection) -> str:
+    """The beginning of a reason, up to its details."""
+    if rejection.reason.endswith(" is simpler"):
+        return "as fast, not as simple"
+    return re.split(r" \(|[:;,]| at most ", rejection.reason, maxsplit=1)[0]
 
 
-def why(plan: Plan) -> list[str]:
-    """The reasons of the chosen candidate and what the run takes; or what would fit."""
-    if plan.best is None:
-        return list(plan.advice)
-    seconds, cost = plan.best.time.total_seconds, plan.best.cost
-    price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
-    packed = (
-        "; each row counts as one sequence, of which packing makes fewer" if plan.job["data"].get("packing") else ""
-    )
-    whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
-    warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]
-    return [*warnings, *plan.best.reasons, *whole]
+def _listed(kind: str, group: Sequence[tuple[str, str]], *, width: int) -> str:
+    """As many layouts as fit on a line, and how many more there are."""
+    line, room = f"  {kind}: ", width - len(", 99 more")
+    for index, (strategy, reason) in enumerate(group):
+        entry = f"{', ' if index else ''}{strategy} ({reason})"
+        if len(line) + len(entry) > room:
+            if index:
+                return f"{line}, {len(group) - index} more"
+            entry = f"{entry[: room - len(line) - 4]}...)"
+        line += entry
+    return line
 
 
-def _print_rejected(plan: Plan, console: Console) -> None:
-    if not plan.rejected:
-        return
-    console.print()
-    console.print("not chosen:")
-    # Several layouts are rejected for one reason; it is said once.
+def all_rejected(plan: Plan, *, width: int) -> list[str]:
+    """Every layout that was not chosen; those with one reason share its line."""
     named: dict[str, dict[str, None]] = {}
-    for rejection in plan.rejected:
-        named.setdefault(rejection.reason, {})[_named(rejection.strategy, rejection.layout)] = None
-    for reason, names in list(named.items())[:MAX_REJECTED]:
-        console.print(hanging(f"{', '.join(names)}: {reason}", "  ", width=console.width))
-    if len(named) > MAX_REJECTED:
-        left = sum(len(names) for names in list(named.values())[MAX_REJECTED:])
-        console.print(f"  ... and {left} more; --json lists all")
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`0-3`, `0`, `0, 2, 5-7`."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
+    for one in plan.rejected:
+        named.setdefault(one.reason, {})[_named(one.strategy, one.layout)] = None
+    return [fill(f"{', '.join(names)}: {reason}", "  ", width=width) for reason, names in named.items()]

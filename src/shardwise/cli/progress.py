@@ -1,6 +1,6 @@
-"""What a training looks like while it runs: one live panel on a terminal, plain lines elsewhere.
+"""Progress of a training: a live panel on a terminal, plain lines elsewhere.
 
-A terminal or a pipe that goes away does not stop the training; it is only shown no longer.
+A terminal or a pipe that is closed does not stop the training.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from shardwise.api import Notice, Phase, Planned, Step
-from shardwise.cli.plan_table import ranks_text
-from shardwise.units import format_bytes, format_count, format_seconds
+from shardwise.units import format_bytes, format_count, format_ranks, format_seconds
 
 if TYPE_CHECKING:
     from shardwise.api import Update
 
-#: Of how many last steps the remaining time is judged.
+#: The remaining time is estimated from this many last steps.
 WINDOW = 20
 
 
@@ -52,14 +51,14 @@ class State:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Steps left at the pace of the last ones; None as long as either is unknown."""
+        """Steps left times the mean time of the last steps; None where either is unknown."""
         if self.total_steps is None or self.last is None or not self.seconds:
             return None
         return (self.total_steps - self.last.step) * sum(self.seconds) / len(self.seconds)
 
 
 class Progress:
-    """Shows updates on a console for as long as it is entered."""
+    """Shows updates on a console, as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -79,7 +78,7 @@ class Progress:
             self._live.stop()
 
     def show(self, update: Update) -> None:
-        """Shows one update; falls silent when nobody can see it any more."""
+        """Shows one update; nothing after the console is closed."""
         if self._gone:
             return
         try:
@@ -103,7 +102,7 @@ class Progress:
     def _show_plan(self, planned: Planned) -> None:
         self._logging_steps = planned.plan.job["train"]["logging_steps"]
         lines = plan_lines(planned)
-        # Once the rows are counted the plan comes again; it is news only if it says something else.
+        # The plan is made again once the rows are counted; it is shown again only if it changed.
         if lines[0] != self._planned:
             for line in lines:
                 self._console.print(line)
@@ -111,7 +110,7 @@ class Progress:
 
     def _show_live(self) -> None:
         if self._state.phase == "preparing data":
-            # Its own progress bar is on the terminal meanwhile.
+            # Data preparation shows its own progress bar.
             self._console.print("preparing data")
             return
         if self._live is None:
@@ -134,7 +133,7 @@ class Progress:
 
 
 def plan_lines(planned: Planned) -> list[str]:
-    """What is going to run, why, and what each rank will need."""
+    """What will run, why, and how much memory each rank will need."""
     best = planned.plan.best
     if best is None:
         return ["nothing fits"]
@@ -147,8 +146,7 @@ def plan_lines(planned: Planned) -> list[str]:
     lines += [f"  - {reason}" for reason in best.reasons]
     capacity = format_bytes(memory.capacity_bytes)
     for rank in memory.ranks:
-        name = f"rank {ranks_text(rank.ranks)}" if len(rank.ranks) == 1 else f"ranks {ranks_text(rank.ranks)}"
-        lines.append(f"  - forecast for {name}: {format_bytes(rank.peak_bytes)} of {capacity}")
+        lines.append(f"  - forecast for {format_ranks(rank.ranks)}: {format_bytes(rank.peak_bytes)} of {capacity}")
     return [*lines, f"  - run directory: {planned.run.root}"]
 
 
@@ -185,10 +183,10 @@ def _figure(value: float | None, form: str) -> str | None:
 
 
 def panel(state: State) -> Panel:
-    """The live view: the phase, how far it is, and the last step's figures."""
+    """The live view: the phase, the progress, and the last step's figures."""
     shown: RenderableType = "no step yet"
     if state.last is not None:
-        # Columns takes as many beside each other as the terminal has room for, and none is cut.
+        # As many columns as the terminal has room for; none is cut.
         shown = Columns(
             [Text.assemble((f"{name} ", "dim"), value) for name, value in figures(state.last, state)], padding=(0, 3)
         )

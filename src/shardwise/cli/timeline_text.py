@@ -1,4 +1,4 @@
-"""The timeline of one step for the terminal: a line for each GPU, a letter for what it does in each stretch of time."""
+"""The timeline of one step for the terminal: a line for each GPU, a letter for each interval of time."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def print_timeline(timeline: Timeline, console: Console) -> None:
 
 
 def heading(timeline: Timeline) -> str:
-    """What is seen, and how much of the step."""
+    """The strategy, and how much of the step is drawn."""
     whole = timeline.drawn_micro_batches == timeline.micro_batches
     micros = "" if whole else f", {timeline.drawn_micro_batches} of its {timeline.micro_batches} micro-batches"
     return f"one step of {timeline.strategy}{micros}: {format_seconds(timeline.seconds)} from left to right"
 
 
 def timeline_lines(timeline: Timeline, *, width: int) -> list[Text]:
-    """A line for each lane; a second one below it where messages run beside its computation."""
+    """A line for each lane, and a second one where communication overlaps its computation."""
     lanes = timeline.lanes[:MOST_LANES]
     names = [f"GPU {_ranks(lane)}" for lane in lanes]
     left = max(len("beside"), *map(len, names)) + 1
@@ -67,19 +67,19 @@ def _ranks(lane: Lane) -> str:
 
 
 def _overlaps(timeline: Timeline, lane: Lane) -> bool:
-    """Whether messages other than those from stage to stage run beside computation."""
+    """Whether gathers or reductions overlap computation."""
     return any(span.kind in ("gather", "reduce") for span in timeline.of(lane, "links"))
 
 
 def _row(timeline: Timeline, lane: Lane, *, columns: int) -> Text:
-    """What the GPU computes; where it does not, what it waits for."""
+    """What the GPU computes, and in the gaps the communication it waits for."""
     computing = timeline.of(lane, "compute")
     spans = (*computing, *_beside(timeline.of(lane, "links"), computing))
     return _letters(kinds_by_column(spans, seconds=timeline.seconds, columns=columns))
 
 
 def _beside(links: tuple[Span, ...], computing: tuple[Span, ...]) -> Iterator[Span]:
-    """What messages leave of their time when nothing is computed meanwhile."""
+    """The parts of the communication during which nothing is computed."""
     busy = sorted(computing, key=lambda span: span.start)
     begins, ends = [span.start for span in busy], [span.end for span in busy]
     for span in links:
@@ -99,8 +99,8 @@ def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text
 def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
     """The kind that fills most of each column; None where nothing fills a third of it.
 
-    What a column had no letter for is owed to the next ones that have some of it, so that kinds that alternate within
-    columns take turns, and what is short and often gets as many columns as it fills together.
+    Time that a column has no letter for is carried over to the next ones (error diffusion), so that each kind gets
+    its share of the columns.
     """
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:

@@ -1,4 +1,4 @@
-"""`shardwise train`: run it, and watch it."""
+"""`shardwise train`: run a job and show its progress."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def train(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")],
     sets: Sets = None,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Start the workers again after a failure, so many times at most.")
+        int, typer.Option(min=0, help="Restart the workers after a failure, at most this many times.")
     ] = 0,
 ) -> None:
-    """Train a job on this machine; run it again to go on where it stopped. Under torchrun, be one of its ranks.
+    """Train a job on this machine; run it again to resume it. Under torchrun, this process is one rank.
 
     Exits 0: finished, 1: failed or does not fit, 2: bad input, 130 or 143: stopped by a signal after saving.
     """
@@ -36,7 +36,7 @@ def train(
 
 
 def closing_lines(result: TrainResult) -> list[str]:
-    """Where everything lies, and what to do with it."""
+    """Where the results are, and what to do with them."""
     run = result.run
     steps = "" if result.step is None else f" after {result.step} steps"
     said = "finished already" if result.outcome == "already_finished" else "finished"

@@ -1,4 +1,4 @@
-"""What a user sees while one job runs under several layouts, and the options of the verbs that do so."""
+"""Progress and options of the commands that run one job under several layouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shardwise.api import Trying, Update
 
 LAYOUTS_HELP = (
-    "Such as single,ddp,fsdp,gpipe,fsdp+tp; fsdp-4 is fsdp on 4 processes, job the job's own, all every way there is."
+    "Such as single,ddp,fsdp,gpipe,fsdp+tp. fsdp-4: fsdp on 4 processes; job: the job's own layout; all: every layout."
 )
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")]

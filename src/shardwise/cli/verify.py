@@ -109,7 +109,7 @@ def parity_table(parity: Parity) -> Table:
 
 
 def _excuse(layout: str, excused: Mapping[str, Any]) -> str:
-    """Why a difference beyond the tolerance is none, which only the sum of SGD's steps can be."""
+    """Why a difference above the tolerance is accepted: it is small against the sum of SGD's steps."""
     return (
         f"{layout}: {excused['name']} differs by {excused['relative']:.1e} relative to its norm, which is less than a "
         "tolerance of all that sgd's steps changed together"

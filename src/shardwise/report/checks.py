@@ -1,4 +1,4 @@
-"""Does the run agree with itself? What can be computed in two ways is, and the difference is shown."""
+"""Consistency checks: figures that can be computed in two ways are compared."""
 
 from __future__ import annotations
 
@@ -9,86 +9,68 @@ from typing import Any
 from shardwise.report.fields import as_number, number, section, text, whole
 from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
 from shardwise.report.sources import Sources
-from shardwise.report.starts import planned, start_of
+from shardwise.report.starts import planned
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate
 
-#: Recorded rates are rounded and timed once; more than this is another definition of a token or of a second.
+#: Recorded rates are rounded; a larger difference means another definition of a token or of a second.
 RATE_TOLERANCE = 0.005
-
 MFU_TOLERANCE = 0.01
+
+
+Found = tuple[bool | None, str]
 
 
 def run_checks(sources: Sources, candidate: Candidate | None, memory: MemoryReport) -> tuple[Check, ...]:
     """All checks, in the order they are shown."""
-    return (
-        _tokens_recompute(sources.metrics),
-        _mfu_recomputes(sources),
-        _every_step_recorded(sources.metrics),
-        _parts_add_up(memory),
-        _world_size(sources, candidate),
-    )
+    found = {
+        "tokens/s × time = tokens": _tokens(sources.metrics),
+        "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)": _mfu(sources),
+        "every step is recorded once": _steps(sources.metrics),
+        "measured parts add up to the measured peak": _parts(memory),
+        "as many processes ran as were planned": _world_size(sources, candidate),
+    }
+    return tuple(Check(name=name, passed=passed, detail=detail) for name, (passed, detail) in found.items())
 
 
-def _tokens_recompute(records: Sequence[dict[str, Any]]) -> Check:
-    name = "tokens/s × time = tokens"
+def _tokens(records: Sequence[dict[str, Any]]) -> Found:
     keys = ("tokens_per_second", "step_seconds", "tokens")
     rows = [row for record in records if None not in (row := [as_number(record.get(key)) for key in keys])]
     product = sum((rate or 0.0) * (seconds or 0.0) for rate, seconds, _ in rows)
     counted = sum(tokens or 0.0 for *_, tokens in rows)
     if not counted:
-        return Check(name=name, passed=None, detail="no step has recorded tokens, seconds and a rate")
+        return None, "no step has recorded tokens, seconds and a rate"
     off = (product - counted) / counted
-    return Check(
-        name=name,
-        passed=abs(off) <= RATE_TOLERANCE,
-        detail=f"{counted:,.0f} tokens counted; Σ tokens/s × seconds = {product:,.0f} ({100 * off:+.2f} %)",
-    )
+    detail = f"{counted:,.0f} tokens counted; Σ tokens/s × seconds = {product:,.0f} ({100 * off:+.2f} %)"
+    return abs(off) <= RATE_TOLERANCE, detail
 
 
-def _mfu_recomputes(sources: Sources) -> Check:
-    """MFU from its formula and the recorded rate, against the MFU that was recorded."""
-    name = "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)"
+def _mfu(sources: Sources) -> Found:
+    """MFU from its formula and the recorded rate, against the recorded MFU."""
     last = sources.starts[-1] if sources.starts else None
     peak = (last and last.peak_flops) or number(sources.environment, "peak_flops")
     world = (last and last.world_size) or whole(sources.environment, "world_size")
     if not peak or not world:
-        return Check(name=name, passed=None, detail="the device's peak rate is not known, so MFU was not measured")
+        return None, "the device's peak rate is not known, so MFU was not measured"
     source = text(sources.environment, "peak_flops_source") or "source not recorded"
     given = f"ranks × peak = {world} × {peak / 1e12:,.4g} TFLOP/s ({source})"
     per_token = flops_per_token(sources)
     if per_token is None:
-        return Check(name=name, passed=None, detail=f"{given}; model FLOPs cannot be recomputed from these files")
+        return None, f"{given}; model FLOPs cannot be recomputed from these files"
     given += f"; {per_token / 1e9:,.4g} GFLOP per token"
-    given += "; of the last start, those before it with their own" if len(sources.starts) > 1 else ""
-    pairs = [(as_number(r.get("mfu")), as_number(r.get("tokens_per_second")), r["step"]) for r in sources.metrics]
-    ratios = [
-        per_token * rate / _all_ranks_peak(sources, step, otherwise=world * peak) / mfu
-        for mfu, rate, step in pairs
-        if mfu and rate
-    ]
+    given += "; of the last start" if len(sources.starts) > 1 else ""
+    records = [r for r in sources.metrics if last is None or r["step"] >= last.first_step]
+    pairs = [(as_number(record.get("mfu")), as_number(record.get("tokens_per_second"))) for record in records]
+    ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
     if not ratios:
-        return Check(name=name, passed=None, detail=f"{given}; no step has recorded its MFU")
+        return None, f"{given}; no step has recorded its MFU"
     off = median(ratios) - 1
-    return Check(
-        name=name,
-        passed=abs(off) <= MFU_TOLERANCE,
-        detail=f"{given}; recomputed against recorded {100 * off:+.2f} %",
-    )
-
-
-def _all_ranks_peak(sources: Sources, step: int, *, otherwise: float) -> float:
-    """FLOP/s of all ranks of the start that took a step; each measures, or looks up, its own."""
-    number = start_of(step, sources.starts)
-    if number is None:
-        return otherwise
-    start = sources.starts[number]
-    return (start.world_size or 0) * (start.peak_flops or 0) or otherwise
+    return abs(off) <= MFU_TOLERANCE, f"{given}; recomputed against recorded {100 * off:+.2f} %"
 
 
 def flops_per_token(sources: Sources) -> float | None:
-    """Model FLOPs of the mean training sequence, by `spec.flops`; None where a file it needs is missing."""
+    """Model FLOPs of the mean training sequence, by `spec.flops`; None where a file is missing."""
     tokens = number(section(sources.data, "train"), "num_tokens")
     samples = number(section(sources.data, "train"), "num_samples")
     if sources.plan is None or sources.job is None or tokens is None or not samples:
@@ -100,36 +82,26 @@ def flops_per_token(sources: Sources) -> float | None:
         return None
 
 
-def _every_step_recorded(records: Sequence[dict[str, Any]]) -> Check:
-    name = "every step is recorded once"
+def _steps(records: Sequence[dict[str, Any]]) -> Found:
     if not records:
-        return Check(name=name, passed=None, detail="no step is recorded")
+        return None, "no step is recorded"
     first, last = records[0]["step"], records[-1]["step"]
-    return Check(
-        name=name,
-        passed=len(records) == last - first + 1,
-        detail=f"steps {first:,} to {last:,}: {len(records):,} recorded",
-    )
+    return len(records) == last - first + 1, f"steps {first:,} to {last:,}: {len(records):,} recorded"
 
 
-def _parts_add_up(memory: MemoryReport) -> Check:
-    name = "measured parts add up to the measured peak"
-    whole_ranks = [
-        rank for rank in memory.ranks if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS)
-    ]
-    if not whole_ranks:
-        return Check(name=name, passed=None, detail="parts were not measured")
-    wrong = [rank.rank for rank in whole_ranks if sum((rank.measured_parts or {}).values()) != rank.measured_peak_bytes]
-    detail = f"on {len(whole_ranks)} of {len(memory.ranks)} ranks" if not wrong else f"they do not on rank {wrong[0]}"
-    return Check(name=name, passed=not wrong, detail=detail)
+def _parts(memory: MemoryReport) -> Found:
+    ranks = [rank for rank in memory.ranks if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS)]
+    if not ranks:
+        return None, "parts were not measured"
+    wrong = [rank.rank for rank in ranks if sum((rank.measured_parts or {}).values()) != rank.measured_peak_bytes]
+    return not wrong, f"they do not on rank {wrong[0]}" if wrong else f"on {len(ranks)} of {len(memory.ranks)} ranks"
 
 
-def _world_size(sources: Sources, candidate: Candidate | None) -> Check:
-    name = "as many processes ran as were planned"
+def _world_size(sources: Sources, candidate: Candidate | None) -> Found:
     if sources.starts and not sources.starts[-1].ran.may_be(planned(sources.plan)):
-        return Check(name=name, passed=None, detail="no start with this plan has come to its training yet")
+        return None, "no start with this plan has begun to train yet"
     world = whole(sources.environment, "world_size")
     if candidate is None or world is None:
-        return Check(name=name, passed=None, detail="one of the two is not known")
+        return None, "one of the two is not known"
     wanted = candidate.execution.layout.world_size
-    return Check(name=name, passed=wanted == world, detail=f"{wanted} planned, {world} ran")
+    return wanted == world, f"{wanted} planned, {world} ran"

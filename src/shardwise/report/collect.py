@@ -1,4 +1,4 @@
-"""From a run directory to a Report: what was asked, what ran, how it ended, forecast beside measurement."""
+"""Makes a Report from a run directory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.curves import curve, smoothed_curve
 from shardwise.report.fields import as_whole, section, sections, text, whole
-from shardwise.report.html import report_html
 from shardwise.report.nouns import DataCounts, Example, FileEntry, Gap, Report
 from shardwise.report.outcome import read_outcome
+from shardwise.report.pages.run_page import report_html
 from shardwise.report.settings import execution_settings, job_settings, scalars
 from shardwise.report.sources import LOST, Sources, previews, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
@@ -27,40 +27,35 @@ MAX_EXAMPLE_CHARACTERS = 4000
 
 CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds")
 NOISY_CURVES = ("loss", "grad_norm")
-COUNTS = (
-    "num_rows",
-    "num_samples",
-    "num_tokens",
-    "num_trained_tokens",
-    "longest",
-    "num_truncated",
-    "num_dropped",
-)
+COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
 
 def collect(run: RunDirectory) -> Report:
-    """Reads a run directory, whole or not; what is missing is named in `Report.gaps`.
+    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`.
 
     Raises:
-        RunDirectoryError: the folder does not exist or is no run directory.
+        RunDirectoryError: the folder does not exist or is not a run directory.
     """
     sources = read_sources(run)
-    candidate = sources.plan.best if sources.plan else None
-    plan = planned(sources.plan)
-    sources = _without_others_memory(sources, plan)
-    steps = taken(sources.metrics, sources.starts, plan)
+    plan, job = sources.plan, sources.job
+    candidate = plan.best if plan else None
+    ran = planned(plan)
+    sources = _without_others_memory(sources, ran)
+    steps = taken(sources.metrics, sources.starts, ran)
     memory = memory_report(sources, candidate, steps)
+    asked, model = (plan.job, plan.model) if plan else (None, None)
+    hardware = (text(plan.hardware, "name") if plan else None) or (job.hardware if job else None)
     return Report(
         name=run.root.resolve().name,
         outcome=read_outcome(sources),
-        model=sources.job.model if sources.job else text(_planned_job(sources), "model"),
-        method=sources.job.method if sources.job else text(_planned_job(sources), "method"),
+        model=job.model if job else text(asked, "model"),
+        method=job.method if job else text(asked, "method"),
         strategy=candidate.execution.layout.strategy if candidate else None,
-        hardware=_hardware(sources),
-        num_parameters=whole(_planned_model(sources), "num_parameters"),
-        num_trainable_parameters=whole(_planned_model(sources), "num_trainable_parameters"),
+        hardware=hardware or text(sources.environment, "device"),
+        num_parameters=whole(model, "num_parameters"),
+        num_trainable_parameters=whole(model, "num_trainable_parameters"),
         execution=execution_settings(candidate.execution) if candidate else (),
-        job=job_settings(sources.job) if sources.job else (),
+        job=job_settings(job) if job else (),
         dtypes=scalars(section(sources.measured, "dtypes")),
         environment=scalars(sources.environment),
         tokens=_sum(sources.metrics, "tokens"),
@@ -81,7 +76,7 @@ def collect(run: RunDirectory) -> Report:
 
 
 def _without_others_memory(sources: Sources, plan: Ran) -> Sources:
-    """measured.json only where it is of the settings that are forecast: a later start may not have taken a step."""
+    """Drops measured.json where an earlier start with other settings wrote it."""
     ran = noted(sources.measured)
     unknown = ran.execution is None and bool(sources.starts)
     if sources.measured is None or (ran.may_be(plan) and not unknown):
@@ -92,7 +87,7 @@ def _without_others_memory(sources: Sources, plan: Ran) -> Sources:
 
 
 def write_report(report: Report, run: RunDirectory) -> None:
-    """Writes report.json and report.html; each appears whole or not at all.
+    """Writes report.json and report.html.
 
     Raises:
         RunDirectoryError: the folder cannot be written to.
@@ -110,19 +105,6 @@ def _sum(records: list[dict[str, Any]], key: str) -> int | None:
     return sum(counts) if counts else None
 
 
-def _planned_job(sources: Sources) -> dict[str, Any] | None:
-    return sources.plan.job if sources.plan else None
-
-
-def _planned_model(sources: Sources) -> dict[str, Any] | None:
-    return sources.plan.model if sources.plan else None
-
-
-def _hardware(sources: Sources) -> str | None:
-    planned = text(sources.plan.hardware, "name") if sources.plan else None
-    return planned or (sources.job.hardware if sources.job else None) or text(sources.environment, "device")
-
-
 def _data_counts(data: dict[str, Any] | None) -> tuple[DataCounts, ...]:
     found: list[DataCounts] = []
     for split in ("train", "eval"):
@@ -136,7 +118,7 @@ def _data_counts(data: dict[str, Any] | None) -> tuple[DataCounts, ...]:
 
 
 def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
-    """The first previews, each cut to a length that a page can carry."""
+    """The first previews, each cut to `MAX_EXAMPLE_CHARACTERS`."""
     for where, pieces in islice(previews(data), MAX_EXAMPLES):
         left, shown = MAX_EXAMPLE_CHARACTERS, list[tuple[str, bool]]()
         for piece, trained in pieces:
@@ -147,7 +129,7 @@ def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
         yield Example(where=where, pieces=tuple(shown), cut=left < 0)
 
 
-#: What each name in a run directory is, in words; checkpoints are found by their prefix.
+#: What each file of a run directory is.
 FILES = {
     "job.yaml": "the job as written",
     "resolved.yaml": "the job with every default",
@@ -172,13 +154,13 @@ def _files(run: RunDirectory) -> tuple[FileEntry, ...]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or of all regular files below a folder; links are not followed."""
+    """Bytes of a file or of all regular files in a folder; links are not followed."""
     inside = path.rglob("*") if path.is_dir() else (path,)
     return sum(_bytes_of_file(file) for file in inside)
 
 
 def _bytes_of_file(path: Path) -> int:
-    """0 for what is no regular file, and for a temporary file that a running trainer has just renamed."""
+    """0 for what is not a regular file, or was deleted meanwhile."""
     try:
         status = path.lstat()
     except OSError:

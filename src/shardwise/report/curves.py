@@ -1,4 +1,4 @@
-"""Series over the steps of a run: thinned for drawing, smoothed for reading, as one line of text."""
+"""Metrics over the steps of a run: downsampled for drawing, and their running mean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from shardwise.report.fields import as_number
 from shardwise.report.nouns import Curve
 
 MAX_POINTS = 600
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 Point = tuple[int, float]
 
@@ -22,7 +21,7 @@ def curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
 
 
 def smoothed_curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
-    """The running mean of a metric over a fiftieth of the run, smoothed before it is thinned."""
+    """The running mean of a metric over a fiftieth of the run, computed before downsampling."""
     points = _points(records, key)
     return Curve(name=f"{key}_smoothed", points=thin(smooth(points)), num_recorded=len(points))
 
@@ -32,7 +31,7 @@ def _points(records: Sequence[dict[str, Any]], key: str) -> list[Point]:
 
 
 def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:
-    """At most `limit` points: first, last, and the lowest and highest of equal spans, so that spikes stay."""
+    """At most `limit` points: first, last, and the lowest and highest of equal spans, so that spikes are kept."""
     if len(points) <= limit:
         return tuple(points)
     inner = points[1:-1]
@@ -47,10 +46,7 @@ def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ..
 
 
 def smooth(points: Sequence[Point]) -> list[Point]:
-    """Exponential running mean whose span is a fiftieth of the series, at least 5 points.
-
-    The start is corrected for its bias (Adam's correction), so that the line begins at the first value.
-    """
+    """Exponential running mean over a fiftieth of the series, at least 5 points, with Adam's bias correction."""
     decay = 1 - 2 / (max(5, len(points) / 50) + 1)
     result: list[Point] = []
     mean, weight = 0.0, 0.0
@@ -59,16 +55,3 @@ def smooth(points: Sequence[Point]) -> list[Point]:
         weight = decay * weight + (1 - decay)
         result.append((step, mean / weight))
     return result
-
-
-def sparkline(values: Sequence[float], *, width: int = 40) -> str:
-    """At most `width` block characters, each the mean of an equal span, from lowest to highest."""
-    if not values:
-        return ""
-    num_spans = min(width, len(values))
-    bounds = [len(values) * i // num_spans for i in range(num_spans + 1)]
-    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]
-    low, height = min(means), max(means) - min(means)
-    if height == 0:
-        return BLOCKS[0] * num_spans
-    return "".join(BLOCKS[round((mean - low) / height * (len(BLOCKS) - 1))] for mean in means)

@@ -1,32 +1,29 @@
-"""Reading single values out of files that a crash, another version or a stranger may have written.
-
-A value of the wrong kind is treated as absent (None), which the report then names; it never becomes a number.
-"""
+"""Reads single values from files that may be damaged; a value of the wrong type is None."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-#: More than any figure of a run, and safely inside what a float, a chart and JSON can carry.
+#: Larger values are taken for damage.
 LARGEST = 1e18
 
 
 def as_number(value: object) -> float | None:
-    """A finite number of sensible size, or None. Comparing with the limits leaves out infinities and NaN."""
+    """A finite number of at most `LARGEST`, or None."""
     if isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST and value is not True and value is not False:
         return float(value)
     return None
 
 
 def as_whole(value: object) -> int | None:
-    """A whole number that is not negative, or None."""
+    """A non-negative integer, or None."""
     if isinstance(value, int) and 0 <= value <= LARGEST and value is not True and value is not False:
         return value
     return None
 
 
 def _value(data: object, key: str) -> Any:
-    """A key's value; None where there is no such key, or `data` is no object."""
+    """A key's value; None where there is no such key, or `data` is not an object."""
     found: Any = data
     return found.get(key) if isinstance(data, dict) else None
 
@@ -37,7 +34,7 @@ def number(data: object, key: str) -> float | None:
 
 
 def whole(data: object, key: str) -> int | None:
-    """The whole number, not negative, of a key, or None."""
+    """The non-negative integer of a key, or None."""
     return as_whole(_value(data, key))
 
 

@@ -1,42 +1,44 @@
-"""Report and its parts: everything the terminal, report.json and the page say, as plain frozen data.
+"""Report and its parts: what the terminal, report.json and the page show, as frozen dataclasses.
 
-A figure that was not forecast or not measured is None here and a sentence on the page; it is never a zero.
+A figure that was not forecast or not measured is None, never zero.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from shardwise.report.written import MISSING, NOT_MEASURED, Unit, one_line, write_error, write_value
+from shardwise.units import format_bytes, format_count
 
 VERSION = 1
 
 State = Literal["finished", "stopped", "failed", "unfinished"]
-Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
+Side = Literal["forecast", "measured"]
 
-#: Parts of memory that both sides know, in the order they are drawn. The trainer reads the first two back from live
-#: tensors; what is left of its peak is `other`. Gradients are in there: how many of them are alive at the peak depends
-#: on the instant, which a measurement does not name.
+#: Parts of memory that both the forecast and the measurement have, in the order they are drawn. The trainer reads
+#: weights and optimizer states from live tensors; the rest of its peak, gradients included, is `other`.
 COMMON_PARTS = ("weights", "optimizer", "other")
 
-#: The forecast's parts that the measured `other` holds together.
+#: The forecast's parts that make up `other`.
 OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary")
 
-#: What lies outside the allocator, which the allocator's own count cannot see.
+#: Memory outside the allocator, such as the CUDA context; the allocator does not count it.
 OUTSIDE_PART = "context"
 
-#: Types that no tensor between steps has: they are known as configured, all others are read back from live tensors.
+#: Types that are known from the configuration only; all others are read from live tensors.
 CONFIGURED_TYPES = ("compute", "reduction")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How the run ended, as far as its files tell.
+    """How the run ended.
 
     Attributes:
-        state: `unfinished` is a run that still goes on or was killed: no outcome was written.
+        state: `unfinished` if no outcome was written: the run is still going on or was killed.
         step: last recorded optimizer step; 0 before the first.
-        total_steps: steps the run set out to do, where it got far enough to say so.
-        phase: last phase that rank 0 announced.
+        total_steps: optimizer steps of the whole run, where known.
+        phase: last phase that rank 0 recorded.
         signal: name of the signal that stopped it.
         failure: first cause: rank, phase, error, message, file and line, in one sentence.
     """
@@ -48,10 +50,27 @@ class Outcome:
     signal: str | None = None
     failure: str | None = None
 
+    @property
+    def sentence(self) -> str:
+        """The state, the last step, and the cause."""
+        steps = f"step {self.step:,}" + (f" of {self.total_steps:,}" if self.total_steps else "")
+        match self.state:
+            case "finished":
+                sentence = f"Finished at {steps}."
+            case "stopped":
+                by = f" by signal {self.signal}" if self.signal else ""
+                sentence = f"Stopped at {steps}{by}. Running the job again resumes it."
+            case "failed":
+                sentence = f"Failed after {steps}: {self.failure or 'no cause was recorded'}"
+            case "unfinished":
+                phase = f", last phase {self.phase}" if self.phase else ""
+                sentence = f"Still running, or killed: {steps}{phase}."
+        return one_line(sentence)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One named fact in words, such as ("precision", "mixed")."""
+    """A name and its value as text, such as ("precision", "mixed")."""
 
     name: str
     value: str
@@ -62,7 +81,7 @@ class Comparison:
     """One figure, forecast and measured, in `unit`; None is "not forecast" or "not measured".
 
     Attributes:
-        note: why a side is missing, or what the figure covers.
+        note: why a value is missing, or what the figure covers.
     """
 
     what: str
@@ -80,6 +99,16 @@ class Comparison:
             return 0.0 if self.forecast == 0 else None
         return 100 * (self.forecast - self.measured) / self.measured
 
+    @property
+    def error_written(self) -> str:
+        """The error as text."""
+        return write_error(self.error_percent)
+
+    def written(self, side: Side, *, missing: str = MISSING) -> str:
+        """The forecast or the measured value with its unit."""
+        value = self.forecast if side == "forecast" else self.measured
+        return missing if value is None else write_value(value, self.unit)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
@@ -87,10 +116,10 @@ class RankReport:
 
     Attributes:
         forecast_parts: bytes at the forecast peak by `spec.plan.PARTS`, where the plan has the rank.
-        measured_parts: bytes by the names of `COMMON_PARTS`, those that were read back; None where none was.
-        forecast_peak_bytes: without the context, which `measured_peak_bytes` cannot see.
-        measured_peak_bytes: the most that was allocated at one instant.
-        gpu_utilization: share of the steps' time, but for the warm-up.
+        measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
+        forecast_peak_bytes: without the context, like `measured_peak_bytes`.
+        measured_peak_bytes: peak of allocated bytes.
+        gpu_utilization: share of the time of the steps after the warm-up.
     """
 
     rank: int
@@ -100,6 +129,15 @@ class RankReport:
     measured_peak_bytes: int | None
     gpu_utilization: float | None = None
 
+    @property
+    def written(self) -> str:
+        """`87.1 % busy, 21.0 MiB (forecast 20.4 MiB)`."""
+        busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
+        peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
+        known = ", ".join(fact for fact in (busy, peak) if fact) or NOT_MEASURED
+        forecast = self.forecast_peak_bytes
+        return known if forecast is None else f"{known} (forecast {format_bytes(forecast)})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReport:
@@ -107,9 +145,9 @@ class MemoryReport:
 
     Attributes:
         kind: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None.
-        capacity_bytes: of one device, with the context inside.
-        peak_low_bytes, peak_high_bytes: the forecast's interval, with the context inside.
-        peak_instant: when the forecast peak is reached, in words.
+        capacity_bytes: of one device; the context counts.
+        peak_low_bytes, peak_high_bytes: the forecast's interval, context included.
+        peak_instant: when the forecast peak is reached, such as `backward of layer 31`.
         worst_rank: the rank whose measured (else forecast) peak is the highest.
     """
 
@@ -123,7 +161,7 @@ class MemoryReport:
 
     @property
     def worst(self) -> RankReport | None:
-        """The rank that needs most."""
+        """The rank with the highest peak."""
         return next((rank for rank in self.ranks if rank.rank == self.worst_rank), None)
 
 
@@ -133,8 +171,8 @@ class Curve:
 
     Attributes:
         name: its key in metrics.jsonl.
-        points: (step, value), thinned for drawing where there were more; first and last are kept.
-        num_recorded: points before thinning.
+        points: (step, value), downsampled where there were many; first and last are kept.
+        num_recorded: points before downsampling.
     """
 
     name: str
@@ -172,7 +210,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that must agree with itself; `passed` is None where there was nothing to check with."""
+    """One consistency check; `passed` is None where a file it needs is missing."""
 
     name: str
     passed: bool | None
@@ -181,7 +219,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A file that is missing or cannot be used, and what the report lacks for it."""
+    """A file that is missing or cannot be used, and what the report lacks without it."""
 
     file: str
     reason: str
@@ -202,12 +240,12 @@ class Report:
 
     Attributes:
         name: name of the folder.
-        model, method, strategy, hardware: in the words of the job, the plan and the catalogue.
-        execution: what was chosen to run, setting by setting.
-        dtypes: types by what they hold, read back from live tensors but for `CONFIGURED_TYPES`.
-        tokens, trained_tokens: of all recorded steps, without padding; trained ones count in the loss.
-        comparisons: the run's figures; memory of the worst rank first, part by part.
-        resumed: whether a later start went on with what an earlier one had done.
+        model, method, strategy, hardware: as the job and the plan name them.
+        execution: settings of the chosen execution.
+        dtypes: read from live tensors, except `CONFIGURED_TYPES`.
+        tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
+        comparisons: memory of the worst rank, part by part; then time.
+        resumed: whether the run was stopped and resumed.
     """
 
     name: str
@@ -231,15 +269,30 @@ class Report:
     examples: tuple[Example, ...]
     checks: tuple[Check, ...]
     gaps: tuple[Gap, ...]
-    files: tuple[FileEntry, ...] = field(default=())
+    files: tuple[FileEntry, ...] = ()
     resumed: bool = False
 
     def comparison(self, what: str) -> Comparison | None:
         """The comparison of that name."""
         return next((row for row in self.comparisons if row.what == what), None)
 
+    @property
+    def headline(self) -> str:
+        """`llama-3.1-8b, lora, fsdp on 4x RTX-6000-Ada`."""
+        ran = f"{self.strategy or 'unknown strategy'} on {self.hardware or 'unknown hardware'}"
+        return one_line(", ".join([self.model or "unknown model", *([self.method] if self.method else []), ran]))
+
+    @property
+    def model_size(self) -> str:
+        """`8.03B parameters, 42M trained (0.52 %)`."""
+        total, trained = self.num_parameters, self.num_trainable_parameters
+        if total is None:
+            return "size not known"
+        size = f"{format_count(total)} parameters"
+        return f"{size}, {format_count(trained)} trained ({100 * trained / total:.3g} %)" if trained and total else size
+
     def to_json(self) -> dict[str, Any]:
-        """The whole of report.json; keys are added, never renamed."""
+        """The content of report.json; keys are added, never renamed."""
         plain = asdict(self)
         plain["comparisons"] = [{**asdict(row), "error_percent": row.error_percent} for row in self.comparisons]
         return {"version": VERSION, **plain}

@@ -1,7 +1,4 @@
-"""How a run ended: from outcome.json, the failures of the ranks and the phases of rank 0.
-
-A run directory outlives its attempts, so a failure or a stop of an earlier one must not speak for the last.
-"""
+"""How the last start of a run ended: from outcome.json, the failures of the ranks and the phases of rank 0."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from shardwise.report.sources import Sources
 
 
 def read_outcome(sources: Sources) -> Outcome:
-    """The state of the last attempt."""
+    """The outcome of the last start."""
     step = sources.metrics[-1]["step"] if sources.metrics else 0
     totals = [total for event in sources.events if (total := whole(event, "total_steps")) is not None]
     failure = _failure_of_last_attempt(sources)
@@ -30,10 +27,7 @@ def read_outcome(sources: Sources) -> Outcome:
 
 
 def _written_outcome(sources: Sources, step: int) -> dict[str, Any] | None:
-    """outcome.json, unless it is an earlier attempt's, which the resumed run has stepped past.
-
-    measured.json is no outcome: it is written before the final model is saved and verified.
-    """
+    """outcome.json, unless a resumed run has recorded later steps."""
     at = whole(sources.outcome, "step")
     return None if at is not None and at < step else sources.outcome
 
@@ -59,7 +53,7 @@ def _signal_name(written: dict[str, Any] | None) -> str | None:
 
 
 def _failure_of_last_attempt(sources: Sources) -> dict[str, Any] | None:
-    """The earliest failure since the last start: failures before it were survived by resuming."""
+    """The earliest failure since the last start."""
     starts = [number(event, "time") or 0.0 for event in sources.events if text(event, "phase") == "loading"]
     last_start = max(starts, default=0.0)
     return next((failure for failure in sources.failures if (number(failure, "time") or 0.0) >= last_start), None)

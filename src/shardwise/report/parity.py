@@ -1,8 +1,4 @@
-"""Is it the same training? Two runs of one job, step by step and figure by figure, and the first that differs.
-
-What is counted must be equal; what is computed in floating point must agree within a tolerance, relative to the
-reference: ranks add in another order than one process does.
-"""
+"""Compares two runs of one job step by step: counts must be equal, losses, norms and weights within a tolerance."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from shardwise.report.fields import as_number, number, text
 
 VERSION = 1
 
-#: Figures of a step in the order in which one leads to the next, so that the first that differs is nearest the cause.
+#: Figures of a step, causes before effects. `close` ones are computed in floating point.
 FIGURES: dict[str, Literal["exact", "close"]] = {
     "tokens": "exact",
     "trained_tokens": "exact",
@@ -25,7 +21,7 @@ FIGURES: dict[str, Literal["exact", "close"]] = {
     "eval_loss": "close",
 }
 
-#: Not every step has these; where one run has recorded one, the other must have too.
+#: Figures that not every step has; both runs have them, or neither.
 OCCASIONAL = frozenset({"eval_loss"})
 
 WEIGHTS = "weights"
@@ -34,14 +30,14 @@ STEP = "step"
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Where a layout first departs from the reference.
+    """The first difference of a layout from the reference.
 
     Attributes:
-        step: None where the runs agree up to their end and the weights do not.
-        figure: a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it did not end well).
+        step: None where only the final weights differ.
+        figure: a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it failed).
         reference, found: None is "not recorded".
-        detail: what there is to say instead of two values.
-        note: what a second look at it says.
+        detail: said instead of the two values.
+        note: what the same comparison with another optimizer says.
     """
 
     layout: str
@@ -58,33 +54,28 @@ class Difference:
         if self.figure == "run":
             return f"{self.layout} did not train: {self.detail}"
         at = "after the last step" if self.step is None else f"at step {self.step}"
-        if self.detail:
-            return f"{self.layout} differs {at}: {self.figure}: {self.detail}{self._beside}"
         found, reference = _value(self.found), _value(self.reference)
-        return f"{self.layout} differs {at}: {self.figure} is {found}, on one process {reference}{self._beside}"
-
-    @property
-    def _beside(self) -> str:
-        return f"; {self.note}" if self.note else ""
+        what = f": {self.detail}" if self.detail else f" is {found}, on one process {reference}"
+        return f"{self.layout} differs {at}: {self.figure}{what}" + (f"; {self.note}" if self.note else "")
 
 
 def _value(value: float | None) -> str:
-    """Every digit: the difference may lie in the last."""
+    """All digits."""
     return "not recorded" if value is None else repr(int(value) if value.is_integer() else value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """One layout beside the reference.
+    """One layout compared with the reference.
 
     Attributes:
         run: its run directory.
         num_steps: steps recorded by both.
         loss, grad_norm: the largest relative difference of a step; None where no step was compared.
-        weights: what `shardwise.train.difference` says; None where the runs had no final weights to compare.
-        first: where it first differs; None where it agrees.
-        plain: the same beside each other with plain SGD, which was tried where AdamW's differ; None where it was not.
-        damped: the same with an AdamW that makes no steps of rounding, which was tried where SGD's agree.
+        weights: the result of `shardwise.train.difference`; None without final weights.
+        first: the first difference, or None.
+        plain: the same comparison with SGD, made where AdamW's runs differ.
+        damped: the same comparison with a large `adam_epsilon`, made where SGD's runs agree.
     """
 
     layout: str
@@ -101,13 +92,13 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """The parity table of a job.
+    """The comparison of a job's layouts.
 
     Attributes:
-        reference: the run directory of the one process that all others are compared with.
-        changes: what is not as the job says, one sentence each.
+        reference: the run directory of the single process.
+        changes: settings that differ from the job's, one sentence each.
         unable: (layout, reason) of those that cannot run here.
-        moved: some step had a learning rate, so that equal weights say something.
+        moved: whether some step had a learning rate above 0.
     """
 
     reference: str
@@ -120,13 +111,13 @@ class Parity:
 
     @property
     def first(self) -> Difference | None:
-        """The earliest difference of all layouts; of those at the same step, the first in the table."""
+        """The earliest difference of all layouts."""
         found = [layout.first for layout in self.layouts if layout.first is not None]
         return min(found, key=_when) if found else None
 
     @property
     def agrees(self) -> bool:
-        """Every layout that ran is the same training as one process."""
+        """Whether every layout that ran agrees with the reference."""
         return self.first is None
 
     @property
@@ -137,31 +128,22 @@ class Parity:
         names = ", ".join(layout.layout for layout in self.layouts)
         return (
             f"the same training on one process and under {names}: {self.num_steps} steps, losses and gradient norms "
-            f"within {self.tolerance:g}, counts and learning rates exact, {self._weights}{self._rounded}"
+            f"within {self.tolerance:g}, counts and learning rates exact, {self._weights}"
         )
 
     @property
     def _weights(self) -> str:
-        if self.moved:
-            return "the same final weights"
-        return (
-            "and weights that were not to move: the learning rate is 0 in every step, all of which are warm-up; more "
-            "steps say more"
+        if not self.moved:
+            return "and unchanged weights: the learning rate is 0 in every step (all are warm-up); use more steps"
+        names = ", ".join(layout.layout for layout in self.layouts if layout.plain is not None)
+        rounded = (
+            f", of {names} within adamw's own rounding: where a gradient is almost 0, adamw makes whole steps of "
+            "rounding; with a larger adam_epsilon, and with sgd, the weights agree"
         )
-
-    @property
-    def _rounded(self) -> str:
-        """What is the same but for AdamW's own rounding."""
-        names = [layout.layout for layout in self.layouts if layout.plain is not None]
-        if not names:
-            return ""
-        return (
-            f", of {', '.join(names)} within adamw's own rounding: it makes whole steps of that where a gradient is "
-            "next to nothing; with an adam_epsilon that damps those, and with sgd, all of it is the same"
-        )
+        return "the same final weights" + (rounded if names else "")
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; keys are added, never renamed."""
+        """The result as JSON; keys are added, never renamed."""
         plain = asdict(self)
         plain["unable"] = [{"layout": layout, "reason": reason} for layout, reason in self.unable]
         first = None if self.first is None else asdict(self.first)
@@ -204,7 +186,7 @@ def agreement(
 
 
 def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:
-    """A layout that should have run and did not come to its end."""
+    """A layout whose run failed."""
     first = Difference(layout=layout, step=None, figure="run", detail=reason)
     return Agreement(
         layout=layout, processes=processes, run=run, num_steps=0, loss=None, grad_norm=None, weights=None, first=first
@@ -212,7 +194,7 @@ def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:
 
 
 def relative(reference: float, found: float) -> float:
-    """|found - reference| / |reference|; a reference of zero is met or missed by the whole."""
+    """|found - reference| / |reference|; 1 where only the reference is 0."""
     return abs(found - reference) / (abs(reference) or abs(found) or 1.0)
 
 

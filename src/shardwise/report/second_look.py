@@ -1,4 +1,7 @@
-"""A layout that differs with AdamW, looked at again: is it the layout, or what AdamW makes of rounding?"""
+"""A layout that differs with AdamW, compared again with SGD and with AdamW damped (a large `adam_epsilon`).
+
+AdamW divides by the root of the squared gradients: where a gradient is almost 0, rounding becomes a whole step.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,29 @@ from dataclasses import replace
 from shardwise.report.fields import number
 from shardwise.report.parity import FIGURES, WEIGHTS, Agreement, Difference
 
+_SAME_WITH_SGD = "with sgd all of it is the same"
+
+#: The note of losses and norms that differ with AdamW alone.
+_ROUNDING = (
+    "with sgd and with adamw damped all of it is the same: adamw amplifies rounding where a gradient is almost 0"
+)
+
 
 def may_be_rounding(found: Agreement) -> bool:
-    """Whether a layout differs in nothing but what is computed in floating point, of which AdamW may make more."""
+    """Whether a layout differs only in what is computed in floating point."""
     return found.first is not None and (found.first.figure == WEIGHTS or FIGURES.get(found.first.figure) == "close")
 
 
 def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agreement:
-    """A layout that differs with AdamW, after the same was compared with plain SGD, which makes no more of rounding.
+    """The comparison with AdamW, after the one with SGD.
 
-    Where that agrees, weights that lie no farther apart than AdamW can step may be its own rounding: SGD has none of
-    AdamW's state, so what is wrong with that is left to `looked_at_damped`. Losses and norms are promised with AdamW.
+    Weights that agree with SGD, and differ by no more than AdamW's steps can make, count as equal; losses and norms
+    do not.
 
     Args:
-        most: how far AdamW can carry one weight apart from another.
+        found: with AdamW.
+        plain: with SGD.
+        most: the largest difference of one weight that AdamW's steps can make.
     """
     if found.first is None:
         return found
@@ -31,28 +43,19 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
     if found.first.figure == WEIGHTS and absolute is not None and absolute <= most:
         return replace(found, plain=plain, first=None)
     far = absolute is not None and absolute > most
-    note = f"{_SAME_WITH_SGD}, and adamw's steps of rounding do not reach so far" if far else _SAME_WITH_SGD
+    note = f"{_SAME_WITH_SGD}, and adamw's steps of rounding cannot add up to this" if far else _SAME_WITH_SGD
     return replace(found, plain=plain, first=replace(found.first, note=note))
 
 
-_SAME_WITH_SGD = "with sgd all of it is the same"
-
-#: Of losses and norms, which are promised, that differ with AdamW alone.
-_ROUNDING = (
-    "with sgd and with adamw damped all of it is the same: adamw makes whole steps of rounding where a gradient is "
-    "next to nothing"
-)
-
-
 def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
-    """A layout that differs with AdamW alone, after the same was compared with an `adam_epsilon` so large that
-    AdamW makes no steps of rounding: what is wrong with AdamW's own work in weights that have a gradient differs still.
-    What is wrong in those alone that have next to none does not: LoRA's A, as long as B has hardly left zero. Nor does
-    what carries a tensor less far astray than the floor, `tolerance * sqrt(all elements / its own)` of its own way.
+    """The comparison with AdamW, after the one with an `adam_epsilon` so large that rounding is not amplified.
+
+    An error in AdamW's own work still differs there, except in weights whose gradient is almost 0.
 
     Args:
-        found: as it was with the job's AdamW.
-        seen: as `looked_at_plainly` left it, which is what it is where this agrees too.
+        found: with the job's AdamW.
+        seen: the result of `looked_at_plainly`, returned where `damped` agrees.
+        damped: with the large `adam_epsilon`.
     """
     if found.first is None:
         return seen

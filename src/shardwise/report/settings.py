@@ -1,4 +1,4 @@
-"""Facts of the job, the execution and the environment as short named texts."""
+"""Settings of the job, the execution and the environment as names and texts."""
 
 from __future__ import annotations
 
@@ -14,28 +14,16 @@ MAX_CHARACTERS = 200
 
 
 def execution_settings(execution: Execution) -> tuple[Setting, ...]:
-    """What was chosen to run."""
+    """The chosen execution."""
     layout = execution.layout
     axes = [f"{axis} {getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1]
-    facts = {
-        "strategy": layout.strategy,
-        "layout": " × ".join(axes) or "one process",
-        "processes": layout.world_size,
-        "micro-batch": f"{execution.micro_batch_size} sequences per rank and forward",
-        "accumulation": f"{execution.gradient_accumulation_steps} forwards per step",
-        "gradient checkpointing": execution.gradient_checkpointing,
-        "offload": execution.offload,
-        "precision": execution.precision,
-        "optimizer": execution.optimizer,
-        "loss": execution.loss,
-        "attention": execution.attn_implementation,
-        "compile": execution.compile,
-    }
-    return _settings(facts.items())
+    own = {key: value for key, value in execution.to_json().items() if key not in ("strategy", "layout")}
+    named = {"strategy": layout.strategy, "layout": " × ".join(axes) or "one process", "processes": layout.world_size}
+    return _settings({**named, **own}.items())
 
 
 def job_settings(job: Job) -> tuple[Setting, ...]:
-    """What was asked for."""
+    """The job."""
     train, adapters = job.train, job.adapters
     facts: dict[str, Any] = {
         "method": job.method,
@@ -58,7 +46,7 @@ def job_settings(job: Job) -> tuple[Setting, ...]:
 
 
 def scalars(data: dict[str, Any] | None) -> tuple[Setting, ...]:
-    """The plain values of an object; nested ones are left out."""
+    """The strings and numbers of an object; nested values are left out."""
     return _settings((key, value) for key, value in (data or {}).items() if isinstance(value, (str, int, float)))
 
 

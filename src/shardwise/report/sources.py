@@ -1,7 +1,4 @@
-"""The files of a run directory as they are now, read once, with a sentence for each that cannot be had.
-
-A report is asked for while a run goes on and after it died, so a missing file is a fact to report, no error.
-"""
+"""Reads the files of a run directory; a missing or damaged file is recorded as a gap, with a reason."""
 
 from __future__ import annotations
 
@@ -27,18 +24,18 @@ T = TypeVar("T")
 #: Any of these makes a folder a run directory.
 SIGNS = ("plan.json", "resolved.yaml", "metrics.jsonl")
 
-#: A report is to be there at once: of a result that was changed or copied, files up to this size are hashed.
+#: Files of a changed or copied result are hashed up to this size, so that a report stays fast.
 HASHED_AFTER_COPY = 2 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What the files hold; None or empty where a file is missing, with its gap.
+    """The files' content; None or empty where a file is missing, with its gap.
 
     Attributes:
-        metrics: one record per optimizer step, in order; every `step` is a whole number.
-        starts: of the run, as far as they were noted, in order.
-        failures: of all ranks and attempts, the earliest first.
+        metrics: one record per optimizer step, in order; every `step` is an integer.
+        starts: of the run, as recorded, in order.
+        failures: of all ranks and starts, by time.
     """
 
     plan: Plan | None
@@ -55,10 +52,10 @@ class Sources:
 
 
 def read_sources(run: RunDirectory) -> Sources:
-    """Reads everything a report is made of.
+    """Reads all files.
 
     Raises:
-        RunDirectoryError: the folder does not exist or is no run directory.
+        RunDirectoryError: the folder does not exist or is not a run directory.
     """
     _refuse_other_folders(run)
     gaps: list[Gap] = []
@@ -83,7 +80,7 @@ def read_sources(run: RunDirectory) -> Sources:
     )
 
 
-#: What a report lacks without a file, in the words of its reader.
+#: What a report lacks without a file.
 LOST = {
     "plan.json": "there is no forecast to compare with",
     "resolved.yaml": "the job's settings are not shown",
@@ -95,7 +92,7 @@ LOST = {
 
 
 def _damages(run: RunDirectory) -> list[Gap]:
-    """What is wrong with the result of a run that had finished."""
+    """What is wrong with the result of a finished run."""
     if not run.final.is_dir():
         fault = "is missing; the run had finished, and its result was there"
     elif (found := result_fault(run.final, most_bytes=HASHED_AFTER_COPY)) is not None:
@@ -117,7 +114,7 @@ def _refuse_other_folders(run: RunDirectory) -> None:
 
 
 def _attempt(gaps: list[Gap], path: Path, read: Callable[[], T]) -> T | None:
-    """The file's content; where there is none, a gap that says why and what is lost."""
+    """The file's content; where it cannot be read, None and a gap."""
     lost = LOST.get(path.name)
     try:
         if path.is_file():
@@ -145,10 +142,7 @@ def _json(gaps: list[Gap], path: Path) -> dict[str, Any] | None:
 
 
 def _records(gaps: list[Gap], run: RunDirectory) -> list[dict[str, Any]]:
-    """Records whose step is a step, in order; after a resume, the later one of a step. Other lines are a gap.
-
-    `True` is an int to Python, and a stranger's file may hold anything.
-    """
+    """Records with an integer step, in order; the last one of each step. Other lines are a gap."""
     records = [record for record in read_lines(run.metrics) if whole(record, "step") is not None]
     with run.metrics.open("rb") as file:
         num_lines = sum(1 for line in file if line.endswith(b"\n") and line.strip())
@@ -161,7 +155,7 @@ def _records(gaps: list[Gap], run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _starts(gaps: list[Gap], run: RunDirectory) -> tuple[Start, ...]:
-    """All of them, or none: where one is missing, its steps would pass for another's."""
+    """All starts, or none where a line cannot be read: its steps would count as another's."""
     if not run.starts.is_file():
         return ()
     found = _attempt([], run.starts, lambda: list(read_lines(run.starts)))
@@ -175,25 +169,19 @@ def _starts(gaps: list[Gap], run: RunDirectory) -> tuple[Start, ...]:
 
 def _failures(run: RunDirectory) -> list[dict[str, Any]]:
     found = [read for path in sorted(run.logs.glob("rank_*.failure.json")) if (read := _json([], path))]
-    return sorted(found, key=_time)
-
-
-def _time(record: dict[str, Any]) -> float:
-    return number(record, "time") or 0.0
+    return sorted(found, key=lambda record: number(record, "time") or 0.0)
 
 
 def previews(data: dict[str, Any] | None) -> list[tuple[str, list[tuple[str, bool]]]]:
-    """The decoded examples of data.json: where each stands, and its pieces with whether they are trained."""
+    """The examples of data.json: the place of each, and its pieces with whether they are trained."""
     found: list[tuple[str, list[tuple[str, bool]]]] = []
     for entry in sections(data, "preview"):
-        pieces = [piece for pair in items(entry, "text") if (piece := _piece(pair)) is not None]
+        pieces: list[tuple[str, bool]] = []
+        for pair in items(entry, "text"):
+            match pair:
+                case [str(piece), bool(trained)]:
+                    pieces.append((piece, trained))
+                case _:
+                    pass
         found.append((text(entry, "where") or "", pieces))
     return found
-
-
-def _piece(pair: Any) -> tuple[str, bool] | None:
-    match pair:
-        case [str(piece), bool(trained)]:
-            return piece, trained
-        case _:
-            return None

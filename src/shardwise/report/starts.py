@@ -1,4 +1,4 @@
-"""The starts of a run: a stopped one may go on with other settings, whose figures are not those of the forecast."""
+"""The starts of a run: a stopped run may be resumed with other settings, to which the forecast does not apply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 from shardwise.report.fields import number, section, text, whole
 from shardwise.spec.plan import Plan
 
-#: The first steps of a start allocate, compile and warm the caches; they say nothing about the rest.
+#: The first steps of a start allocate, compile and fill caches; they are left out of medians.
 WARM_UP_STEPS = 3
 
 Record = dict[str, Any]
@@ -18,18 +18,18 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What was run, as far as it is known: of another version, an execution may have other keys.
+    """What was run, as far as it is known.
 
     Attributes:
-        execution: as `Execution.to_json` writes it.
-        hardware: by its name.
+        execution: by the keys of `Execution.to_json`; another version may have other keys.
+        hardware: its name.
     """
 
     execution: dict[str, Any] | None
     hardware: str | None
 
     def may_be(self, other: Ran) -> bool:
-        """Whether nothing that is known of both differs."""
+        """Whether everything that both know is equal."""
         return _agree(self.execution, other.execution) and _agree(self.hardware, other.hardware)
 
 
@@ -56,13 +56,13 @@ def _agree(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start of a run, as its worker noted it when training began.
+    """One start of a run.
 
     Attributes:
-        first_step: the first that it was to take. Records from there on are its own, up to the next start's.
-        ran: with which settings, and on what.
-        world_size: its ranks.
-        peak_flops: dense peak of one device, by which it counted its MFU.
+        first_step: its first step; its records go up to the next start's.
+        ran: its settings.
+        world_size: number of ranks.
+        peak_flops: dense peak of one device, used for MFU.
     """
 
     first_step: int
@@ -72,7 +72,7 @@ class Start:
 
 
 def starts_of(lines: Iterable[dict[str, Any]]) -> tuple[Start, ...]:
-    """Those that say where they began, in order."""
+    """The lines that have a first step, in order."""
     return tuple(
         Start(
             first_step=first,
@@ -86,7 +86,7 @@ def starts_of(lines: Iterable[dict[str, Any]]) -> tuple[Start, ...]:
 
 
 def start_of(step: int, starts: Sequence[Start]) -> int | None:
-    """The number of the start that took a step; None where none is known to."""
+    """The index of the start that took a step, or None."""
     return next((number for number in reversed(range(len(starts))) if starts[number].first_step <= step), None)
 
 
@@ -95,8 +95,8 @@ class Taken:
     """Steps that were taken with the settings of a plan.
 
     Attributes:
-        spans: their records, of each start apart.
-        all_steps: whether every recorded step is among them.
+        spans: their records, by start.
+        all_steps: whether these are all recorded steps.
     """
 
     spans: tuple[tuple[Record, ...], ...]
@@ -109,7 +109,7 @@ class Taken:
 
     @property
     def steady(self) -> list[Record]:
-        """Those after the warm-up of their start; all of them where no start has more than its warm-up."""
+        """Those after the warm-up of their start; all of them where there are no others."""
         return self._warmed_up or self.records
 
     @property
@@ -118,7 +118,7 @@ class Taken:
 
     @property
     def covers(self) -> str:
-        """Which the steady ones are, in words."""
+        """What the steady steps are, in words."""
         steady = self.steady
         if not steady:
             return "" if self.all_steps else "no step was taken with these settings"
@@ -131,13 +131,7 @@ class Taken:
 
 
 def taken(records: Sequence[Record], starts: Sequence[Start], plan: Ran) -> Taken:
-    """The steps of a run that were taken with a plan's settings; all of them where no start was noted.
-
-    Args:
-        records: of its steps, in order.
-        starts: of the run. What came before the first that was noted is not known.
-        plan: what is forecast.
-    """
+    """The steps that were taken with a plan's settings; all of them where no start was recorded."""
     each = [(start, tuple(own)) for start, own in groupby(records, key=lambda one: start_of(one["step"], starts))]
     spans = tuple(own for start, own in each if not starts or (start is not None and starts[start].ran.may_be(plan)))
     return Taken(spans=spans, all_steps=len(spans) == len(each))

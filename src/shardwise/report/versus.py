@@ -1,4 +1,4 @@
-"""One job under several layouts, side by side: what each run measured, its forecast beside it, the fastest first."""
+"""One job under several layouts: what each run measured, its forecast beside it, the fastest first."""
 
 from __future__ import annotations
 
@@ -6,64 +6,35 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.nouns import Comparison, Report
+from shardwise.report.nouns import Comparison, RankReport, Report, Side
 from shardwise.report.starts import WARM_UP_STEPS
-from shardwise.report.text import NOT_MEASURED, write_seconds, write_value
+from shardwise.report.written import MISSING, write_seconds
 from shardwise.spec.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.units import format_bytes
 
 VERSION = 1
-MISSING = "–"
 
-#: What is put side by side, by the names of a report's comparisons, in the order of the columns.
+#: The comparisons that are shown, in the order of the columns.
 COLUMNS = ("GPU utilisation", "step time", "total time", "throughput", "peak memory")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankFigures:
-    """One rank; None is "not forecast" or "not measured".
-
-    Attributes:
-        gpu_utilization: of the time of the steps after the warm-up.
-        forecast_peak_bytes, measured_peak_bytes: inside the allocator.
-    """
-
-    rank: int
-    gpu_utilization: float | None
-    forecast_peak_bytes: int | None
-    measured_peak_bytes: int | None
-
-    @property
-    def written(self) -> str:
-        """What is known of it."""
-        busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
-        peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
-        known = ", ".join(fact for fact in (busy, peak) if fact) or NOT_MEASURED
-        return (
-            known
-            if self.forecast_peak_bytes is None
-            else f"{known} (forecast {format_bytes(self.forecast_peak_bytes)})"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Turns:
-    """Stages of which one works at a time.
+    """Pipeline stages of which only one works at a time.
 
     Attributes:
         stages: how many.
-        because: of the schedule (naive model parallel), or of a step that has one micro-batch.
+        because: the schedule is sequential, or a step has one micro-batch.
     """
 
     stages: int
     because: Literal["schedule", "micro-batch"]
 
 
-#: What to do about turns.
+#: What overlaps the stages' work.
 INSTEAD: dict[str, str] = {
-    "schedule": "pp lets several micro-batches overlap; ddp and fsdp keep every GPU at work all the time",
-    "micro-batch": "Its step has one micro-batch: a smaller train.micro_batch_size makes several, which overlap",
+    "schedule": "pp overlaps several micro-batches; ddp and fsdp keep every GPU busy all the time",
+    "micro-batch": "its step has one micro-batch: a smaller train.micro_batch_size makes several, which overlap",
 }
 
 
@@ -72,13 +43,13 @@ class Contender:
     """One layout's run.
 
     Attributes:
-        layout: `fsdp-2`: the layout and its processes.
-        strategy: what was chosen to run, read back from the run's plan.
-        turns: taken by its stages; None where they need not wait for each other.
+        layout: the layout and its processes, such as `fsdp-2`.
+        strategy: of the run's plan.
         run: its run directory.
-        figures: the report's comparisons of `COLUMNS`, in that order; of memory, the rank that needs most.
+        figures: the report's comparisons of `COLUMNS`, in that order.
         final_loss: of the last step.
-        resumed: whether it was stopped and gone on with.
+        turns: set where only one stage works at a time.
+        resumed: whether it was stopped and resumed.
     """
 
     layout: str
@@ -87,7 +58,7 @@ class Contender:
     run: str
     num_steps: int
     figures: tuple[Comparison, ...]
-    ranks: tuple[RankFigures, ...]
+    ranks: tuple[RankReport, ...]
     final_loss: float | None
     final_eval_loss: float | None
     turns: Turns | None = None
@@ -95,22 +66,20 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """The layout, and what it is where its name does not say."""
+        """The layout, with the strategy where its name does not say it."""
         return f"{self.layout} ({self.strategy})" if self.layout.startswith("job-") else self.layout
 
     def figure(self, what: str) -> Comparison:
         """One of `COLUMNS`."""
         return self.figures[COLUMNS.index(what)]
 
-    def written(self, what: str, side: Literal["measured", "forecast"]) -> str:
-        """One side of a figure with its unit; a dash where it is not known."""
-        figure = self.figure(what)
-        value = figure.measured if side == "measured" else figure.forecast
-        return MISSING if value is None else write_value(value, figure.unit)
+    def written(self, what: str, side: Side) -> str:
+        """One side of a figure with its unit."""
+        return self.figure(what).written(side)
 
     @property
     def final_loss_written(self) -> str:
-        """The final loss in words."""
+        """The final loss as text."""
         return MISSING if self.final_loss is None else f"{self.final_loss:.4f}"
 
     @property
@@ -126,12 +95,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """A layout that should have come to its end and did not.
-
-    Attributes:
-        run: its run directory.
-        reason: the first cause.
-    """
+    """A layout whose run failed, and the first cause."""
 
     layout: str
     run: str
@@ -140,12 +104,12 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Versus:
-    """The table, the fastest layout first.
+    """The comparison, the fastest layout first.
 
     Attributes:
         unable: (layout, reason) of those that cannot run here.
-        failed: those that ran and did not come to their end.
-        nominal: the forecasts take rates that were not measured on this machine.
+        failed: those whose run failed.
+        nominal: the forecasts use rates that were not measured on this machine.
     """
 
     job: str
@@ -156,7 +120,7 @@ class Versus:
 
     @property
     def sentence(self) -> str:
-        """Which is the fastest, and by what ratio; and what failed."""
+        """Which is the fastest, by what ratio, and what failed."""
         failed = ", ".join(one.layout for one in self.failed)
         return f"{self._fastest}; {failed} failed" if failed else self._fastest
 
@@ -166,44 +130,34 @@ class Versus:
         if not timed:
             return "no layout has measured the time of a step"
         (fastest, seconds), others = timed[0], timed[1:]
-        sentence = f"{fastest} is the fastest: {write_seconds(seconds or 0)} per step"
-        if not others:
-            return sentence
-        ratios = [f"{(slower or 0) / (seconds or 1):.2f} times as fast as {name}" for name, slower in others]
-        return f"{sentence}, {', '.join(ratios)}"
+        ratios = [f"{slower / seconds:.2f} times as fast as {name}" for name, slower in others]
+        return ", ".join([f"{fastest} is the fastest: {write_seconds(seconds)} per step", *ratios])
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the table alone would leave to be wondered at."""
-        said = [self._staircase(one, one.turns) for one in self.contenders if one.turns is not None]
+        """What explains the figures of the table."""
+        said = [
+            f"{one.layout}: one of its {one.turns.stages} stages works at a time while the others wait, so each GPU is "
+            f"busy for at most about 1/{one.turns.stages} of a step; {INSTEAD[one.turns.because]}"
+            for one in self.contenders
+            if one.turns is not None
+        ]
         if any(one.num_steps <= WARM_UP_STEPS for one in self.contenders):
             said.append(
-                f"of {WARM_UP_STEPS} steps or fewer all are counted, the first ones too, which are slow; "
+                f"runs of {WARM_UP_STEPS} steps or fewer count their first steps, which are slow; "
                 f"--steps {WARM_UP_STEPS + 10} says more"
             )
         resumed = [one.layout for one in self.contenders if one.resumed]
         if resumed:
             said.append(
-                f"{', '.join(resumed)}: stopped and gone on with; the total time is that of the steps alone there, "
-                "elsewhere from loading to the last step"
+                f"{', '.join(resumed)}: stopped and resumed; its total time is that of its steps, without loading"
             )
         if self.nominal:
             said.append("forecast times are nominal: the rates of this machine's CPU processes were not measured")
         return tuple(said)
 
-    def _staircase(self, one: Contender, turns: Turns) -> str:
-        figures = [other.figure("GPU utilisation").measured for other in self.contenders]
-        known, mine = [figure for figure in figures if figure is not None], one.figure("GPU utilisation").measured
-        lowest = ", the lowest here" if len(known) > 1 and mine == min(known) else ""
-        measured = "" if mine is None else f", and is {one.written('GPU utilisation', 'measured')} of it{lowest}"
-        return (
-            f"{one.layout} is a staircase: of its {turns.stages} stages one works at a time, forward from the first "
-            "blocks to the last and back, while the others wait; each GPU can be busy for about "
-            f"1/{turns.stages} of a step{measured}. {INSTEAD[turns.because]}"
-        )
-
     def to_json(self) -> dict[str, Any]:
-        """The whole of compare.json; keys are added, never renamed."""
+        """The content of compare.json; keys are added, never renamed."""
         plain = asdict(self)
         for entry, one in zip(plain["contenders"], self.contenders, strict=True):
             entry["figures"] = {
@@ -214,7 +168,7 @@ class Versus:
 
 
 def turns_of(execution: Execution) -> Turns | None:
-    """The turns that the stages of an execution take, if any."""
+    """Whether only one stage of an execution works at a time, and why."""
     layout = execution.layout
     if layout.pp == 1:
         return None
@@ -226,13 +180,8 @@ def turns_of(execution: Execution) -> Turns | None:
 def contender(
     layout: str, *, processes: int, run: RunDirectory, report: Report, execution: Execution | None = None
 ) -> Contender:
-    """One finished run, from its report and the records of its steps.
-
-    Args:
-        execution: that was run, where it is known.
-    """
+    """One finished run, from its report; `execution` where it is known."""
     by_name = {row.what: row for row in report.comparisons}
-    loss, held_out = report.curves["loss"], report.curves["eval_loss"]
     return Contender(
         layout=layout,
         processes=processes,
@@ -240,10 +189,10 @@ def contender(
         run=str(run.root),
         num_steps=report.outcome.step,
         figures=tuple(by_name[name] for name in COLUMNS),
-        ranks=_ranks(report),
+        ranks=report.memory.ranks,
         resumed=report.resumed,
-        final_loss=loss.last,
-        final_eval_loss=held_out.last,
+        final_loss=report.curves["loss"].last,
+        final_eval_loss=report.curves["eval_loss"].last,
         turns=None if execution is None else turns_of(execution),
     )
 
@@ -256,22 +205,6 @@ def versus(
     failed: Sequence[Failed] = (),
     nominal: bool = False,
 ) -> Versus:
-    """Side by side; a run without a measured step stands last."""
-
-    def seconds(one: Contender) -> float:
-        return float("inf") if one.step_seconds is None else one.step_seconds
-
-    fastest_first = tuple(sorted(contenders, key=seconds))
-    return Versus(job=job, contenders=fastest_first, unable=tuple(unable), failed=tuple(failed), nominal=nominal)
-
-
-def _ranks(report: Report) -> tuple[RankFigures, ...]:
-    return tuple(
-        RankFigures(
-            rank=rank.rank,
-            gpu_utilization=rank.gpu_utilization,
-            forecast_peak_bytes=rank.forecast_peak_bytes,
-            measured_peak_bytes=rank.measured_peak_bytes,
-        )
-        for rank in report.memory.ranks
-    )
+    """Sorted by step time; a run without a measured step comes last."""
+    fastest_first = sorted(contenders, key=lambda one: float("inf") if one.step_seconds is None else one.step_seconds)
+    return Versus(job=job, contenders=tuple(fastest_first), unable=tuple(unable), failed=tuple(failed), nominal=nominal)

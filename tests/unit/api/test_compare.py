@@ -124,6 +124,6 @@ def test_stages_that_take_turns_are_explained_and_drawn_beside_the_fastest(
         ("mp-2", Turns(stages=2, because="schedule")),
         ("ddp-2", None),
     ]
-    assert "mp-2 is a staircase: of its 2 stages one works at a time" in found.notes[0]
+    assert "mp-2: one of its 2 stages works at a time" in found.notes[0]
     page = (tmp_path / "run" / "compare" / "compare.html").read_text()
     assert "One step of mp-2, as forecast" in page

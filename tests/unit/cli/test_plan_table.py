@@ -6,16 +6,17 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, ranks_text, why
+from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, what_next, why
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import PARTS, Plan, RankMemory, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
 
 
-def drawn(made: Plan, *, width: int, terminal: bool = False) -> str:
+def drawn(made: Plan, *, width: int, terminal: bool = False, verbose: bool = False) -> str:
     file = io.StringIO()
     colours = "truecolor" if terminal else None
-    print_plan(made, Console(file=file, width=width, force_terminal=terminal, color_system=colours, highlight=False))
+    console = Console(file=file, width=width, force_terminal=terminal, color_system=colours, highlight=False)
+    print_plan(made, console, verbose=verbose)
     return file.getvalue()
 
 
@@ -24,38 +25,74 @@ def drawn(made: Plan, *, width: int, terminal: bool = False) -> str:
 EXPECTED = """\
 m (8.03B parameters, 42M trained), lora, on 4x RTX-6000-Ada: 32 sequences of at most 1024 tokens a step
 
-    strategy  layout          batch  recompute        peak  memory of one GPU                 step  tokens/s   GPU    cost
-->  fsdp      dp_shard=4        4x2  none         30.0 GiB  [WWWGOOOOOOAAAAL.........]      1.50 s       21k  93 %  $12.50
-    ddp       dp_replicate=4    4x2  none       60.0 GiB !  [WWWWWWGGGOOOOOOOOOOOOAAA]AAAL  1.50 s       21k  93 %  $12.50
+fits: fsdp (dp_shard=4), 1.50 s a step, 21k tokens/s, GPUs busy 93 % of the time
+  - it is the fastest of 2 that fit
+  - the whole run takes about 2 h 00 min and costs $12.50
+
+    strategy  layout          batch        peak  memory of one GPU                 step  tokens/s   GPU    cost
+->  fsdp      dp_shard=4        4x2    30.0 GiB  [WWWGOOOOOOAAAAL.........]      1.50 s       21k  93 %  $12.50
+    ddp       dp_replicate=4    4x2  60.0 GiB !  [WWWWWWGGGOOOOOOOOOOOOAAA]AAAL  1.50 s       21k  93 %  $12.50
+W weights  G gradients  O optimizer  A activations  L logits  . free  ! too much  batch: micro-batch x accumulation
+GPU: share of time busy
+
+not chosen (--verbose lists every reason):
+  not possible: tp (tp is not trained by this version)
+
+next: name your data in a job file and run `shardwise train JOB`; --html plan.html draws this plan
 """
 
 
-def test_the_table_as_a_whole() -> None:
-    text = drawn(plan(), width=130)
-    assert text.startswith(EXPECTED), text
-    assert "chosen: fsdp (dp_shard=4)\n  - it is the fastest of 2 that fit\n" in text
-    assert "the whole run takes about 2 h 00 min and costs $12.50" in text
-    assert text.count("tp (tp=4): tp is not trained by this version") == 1
+def test_the_screen_as_a_whole() -> None:
+    assert drawn(plan(), width=120) == EXPECTED
 
 
-def test_offloads_have_a_column_where_there_are_any() -> None:
+def test_offload_and_recompute_have_columns_where_a_candidate_uses_them() -> None:
     made = plan()
-    first = replace(made.candidates[0], execution=replace(made.candidates[0].execution, offload="parameters"))
-    lines = drawn(replace(made, candidates=(first, *made.candidates[1:])), width=150).splitlines()
-    heads, *rows = (line[: line.index("peak")] if "peak" in line else line for line in lines[2:5])
-    assert heads.rstrip().endswith("recompute  offload")
-    assert [row.split()[5 if row.startswith("->") else 4] for row in rows] == ["parameters", "none"]
-    costless = drawn(replace(made, candidates=(first, *made.candidates[1:])), width=114).splitlines()[2]
-    assert ("offload" in costless, "cost" in costless) == (True, False)
-    assert "offload" not in drawn(made, width=150).split("chosen:")[0]
-    assert "offload" not in drawn(replace(made, candidates=(first,)), width=80).split("chosen:")[0]
+    used = replace(made.candidates[0].execution, offload="parameters", gradient_checkpointing="full")
+    first = replace(made.candidates[0], execution=used)
+    text = drawn(replace(made, candidates=(first, *made.candidates[1:])), width=150)
+    assert "fits: fsdp (dp_shard=4) with offload parameters, " in text
+    heads, *rows = (line for line in text.splitlines() if line.startswith(("    ", "->")) and "[" not in line[:30])
+    assert "batch  recompute  offload " in heads
+    assert rows[0].split()[4:6] == ["full", "parameters"]
+    for width in (114, 100, 80):
+        shown = drawn(replace(made, candidates=(first, *made.candidates[1:])), width=width)
+        assert " offload " in shown, width
+        assert all(len(line) <= width for line in shown.splitlines())
+    assert "offload" not in drawn(made, width=150)
 
 
-def test_strategies_that_are_left_out_for_one_reason_share_its_line() -> None:
+def many_rejected() -> Plan:
+    made = plan()
+    slower = "12 % slower (1.71 s against 1.50 s a step): for 11 % of the time a GPU waits for other stages"
+    pairs = [Layout(pp=2, dp_shard=n) for n in range(2, 12)]
+    fitting = [
+        replace(made.candidates[0], execution=replace(made.candidates[0].execution, layout=one)) for one in pairs
+    ]
+    reasons = [Rejection(strategy=one.strategy, layout=one, reason=slower) for one in pairs]
+    large = Rejection(
+        strategy="ddp", layout=Layout(dp_replicate=4), reason="needs 60.0 GiB, at most 61.0 GiB of 48.0 GiB"
+    )
+    simple = Rejection(strategy="zero2", layout=Layout(tp=2), reason="2 % faster, less than 5 %, and fsdp is simpler")
+    return replace(made, candidates=(*made.candidates, *fitting), rejected=(*reasons, simple, large, *made.rejected))
+
+
+def test_what_is_not_chosen_takes_three_lines() -> None:
+    text = drawn(many_rejected(), width=100).split("not chosen (--verbose lists every reason):\n")[1].split("\n\n")[0]
+    fits, large, impossible = text.splitlines()
+    assert fits == "  fits too: fsdp x pp (12 % slower)"
+    assert large == "  too large: ddp (needs 60.0 GiB)"
+    assert impossible == "  not possible: zero2 (as fast, not as simple), tp (tp is not trained by this version)"
+    narrow = drawn(many_rejected(), width=60)
+    assert "  not possible: zero2 (as fast, not as simple), 1 more\n" in narrow
+
+
+def test_verbose_lists_every_reason_once() -> None:
     made = plan()
     other = Rejection(strategy="cp", layout=Layout(cp=4), reason=made.rejected[0].reason)
-    text = drawn(replace(made, rejected=(*made.rejected, other)), width=130)
-    assert "\n  tp (tp=4), cp (cp=4): tp is not trained by this version\n" in text
+    text = drawn(replace(made, rejected=(*made.rejected, other)), width=130, verbose=True)
+    assert "\nnot chosen:\n  tp (tp=4), cp (cp=4): tp is not trained by this version\n" in text
+    assert drawn(many_rejected(), width=200, verbose=True).count("12 % slower (1.71 s against 1.50 s a step)") == 1
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_rows() -> None:
@@ -70,7 +107,9 @@ def test_a_pipe_gets_no_escape_codes_and_a_terminal_gets_colours() -> None:
 
 
 def test_when_nothing_fits_that_is_the_verdict() -> None:
-    assert "nothing fits on 4x RTX-6000-Ada" in drawn(nothing_fits(), width=120)
+    text = drawn(nothing_fits(), width=120)
+    assert "\nnothing fits on 4x RTX-6000-Ada\n" in text
+    assert text.endswith("next: change what is listed above, or let the hardware be chosen: --hardware any\n")
 
 
 @pytest.mark.parametrize(
@@ -90,27 +129,32 @@ def test_a_bar_ends_where_the_peak_is(weights: int, optimizer: int, expected: st
     assert memory_bar(rank, capacity=100, width=10).plain == expected
 
 
+def test_the_next_command_is_one_that_would_run() -> None:
+    made = plan()
+    data = {**made.job["data"], "path": [{"path": "chats.jsonl"}]}
+    assert what_next(replace(made, job={**made.job, "data": data})).startswith("next: `shardwise train` with the same")
+    best = replace(made.candidates[0], not_trained=("cp is not trained",))
+    assert "shardwise train" not in what_next(replace(made, candidates=(best,)))
+
+
 def test_every_part_of_memory_has_a_letter_of_its_own() -> None:
     assert set(LETTERS) == set(PARTS)
     assert len({letter for letter, _ in LETTERS.values()}) == len(PARTS)
 
 
 def test_the_length_of_a_packed_run_is_said_to_count_rows() -> None:
-    said = "; each row counts as one sequence, of which packing makes fewer"
+    said = "; each row counts as one sequence, and packing makes fewer"
     made = plan()
     assert not why(made)[-1].endswith(said)
     packed = replace(made, job={**made.job, "data": {**made.job["data"], "packing": True}})
     assert why(packed)[-1] == f"{why(made)[-1]}{said}"
 
 
-def test_ranks_are_written_as_spans() -> None:
-    assert ranks_text([0]) == "0"
-    assert ranks_text([3, 0, 1, 2]) == "0-3"
-    assert ranks_text([0, 2, 5, 6]) == "0, 2, 5-6"
-
-
 def test_a_forecast_of_what_is_not_trained_is_not_called_chosen() -> None:
     made = plan()
     best = replace(made.candidates[0], not_trained=("method qlora is not trained by this version",))
     text = drawn(replace(made, candidates=(best, *made.candidates[1:])), width=120)
-    assert "forecast only: fsdp (dp_shard=4)\n  - PLANNED, NOT TRAINED: method qlora is not trained" in text
+    assert (
+        "forecast only: fsdp (dp_shard=4), 1.50 s a step, 21k tokens/s, GPUs busy 93 % of the time\n  - PLANNED, NOT TRAINED: method qlora is not trained"
+        in text
+    )

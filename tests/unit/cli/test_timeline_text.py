@@ -112,9 +112,8 @@ def test_the_shares_beside_a_part_of_a_step_are_those_of_the_whole(shardwise: Sh
     assert len(shares) == 4
     assert sum(shares) / 4 == pytest.approx(100 * whole, abs=0.5)
     page = (tmp_path / "plan.html").read_text()
-    assert "8 of the step's 64 micro-batches are drawn" in html.unescape(page)
-    assert "for which share of the whole step" in page
-    assert f"GPU 0 computes {shares[0]:.0f} % of the step" in page
+    assert "8 of the step's 64 micro-batches as forecast" in html.unescape(page)
+    assert f">{shares[0]:.0f} % of the step<" in page
 
 
 def test_plan_writes_a_page_and_says_where_it_cannot(shardwise: Shardwise, tmp_path: Path) -> None:

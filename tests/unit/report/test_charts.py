@@ -1,32 +1,16 @@
-"""Charts draw what they are given, to scale, for one point as for many."""
+"""Charts are drawn to scale, and curves keep their ends and spikes."""
 
 from __future__ import annotations
-
-import re
-from itertools import pairwise
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.report.charts import FARTHEST_CAPACITY, Reference, Series, capacity_in_sight, line_chart, memory_chart
-from shardwise.report.curves import smooth, sparkline, thin
-from shardwise.report.nouns import MemoryReport, RankReport
-from shardwise.report.svg import Scale, nice_ticks
+from shardwise.report.curves import smooth, thin
+from shardwise.report.nouns import Curve, MemoryReport, RankReport
+from shardwise.report.pages.charts import Stack, byte_ticks, curve_data, memory_chart, ticks_of
+from shardwise.report.pages.run_page import FARTHEST_CAPACITY, capacity_in_sight, memory_by_rank
 from tests.unit.report.runs import FORECAST_PARTS, GIB, MEASURED_PARTS
-
-FINITE = st.floats(min_value=-1e18, max_value=1e18, allow_nan=False)
-
-
-def draw(points: list[tuple[int, float]], **extra: object) -> ElementTree.Element:
-    series = [Series(name="loss", points=points, look="smooth")]
-    chart = line_chart(series, ident="a", title="Loss", width=400, height=200, write=lambda v: f"{v:.4g}", **extra)  # pyright: ignore[reportArgumentType]
-    return ElementTree.fromstring(chart)
-
-
-def numbers(text: str) -> list[float]:
-    return [float(found) for found in re.findall(r"-?\d+(?:\.\d+)?", text)]
 
 
 def memory(*, capacity: int, measured: dict[str, int] | None = MEASURED_PARTS) -> MemoryReport:
@@ -48,86 +32,72 @@ def memory(*, capacity: int, measured: dict[str, int] | None = MEASURED_PARTS) -
     )
 
 
-def test_one_point_is_a_dot_with_its_value_in_words() -> None:
-    chart = draw([(1, 2.5)])
-    (dot,) = chart.iter("circle")
-    assert 0 < float(dot.get("cx", "nan")) < 400
-    assert dot[0].text == "loss 2.5 at step 1"
-    assert "loss: 2.5 at step 1" in (chart.findtext("desc") or "")
+@given(st.floats(min_value=1e-9, max_value=1e18))
+def test_ticks_lie_inside_their_range_and_are_round(high: float) -> None:
+    ticks = ticks_of(high, "{:g}".format)
+    assert 2 <= len(ticks) <= 7
+    assert all(-1e-6 <= at <= 100 + 1e-6 for at, _ in ticks)
+    assert ticks[1][1].strip("0.").split("e")[0][:1] in "125"
 
 
-def test_a_line_goes_through_every_point_to_scale() -> None:
-    (path,) = draw([(0, 0.0), (5, 10.0), (10, 5.0)]).iter("path")
-    xs, ys = numbers(path.get("d", ""))[::2], numbers(path.get("d", ""))[1::2]
-    assert xs[1] == pytest.approx((xs[0] + xs[2]) / 2, abs=0.1)
-    assert ys[2] == pytest.approx((ys[0] + ys[1]) / 2, abs=0.1)
-    assert ys[1] < ys[2] < ys[0], "up is more"
-
-
-def test_no_points_are_said_and_not_drawn() -> None:
-    chart = draw([])
-    assert [text.text for text in chart.iter("text")] == ["not measured"]
-
-
-def test_the_reference_is_drawn_even_where_it_lies_far_from_the_line() -> None:
-    chart = draw([(1, 2.0), (2, 2.0)], reference=Reference(name="forecast", value=100.0))
-    (line,) = [line for line in chart.iter("line") if line.get("class") == "reference"]
-    assert 0 <= float(line.get("y1", "nan")) <= 200
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**9), FINITE), min_size=1, max_size=20))
-def test_no_finite_series_leaves_the_frame_or_draws_what_is_no_number(points: list[tuple[int, float]]) -> None:
-    chart = draw(sorted(points))
-    written = ElementTree.tostring(chart, encoding="unicode")
-    assert "nan" not in written
-    assert "inf" not in written
-    for mark in chart.iter("circle"):
-        assert 0 <= float(mark.get("cy", "nan")) <= 200
-    for path in chart.iter("path"):
-        assert all(-1 <= y <= 201 for y in numbers(path.get("d", ""))[1::2])
-
-
-@given(FINITE, FINITE)
-def test_ticks_lie_inside_their_range_and_are_evenly_spread(one: float, other: float) -> None:
-    low, high = min(one, other), max(one, other)
-    ticks = nice_ticks(low, high)
-    slack = 1e-6 * max(abs(low), abs(high), 1e-12)
-    assert 1 <= len(ticks) <= 6
-    assert all(low - slack <= tick <= high + slack for tick in ticks)
-    assert all(b > a for a, b in pairwise(ticks))
-
-
-def test_ticks_are_round() -> None:
-    assert nice_ticks(0, 10) == [0, 2, 4, 6, 8, 10]
-    assert nice_ticks(1.03, 2.61, most=5) == [1.5, 2.0, 2.5]
-    assert nice_ticks(0, 2e-4, most=5) == [0, 5e-5, 1e-4, 1.5e-4, 2e-4]
-    assert nice_ticks(3, 3) == [3]
+def test_ticks_have_one_unit() -> None:
+    assert [label for _, label in ticks_of(10, "{:g}".format)] == ["0", "2", "4", "6", "8", "10"]
+    assert [label for _, label in byte_ticks(48 * GIB)] == ["0 GiB", "10 GiB", "20 GiB", "30 GiB", "40 GiB"]
+    assert ticks_of(0, str) == ()
 
 
 def test_bars_are_as_long_as_their_bytes() -> None:
-    chart = ElementTree.fromstring(memory_chart(memory(capacity=80 * GIB), ident="m", width=900))
-    rects = {(r.findtext("title") or "").rsplit(" ", 2)[0]: float(r.get("width", "nan")) for r in chart.iter("rect")}
-    per_gib = rects["forecast: weights"] / 10
-    assert rects["measured: weights"] == pytest.approx(10 * per_gib, abs=0.2)
-    assert rects["forecast: other"] == pytest.approx(7 * per_gib, abs=0.2)
-    assert rects["measured: other"] == pytest.approx(6 * per_gib, abs=0.2)
-    assert rects["forecast: context"] == pytest.approx(per_gib, abs=0.2)
-    assert "measured: context" not in rects
-    assert "rank 0: forecast 22.0 GiB, measured 20.0 GiB" in (chart.findtext("desc") or "")
+    chart = memory_by_rank(memory(capacity=80 * GIB))
+    assert chart is not None
+    forecast, measured = chart.bars
+    widths = {part.look: part.width for part in forecast.segments}
+    per_gib = 100 / 80
+    assert widths == {
+        "part weights": pytest.approx(10 * per_gib),
+        "part optimizer": pytest.approx(4 * per_gib),
+        "part other": pytest.approx(7 * per_gib),
+        "part context": pytest.approx(per_gib),
+    }
+    assert sum(part.width for part in measured.segments) == pytest.approx(20 * per_gib)
+    assert (forecast.under, forecast.total, measured.under, measured.total) == (
+        "forecast",
+        "22.0 GiB",
+        "measured",
+        "20.0 GiB",
+    )
+    assert chart.table is not None
+    assert chart.table.rows[1] == ("rank 0 measured", "10.0 GiB", "4.00 GiB", "6.00 GiB", "0 B", "20.0 GiB")
 
 
 def test_a_peak_without_parts_is_one_plain_bar() -> None:
-    chart = ElementTree.fromstring(memory_chart(memory(capacity=80 * GIB, measured=None), ident="m", width=900))
-    measured = [r for r in chart.iter("rect") if (r.findtext("title") or "").startswith("measured")]
-    assert [r.get("class") for r in measured] == ["part peak"]
+    chart = memory_by_rank(memory(capacity=80 * GIB, measured=None))
+    assert chart is not None
+    assert [part.look for part in chart.bars[1].segments] == ["part peak"]
 
 
 def test_a_capacity_far_beyond_the_bars_is_not_drawn() -> None:
     near, far = memory(capacity=80 * GIB), memory(capacity=20 * GIB * FARTHEST_CAPACITY + 1)
     assert capacity_in_sight(near)
     assert not capacity_in_sight(far)
-    assert "capacity" in memory_chart(near, ident="m", width=900)
-    assert "capacity" not in memory_chart(far, ident="m", width=900)
+    drawn = [memory_by_rank(one) for one in (near, far)]
+    assert [chart is not None and chart.mark is not None for chart in drawn] == [True, False]
+
+
+def test_parts_that_are_zero_everywhere_have_no_place_in_the_legend() -> None:
+    chart = memory_chart([Stack(label="a", parts={"weights": 5, "logits": 0})], title="t", capacity=None)
+    assert chart.legend == (("part weights", "weights"),)
+
+
+def test_curves_with_other_steps_share_an_axis_with_gaps() -> None:
+    each = Curve(name="loss", points=((1, 2.0), (2, 1.23456789)), num_recorded=2)
+    seldom = Curve(name="eval_loss", points=((2, 3.0),), num_recorded=1)
+    none = Curve(name="x", points=(), num_recorded=0)
+    drawn = curve_data(
+        [("loss", "main", each), ("eval", "second", seldom), ("x", "raw", none)], title="t", unit="plain"
+    )
+    assert drawn["steps"] == [1, 2]
+    assert [line["values"] for line in drawn["series"]] == [[2.0, 1.23457], [None, 3.0]]
+    assert curve_data([("x", "main", none)], title="t", unit="plain", level=("forecast", 1.0))["series"] == []
 
 
 def test_thinning_keeps_the_ends_and_every_spike() -> None:
@@ -146,16 +116,3 @@ def test_the_running_mean_begins_at_the_first_value_and_stays_within_the_values(
     assert smoothed[0] == points[0]
     assert all(0 <= value <= 6 for _, value in smoothed)
     assert smooth([(1, 3.0), (2, 3.0)]) == [(1, 3.0), (2, pytest.approx(3.0))]
-
-
-def test_a_sparkline_falls_as_the_loss_falls() -> None:
-    line = sparkline([10 - i for i in range(100)], width=10)
-    assert len(line) == 10
-    assert (line[0], line[-1]) == ("█", "▁")
-    assert list(line) == sorted(line, reverse=True)
-    assert sparkline([]) == ""
-    assert sparkline([2.0]) == "▁"
-
-
-def test_an_empty_range_is_drawn_in_the_middle() -> None:
-    assert Scale(low=3, high=3, start=0, end=10)(3) == 5

@@ -63,8 +63,7 @@ def test_the_same_records_agree() -> None:
 def test_weights_that_were_not_to_move_are_not_called_the_same_result() -> None:
     still = replace(table(beside(records())), moved=False)
     assert still.sentence.endswith(
-        "exact, and weights that were not to move: the learning rate is 0 in every step, all of which are warm-up; "
-        "more steps say more"
+        "exact, and unchanged weights: the learning rate is 0 in every step (all are warm-up); use more steps"
     )
     assert still.to_json()["moved"] is False
 
@@ -178,8 +177,8 @@ def test_weights_that_only_adamw_carries_apart_are_its_rounding() -> None:
     assert (rounded.first, rounded.plain) == (None, beside(records()))
     assert table(rounded).agrees
     assert table(rounded).sentence.endswith(
-        "the same final weights, of fsdp-2 within adamw's own rounding: it makes whole steps of that where a gradient "
-        "is next to nothing; with an adam_epsilon that damps those, and with sgd, all of it is the same"
+        "the same final weights, of fsdp-2 within adamw's own rounding: where a gradient is almost 0, adamw makes "
+        "whole steps of rounding; with a larger adam_epsilon, and with sgd, the weights agree"
     )
     assert json.loads(json.dumps(table(rounded).to_json()))["layouts"][0]["plain"]["first"] is None
     seen = looked_at_damped(found, rounded, beside(records()))
@@ -203,7 +202,7 @@ def test_weights_farther_apart_than_adamw_steps_differ() -> None:
     seen = looked_at_plainly(found, beside(records()), most=1e-4)
     said = "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd "
     assert seen.first is not None
-    assert seen.first.sentence == f"{said}all of it is the same, and adamw's steps of rounding do not reach so far"
+    assert seen.first.sentence == f"{said}all of it is the same, and adamw's steps of rounding cannot add up to this"
     assert looked_at_damped(found, seen, beside(records())).first == seen.first, "no rounding that they all would have"
 
 
@@ -223,7 +222,7 @@ def test_a_loss_that_differs_is_no_rounding_of_weights_and_a_count_no_rounding_a
     assert rounded is not None
     said = "fsdp-2 differs at step 4: loss is 1.1, on one process 1; with sgd "
     assert faulty.sentence.startswith(f"{said}all of it is the same, with adamw damped differs at step 3: loss is 1.7")
-    assert rounded.sentence.startswith(f"{said}and with adamw damped all of it is the same: adamw makes whole steps ")
+    assert rounded.sentence.startswith(f"{said}and with adamw damped all of it is the same: adamw amplifies rounding ")
     assert not may_be_rounding(beside(changed(4, tokens=7)))
     assert not may_be_rounding(beside(records(9)))
     assert not may_be_rounding(failed("ddp-2", processes=2, run="run", reason="killed"))

@@ -1,0 +1,1 @@
+"""The pages: one self-contained HTML file each, from templates."""

@@ -1,0 +1,284 @@
+"""The charts' data: stacked bars, the timeline of a step, and curves, with positions in percent of the width.
+
+The templates draw bars and timelines, with a value to hover over in every segment; uPlot draws the curves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.report.nouns import Curve
+from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
+from shardwise.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
+
+MOST_LANES = 16
+#: Spans of one kind that are closer than this share of the step are drawn as one.
+MERGED_WITHIN = 0.0008
+BYTE_UNITS = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A coloured part of a bar.
+
+    Attributes:
+        look: class of the style sheet.
+        start, width: in percent of the chart's width.
+        tip: shown on hover.
+    """
+
+    look: str
+    start: float
+    width: float
+    tip: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A row of a chart.
+
+    Attributes:
+        total: the figure at its end.
+        below: segments of a second, thinner track.
+        new: starts a group of rows.
+    """
+
+    label: str
+    total: str
+    segments: tuple[Segment, ...]
+    below: tuple[Segment, ...] = ()
+    under: str = ""
+    strong: bool = False
+    new: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The same values as text."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Bars on one scale.
+
+    Attributes:
+        legend: (class, words).
+        ticks: (percent, label).
+        mark: a vertical line, in percent of the width, such as the capacity.
+    """
+
+    title: str
+    bars: tuple[Bar, ...]
+    legend: tuple[tuple[str, str], ...]
+    ticks: tuple[tuple[float, str], ...] = ()
+    mark: float | None = None
+    table: Table | None = None
+    notes: tuple[str, ...] = ()
+
+
+def ticks_of(high: float, write: Callable[[float], str], *, most: int = 6) -> tuple[tuple[float, str], ...]:
+    """Round values from 0 to `high`, 1, 2 or 5 times a power of ten apart, with their positions in percent."""
+    if not high > 0:
+        return ()
+    power = 10.0 ** math.floor(math.log10(high / most))
+    step = next(factor * power for factor in (1, 2, 5, 10) if high / (factor * power) <= most)
+    return tuple((100 * index * step / high, write(index * step)) for index in range(int(high / step + 1e-9) + 1))
+
+
+def byte_ticks(high: float) -> tuple[tuple[float, str], ...]:
+    """Round numbers of bytes in one unit."""
+    unit, name = next((unit, name) for unit, name in BYTE_UNITS if high >= unit or unit == 1)
+    return ticks_of(high / unit, lambda value: f"{value:g} {name}")
+
+
+def second_ticks(high: float) -> tuple[tuple[float, str], ...]:
+    """Round numbers of seconds, or of milliseconds."""
+    return ticks_of(high, "{:g} s".format) if high >= 1 else ticks_of(1000 * high, "{:g} ms".format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Memory of one rank, part by part."""
+
+    label: str
+    parts: Mapping[str, int]
+    under: str = ""
+    suffix: str = ""
+    strong: bool = False
+    new: bool = False
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts."""
+        return sum(self.parts.values())
+
+
+def memory_chart(stacks: Sequence[Stack], *, title: str, capacity: int | None, most: float = math.inf) -> Chart:
+    """A bar for each stack.
+
+    Args:
+        stacks: at least one of them has a positive part.
+        title: for screen readers.
+        capacity: of one GPU, drawn as a line; None draws none.
+        most: the longest bar that is drawn to scale, in capacities; longer ones end there.
+    """
+    longest = max((stack.total for stack in stacks), default=0)
+    high = max(capacity or 0, min(longest, most * capacity if capacity else longest)) or 1
+    named = dict.fromkeys(part for stack in stacks for part in stack.parts)
+    used = [part for part in named if any(stack.parts.get(part) for stack in stacks)]
+    legend = tuple((f"part {part}", part) for part in used)
+    return Chart(
+        title=title,
+        bars=tuple(_memory_bar(stack, high=high) for stack in stacks),
+        legend=(*legend, ("capacity", f"capacity {format_bytes(capacity)}")) if capacity else legend,
+        ticks=byte_ticks(high),
+        mark=None if not capacity else 100 * capacity / high,
+        table=Table(
+            columns=("", *used, "total"),
+            rows=tuple(
+                (
+                    " ".join(filter(None, (stack.label, stack.under))),
+                    *(format_bytes(stack.parts.get(part, 0)) for part in used),
+                    format_bytes(stack.total),
+                )
+                for stack in stacks
+            ),
+        ),
+    )
+
+
+def _memory_bar(stack: Stack, *, high: float) -> Bar:
+    segments: list[Segment] = []
+    before = 0
+    for part, size in stack.parts.items():
+        start, end = (min(100.0, 100 * at / high) for at in (before, before + size))
+        before += size
+        if end > start:
+            tip = f"{part} {format_bytes(size)}, {100 * size / stack.total:.0f} % of {format_bytes(stack.total)}"
+            segments.append(Segment(look=f"part {part}", start=start, width=end - start, tip=tip))
+    return Bar(
+        label=stack.label,
+        under=stack.under,
+        total=format_bytes(stack.total) + stack.suffix,
+        segments=tuple(segments),
+        strong=stack.strong,
+        new=stack.new,
+    )
+
+
+def timeline_chart(timeline: Timeline) -> Chart:
+    """A bar for each GPU, or for GPUs that do the same: what it computes; below it what is sent."""
+    lanes = timeline.lanes[:MOST_LANES]
+    kinds: list[Kind] = [kind for kind in KIND_WORDS if any(span.kind == kind for span in timeline.spans)]
+    return Chart(
+        title=f"One step of {timeline.strategy}: who computes, communicates and waits",
+        bars=tuple(
+            Bar(
+                label=lane_name(lane),
+                total=f"{100 * lane.computing:.0f} %",
+                segments=_spans(timeline, lane, "compute"),
+                below=_spans(timeline, lane, "links"),
+            )
+            for lane in lanes
+        ),
+        legend=(*((f"span {kind}", KIND_WORDS[kind]) for kind in kinds), ("idle", "waiting for others")),
+        ticks=second_ticks(timeline.seconds),
+        table=Table(
+            columns=("", "computes", *(KIND_WORDS[kind] for kind in kinds)),
+            rows=tuple(
+                (
+                    lane_name(lane),
+                    f"{100 * lane.computing:.0f} % of the step",
+                    *(format_seconds(_seconds(timeline, lane, kind)) for kind in kinds),
+                )
+                for lane in lanes
+            ),
+        ),
+        notes=_timeline_notes(timeline),
+    )
+
+
+def _timeline_notes(timeline: Timeline) -> tuple[str, ...]:
+    drawn, all_of_them = timeline.drawn_micro_batches, timeline.micro_batches
+    notes = ["The whole step" if drawn == all_of_them else f"{drawn} of the step's {all_of_them} micro-batches"]
+    if len(timeline.lanes) > MOST_LANES:
+        notes.append(f"{MOST_LANES} of {len(timeline.lanes)} kinds of GPU")
+    return (
+        f"{' and '.join(notes)} as forecast. Upper track: computation; where it is empty, the GPU waits. "
+        "Lower track: communication at the same time. At the right: share of the whole step in which the GPU computes.",
+    )
+
+
+def lane_name(lane: Lane) -> str:
+    """`GPU 0`, or `GPU 0-3`."""
+    first, last = lane.ranks[0], lane.ranks[-1]
+    return f"GPU {first}" if first == last else f"GPU {first}-{last}"
+
+
+def _seconds(timeline: Timeline, lane: Lane, kind: str) -> float:
+    return sum(span.end - span.start for span in timeline.spans if span.rank == lane.rank and span.kind == kind)
+
+
+def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...]:
+    percent = 100 / timeline.seconds
+    return tuple(
+        Segment(
+            look=f"span {kind}",
+            start=start * percent,
+            width=max((end - start) * percent, 0.04),
+            tip=f"{lane_name(lane)}: {name}, {format_seconds(end - start)} from {format_seconds(start)}",
+        )
+        for kind, name, start, end in merged(timeline.of(lane, stream))
+    )
+
+
+def merged(spans: Sequence[Span], *, within: float = MERGED_WITHIN) -> list[tuple[str, str, float, float]]:
+    """(kind, name, start, end) of the spans; short ones of one kind that follow each other closely become one.
+
+    Args:
+        spans: of one stream, in order.
+        within: the largest gap that is closed, as a share of the whole.
+    """
+    found: list[tuple[str, str, float, float]] = []
+    gap = within * max((span.end for span in spans), default=0.0)
+    for span in spans:
+        if found:
+            kind, name, start, end = found[-1]
+            short = min(end - start, span.end - span.start) < 6 * gap
+            if kind == span.kind and span.start - end <= gap and short:
+                found[-1] = (kind, f"{name.partition(' to ')[0]} to {span.name}", start, span.end)
+                continue
+        found.append((span.kind, span.name, span.start, span.end))
+    return found
+
+
+def curve_data(
+    lines: Sequence[tuple[str, str, Curve]], *, title: str, unit: str, level: tuple[str, float] | None = None
+) -> dict[str, Any]:
+    """What uPlot draws: one x axis for all lines, a gap where a line has no value.
+
+    Args:
+        lines: (name, class of the style sheet, curve); those without a point are left out.
+        title: of the chart.
+        unit: how page.js writes values: `plain`, `seconds` or `power`.
+        level: (name, value) of a horizontal line, such as the forecast.
+    """
+    drawn = [(name, look, dict(curve.points)) for name, look, curve in lines if curve.points]
+    steps = sorted({step for _, _, points in drawn for step in points})
+    series: list[dict[str, Any]] = [
+        {"name": name, "look": look, "values": [_rounded(points.get(step)) for step in steps]}
+        for name, look, points in drawn
+    ]
+    if level is not None and steps:
+        series.append({"name": level[0], "look": "reference", "values": [_rounded(level[1])] * len(steps)})
+    return {"title": title, "unit": unit, "steps": steps, "series": series}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

@@ -1,0 +1,68 @@
+"""The plan as a page: what was chosen and why, memory and time of every candidate, one step as a timeline."""
+
+from __future__ import annotations
+
+from shardwise.report.pages.charts import Chart, Stack, memory_chart, timeline_chart
+from shardwise.report.pages.render import render
+from shardwise.report.plan_answers import answers
+from shardwise.spec.plan import PARTS, Candidate, Plan, RankMemory
+from shardwise.spec.timeline import Timeline
+
+MAX_CANDIDATES = 16
+#: A bar ends at this many capacities; its figure says how much is needed.
+LONGEST_BAR = 1.6
+
+
+def plan_html(plan: Plan, timeline: Timeline | None) -> str:
+    """The whole page."""
+    candidates = shown(plan)
+    return render(
+        "plan.html",
+        plan=plan,
+        model=str(plan.job.get("model", "model")),
+        hardware=str(plan.hardware.get("name", "this machine")),
+        answers=answers(plan),
+        candidates=candidates,
+        memory=memory_of(plan, candidates),
+        offloaded=any(candidate.execution.offload != "none" for candidate in candidates),
+        timeline=None if timeline is None else timeline_chart(timeline),
+        strategy="" if timeline is None else timeline.strategy,
+        rejected=list(dict.fromkeys((one.strategy, one.reason) for one in plan.rejected)),
+    )
+
+
+def shown(plan: Plan) -> list[Candidate]:
+    """The first candidates, and the chosen one in any case."""
+    return [one for index, one in enumerate(plan.candidates) if index < MAX_CANDIDATES or index == plan.chosen]
+
+
+def worst_rank(candidate: Candidate) -> RankMemory:
+    """The rank with the highest peak."""
+    return max(candidate.memory.ranks, key=lambda rank: rank.peak_bytes)
+
+
+def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
+    """A bar for each candidate: the rank that needs most, part by part."""
+    if not candidates:
+        return None
+    stacks = [
+        Stack(
+            label=candidate.execution.layout.strategy,
+            under=_sizes(candidate),
+            parts={part: worst_rank(candidate).parts.get(part, 0) for part in PARTS},
+            suffix="" if candidate.fits else " !",
+            strong=candidate is plan.best,
+            new=True,
+        )
+        for candidate in candidates
+    ]
+    capacity = max(candidate.memory.capacity_bytes for candidate in candidates)
+    return memory_chart(stacks, title="Memory of one GPU, by candidate and part", capacity=capacity, most=LONGEST_BAR)
+
+
+def _sizes(candidate: Candidate) -> str:
+    """What tells candidates of one strategy apart: `4x2 full, offload optimizer`."""
+    execution = candidate.execution
+    sizes = f"{execution.micro_batch_size}x{execution.gradient_accumulation_steps}"
+    recompute = "" if execution.gradient_checkpointing == "none" else f" {execution.gradient_checkpointing}"
+    return f"{sizes}{recompute}" + ("" if execution.offload == "none" else f", offload {execution.offload}")

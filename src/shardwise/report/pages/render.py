@@ -1,0 +1,106 @@
+"""Renders a template as one self-contained HTML file.
+
+Jinja escapes every value. The content security policy allows this page's own style sheet and scripts, by their hashes,
+and no network request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from shardwise.report.written import printable
+from shardwise.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+#: Characters that could end a script element, as JSON may write them.
+_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def render(template: str, *, curves: list[dict[str, Any]] | None = None, **context: Any) -> str:
+    """The page as text.
+
+    Args:
+        template: file name in `report/templates`.
+        curves: charts that uPlot draws, by `curves.chart_data`; None leaves uPlot out of the page.
+        context: values that the template names.
+    """
+    scripts = [_static("page.js")] if curves is None else [_uplot(), _static("page.js")]
+    style = _static("page.css") if curves is None else _static("uplot.css") + _static("page.css")
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **context,
+            style=style,
+            scripts=scripts,
+            policy=content_policy(style, scripts),
+            curves=None if curves is None else safe_json(curves),
+        )
+    )
+
+
+def fragment(template: str, **context: Any) -> Markup:
+    """A part of a page, from a template of its own."""
+    from markupsafe import Markup
+
+    return Markup(_environment().get_template(template).render(**context))  # noqa: S704  (rendered with escaping)
+
+
+def safe_json(data: Any) -> str:
+    """JSON that can stand inside a script element: ASCII only, without `<`, `>` and `&`."""
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+
+
+def content_policy(style: str, scripts: list[str]) -> str:
+    """The content security policy: these scripts and this style sheet run, nothing is loaded."""
+    allowed = " ".join(_digest(script) for script in scripts)
+    return f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _static(name: str) -> str:
+    return files("shardwise.report").joinpath("static", name).read_text(encoding="utf-8").strip() + "\n"
+
+
+def _uplot() -> str:
+    """uPlot with its licence, which has to stay with every copy."""
+    return f"/*!\n{_static('uplot.LICENSE.txt')}*/\n{_static('uplot.min.js')}"
+
+
+@cache
+def _environment() -> Environment:
+    # Imported here: only pages need it, and every command imports this module.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("shardwise.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"bytes": format_bytes, "seconds": format_seconds, "count": format_count, "percent": _percent}
+    environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
+    return environment
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _printable(value: Any) -> Any:
+    """Text without control characters; markup of ours as it is."""
+    return value if hasattr(value, "__html__") or not isinstance(value, str) else printable(value)

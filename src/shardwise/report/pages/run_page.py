@@ -1,0 +1,130 @@
+"""report.html: what ran, how it ended, and the forecast beside the measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shardwise.report.compare import common_parts
+from shardwise.report.nouns import (
+    COMMON_PARTS,
+    CONFIGURED_TYPES,
+    OUTSIDE_PART,
+    Curve,
+    MemoryReport,
+    RankReport,
+    Report,
+)
+from shardwise.report.pages.charts import Chart, Stack, Table, curve_data, memory_chart
+from shardwise.report.pages.render import render
+from shardwise.report.written import MISSING, write_power, write_seconds
+
+NOISY_FROM = 20  # recorded steps; with fewer, the values are drawn without their running mean
+MAX_RANKS = 8
+MAX_TABLE_ROWS = 24
+#: A capacity of more than this many peaks is named and not drawn: it would leave no room for the bars.
+FARTHEST_CAPACITY = 4
+
+#: Comparisons that have a card, after the loss.
+CARDS = ("peak memory", "step time", "throughput", "MFU", "GPU utilisation", "total time")
+
+#: Curves of the table of values: (key, column, how a value is written).
+TABLE_CURVES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("loss", "loss", "{:.4g}".format),
+    ("eval_loss", "eval loss", "{:.4g}".format),
+    ("grad_norm", "gradient norm", "{:.3g}".format),
+    ("learning_rate", "learning rate", write_power),
+    ("step_seconds", "step time", write_seconds),
+)
+
+
+def report_html(report: Report) -> str:
+    """The whole page."""
+    return render(
+        "report.html",
+        curves=curves_of(report),
+        report=report,
+        cards=[row for name in CARDS if (row := report.comparison(name)) is not None],
+        memory=memory_by_rank(report.memory),
+        num_ranks_shown=len(shown_ranks(report.memory)),
+        capacity_drawn=capacity_in_sight(report.memory),
+        values=_values(report),
+        configured=CONFIGURED_TYPES,
+    )
+
+
+def curves_of(report: Report) -> list[dict[str, Any]]:
+    """The four charts over optimizer steps."""
+    step = report.comparison("step time")
+    level = ("forecast", step.forecast) if step and step.forecast is not None else None
+    loss = [*_lines(report, "loss", "loss"), ("eval loss", "second", report.curves["eval_loss"])]
+    return [
+        curve_data(loss, title="Loss", unit="plain"),
+        curve_data(_lines(report, "grad_norm", "gradient norm"), title="Gradient norm", unit="plain"),
+        curve_data(_lines(report, "learning_rate", "learning rate"), title="Learning rate", unit="power"),
+        curve_data(_lines(report, "step_seconds", "step time"), title="Step time", unit="seconds", level=level),
+    ]
+
+
+def _lines(report: Report, key: str, name: str) -> list[tuple[str, str, Curve]]:
+    """A metric; where it is noisy, in a faint colour below its running mean."""
+    values, mean = report.curves[key], report.curves.get(f"{key}_smoothed")
+    if mean is None or values.num_recorded < NOISY_FROM:
+        return [(name, "main", values)]
+    return [(name, "raw", values), ("running mean", "main", mean)]
+
+
+def _values(report: Report) -> Table | None:
+    """The curves as a table of evenly spread steps, for readers without scripts."""
+    kept = [(name, dict(report.curves[key].points), write) for key, name, write in TABLE_CURVES]
+    steps = sorted({step for _, points, _ in kept for step in points})
+    if not steps:
+        return None
+    last = len(steps) - 1
+    shown = sorted({steps[round(last * index / (MAX_TABLE_ROWS - 1))] for index in range(MAX_TABLE_ROWS)})
+    rows = [
+        (f"{step:,}", *(write(points[step]) if step in points else MISSING for _, points, write in kept))
+        for step in shown
+    ]
+    return Table(columns=("step", *(name for name, _, _ in kept)), rows=tuple(rows))
+
+
+def shown_ranks(memory: MemoryReport) -> list[RankReport]:
+    """The ranks with the highest peaks, by number."""
+
+    def height(rank: RankReport) -> tuple[bool, int, int]:
+        worst = rank.rank == memory.worst_rank
+        return (worst, rank.measured_peak_bytes or rank.forecast_peak_bytes or 0, -rank.rank)
+
+    return sorted(sorted(memory.ranks, key=height, reverse=True)[:MAX_RANKS], key=lambda rank: rank.rank)
+
+
+def memory_by_rank(memory: MemoryReport) -> Chart | None:
+    """Two bars for each rank, forecast and measured; None where nothing is known."""
+    stacks = [stack for rank in shown_ranks(memory) for stack in _stacks(rank)]
+    if not any(stack.total for stack in stacks):
+        return None
+    capacity = memory.capacity_bytes if capacity_in_sight(memory) else None
+    return memory_chart(stacks, title="Memory of each rank, forecast and measured", capacity=capacity)
+
+
+def capacity_in_sight(memory: MemoryReport) -> bool:
+    """Whether the capacity is known and near enough to the peaks to be drawn."""
+    peaks = [rank.measured_peak_bytes or rank.forecast_peak_bytes or 0 for rank in memory.ranks]
+    return bool(memory.capacity_bytes) and (memory.capacity_bytes or 0) <= FARTHEST_CAPACITY * max(peaks, default=0)
+
+
+def _stacks(rank: RankReport) -> list[Stack]:
+    """Forecast and measured parts of a rank; a measured peak without parts is one part."""
+    sides: list[tuple[str, dict[str, int]]] = []
+    if rank.forecast_parts:
+        outside = rank.forecast_parts.get(OUTSIDE_PART, 0)
+        sides.append(("forecast", {**common_parts(rank.forecast_parts), OUTSIDE_PART: outside}))
+    if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS):
+        sides.append(("measured", rank.measured_parts))
+    elif rank.measured_peak_bytes:
+        sides.append(("measured", {"peak": rank.measured_peak_bytes}))
+    return [
+        Stack(label=f"rank {rank.rank}", under=side, parts=parts, new=index == 0)
+        for index, (side, parts) in enumerate(sides)
+    ]

@@ -1,0 +1,58 @@
+"""compare.html: one job under several layouts, as bars and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardwise.report.nouns import Side
+from shardwise.report.pages.charts import Bar, Chart, Segment, timeline_chart
+from shardwise.report.pages.render import render
+from shardwise.report.versus import COLUMNS, Contender, Versus
+from shardwise.spec.timeline import Timeline
+
+CHARTS = ("step time", "GPU utilisation", "peak memory")
+
+#: (side, class of the style sheet)
+SIDES: tuple[tuple[Side, str], ...] = (("measured", "part main"), ("forecast", "part context"))
+
+
+def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) -> str:
+    """The whole page.
+
+    Args:
+        timelines: forecast steps to draw, by layout.
+    """
+    return render(
+        "compare.html",
+        found=found,
+        columns=COLUMNS,
+        charts=[(name, bars_of(found, name)) for name in CHARTS],
+        timelines=[(layout, timeline_chart(timeline)) for layout, timeline in (timelines or {}).items()],
+    )
+
+
+def bars_of(found: Versus, name: str) -> Chart | None:
+    """Two bars for each layout, measured and forecast, on one scale; None where nothing is known."""
+    figures = [one.figure(name) for one in found.contenders]
+    known = [value for figure in figures for value in (figure.measured, figure.forecast) if value is not None]
+    if not known:
+        return None
+    high = 1.0 if figures[0].unit == "share" else max(known) or 1.0
+    bars = [bar for one in found.contenders for bar in _bars(one, name, high=high)]
+    return Chart(title=name, bars=tuple(bars), legend=tuple((look, side) for side, look in SIDES))
+
+
+def _bars(one: Contender, name: str, *, high: float) -> list[Bar]:
+    figure = one.figure(name)
+    values = {"measured": figure.measured, "forecast": figure.forecast}
+    bars: list[Bar] = []
+    for side, look in SIDES:
+        value = values[side]
+        if value is not None:
+            total = figure.written(side)
+            segment = Segment(
+                look=look, start=0.0, width=100 * value / high, tip=f"{one.layout}: {name} {total} {side}"
+            )
+            bars.append(Bar(label=one.layout, under=side, total=total, segments=(segment,), new=not bars))
+
+    return bars

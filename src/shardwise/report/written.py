@@ -1,0 +1,64 @@
+"""How figures are written, in the terminal and on every page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from shardwise.units import format_bytes, format_seconds
+
+Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
+
+MISSING = "–"
+NOT_FORECAST = "not forecast"
+NOT_MEASURED = "not measured"
+
+#: Control characters other than tab and newline, and lone surrogates, which JSON can hold and UTF-8 cannot.
+_UNPRINTABLE = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)), "\ufffd")
+
+
+def printable(text: str) -> str:
+    """The text with each control character and lone surrogate replaced: safe to show and to encode."""
+    return text.translate(_UNPRINTABLE)
+
+
+def one_line(text: str) -> str:
+    """Printable text on one line, so that a name cannot control a terminal."""
+    return printable(" ".join(text.split()))
+
+
+def write_value(value: float, unit: Unit) -> str:
+    """A figure with its unit."""
+    writers: dict[Unit, Callable[[float], str]] = {
+        "bytes": format_bytes,
+        "seconds": write_seconds,
+        "tokens_per_second": lambda rate: f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s",
+        "share": write_share,
+    }
+    return writers[unit](value)
+
+
+def write_seconds(seconds: float) -> str:
+    """`format_seconds`, with milliseconds below a tenth of a second."""
+    return f"{1000 * seconds:.3g} ms" if 0 < seconds < 0.1 else format_seconds(seconds)
+
+
+def write_power(value: float) -> str:
+    """A learning rate: `1.5e-4`."""
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return "0" if value == 0 else f"{float(mantissa):g}e{int(exponent)}"
+
+
+def write_share(share: float) -> str:
+    """A share as a percentage, with two significant digits below 1 %."""
+    percent = 100 * share
+    return f"{percent:.1f} %" if percent == 0 or abs(percent) >= 1 else f"{percent:.2g} %"
+
+
+def write_error(percent: float | None) -> str:
+    """A forecast's error: `+2.1 %`; a dash where there is none to state."""
+    if percent is None:
+        return MISSING
+    if percent == 0:
+        return "exact"
+    return f"{percent:+,.1f} %" if abs(percent) < 1000 else f"{percent:+,.0f} %"
