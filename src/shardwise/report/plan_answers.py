@@ -5,9 +5,9 @@ from __future__ import annotations
 from shardwise.report.markup import Markup, element
 from shardwise.spec.offers import Offer, Offers
 from shardwise.spec.plan import Plan
-from shardwise.units import format_bytes, format_seconds
+from shardwise.units import format_gib
 
-COLUMNS = ("Hardware", "Best for", "Layout", "Peak memory", "Step", "Whole run", "Cost")
+COLUMNS = ("Hardware", "Best for", "Layout", "Time", "Cost", "Typical per hour", "Lowest per hour", "Peak memory")
 _WORDS = 3  # columns that hold words; the others hold figures
 
 
@@ -26,7 +26,7 @@ def _offers(offers: Offers) -> Markup:
     looks = [None] * _WORDS + ["number"] * (len(COLUMNS) - _WORDS)
     names = zip(COLUMNS, looks, strict=True)
     head = element("thead", element("tr", *(element("th", name, scope="col", class_=look) for name, look in names)))
-    body = element("tbody", *(_row(offer) for offer in offers.laid_out))
+    body = element("tbody", *(_row(offer) for offer in offers.shown))
     prices = f"{offers.prices[:1].upper()}{offers.prices[1:]}."
     notes = element("ul", *(element("li", note) for note in offers.notes()), class_="reasons")
     return element(
@@ -41,13 +41,9 @@ def _offers(offers: Offers) -> Markup:
 
 
 def _row(offer: Offer) -> Markup:
-    words = (", ".join(offer.best_for), offer.strategy or "")
-    figures = (
-        "" if offer.peak_bytes is None else f"{format_bytes(offer.peak_bytes)} of {format_bytes(offer.capacity_bytes)}",
-        "" if offer.step_seconds is None else format_seconds(offer.step_seconds),
-        "not known" if offer.total_seconds is None else format_seconds(offer.total_seconds),
-        offer.price or "no price",
-    )
+    peak = "" if offer.peak_bytes is None else f"{format_gib(offer.peak_bytes)} of {format_gib(offer.capacity_bytes)}"
+    words = (offer.answers, offer.written or "")
+    figures = (offer.duration or "", offer.cost or "not known", offer.typical, offer.lowest, peak)
     return element(
         "tr",
         element("th", element("code", offer.hardware), scope="row"),
