@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TypedDict
 
-from shardwise.catalog.prices import cited, price_of
+from shardwise.catalog.prices import cited
 from shardwise.errors import UnsupportedError
+from shardwise.plan.hardware_rows import priced, row
 from shardwise.plan.question import Question, ask
 from shardwise.plan.search import answer, best_alone
 from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job
 from shardwise.spec.model import ModelShape
-from shardwise.spec.offers import Offer, Offers, Range
+from shardwise.spec.offers import Offers
 from shardwise.spec.plan import Candidate, Plan
 from shardwise.units import GIB, format_gib
 
@@ -58,6 +58,11 @@ def _usd(cluster: Cluster, seconds: float) -> float:
 
 def _memory(cluster: Cluster) -> int:
     return cluster.num_gpus * cluster.gpu.usable_bytes
+
+
+def _kind(cluster: Cluster) -> tuple[int, int, bool]:
+    """What, beside the memory of a GPU, decides whether a job fits."""
+    return cluster.num_nodes, cluster.node.num_gpus, "bfloat16" in cluster.gpu.dense_flops
 
 
 def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
@@ -130,12 +135,16 @@ def _worth_showing(fits: Sequence[_Fit]) -> list[_Fit]:
 
 
 class _Comparison:
-    """Some hardware: the best execution on each, or why there is none or none was looked for."""
+    """Some hardware, with the best execution on each, or why there is none or none was looked for.
+
+    Attributes:
+        fits: what the job was found to fit on.
+    """
 
     def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster]) -> None:
         self.fits: list[_Fit] = []
         self._job, self._model, self._among = job, model, among
-        self._too_small: dict[tuple[int, int], int] = {}
+        self._too_small: dict[tuple[int, int, bool], int] = {}
         self._beaten_by: dict[str, str] = {}
         self._without = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         if len(self._without) == len(among):  # then the plan itself says so
@@ -153,11 +162,12 @@ class _Comparison:
         """Looks for the best execution on some hardware, unless it surely does not fit or is hardly worth it."""
         if cluster.name in self._without:
             return
-        too_small = self._too_small.get((cluster.num_nodes, cluster.node.num_gpus), 0)
-        if cluster.gpu.usable_bytes <= too_small or _memory(cluster) < _least_bytes(self._job, self._model):
+        if cluster.gpu.usable_bytes <= self._too_small.get(_kind(cluster), 0) or _memory(cluster) < _least_bytes(
+            self._job, self._model
+        ):
             self._without[cluster.name] = _too_little(cluster)
         elif better := self._better_than(cluster):
-            self._beaten_by[cluster.name] = better
+            self._beaten_by[cluster.name] = f"no better than {better} in price and time, or hardly"
         else:
             self.try_on(cluster)
 
@@ -173,7 +183,7 @@ class _Comparison:
         if found is not None:
             self.fits.append(_Fit(cluster=cluster, candidate=found))
             return
-        self._too_small[cluster.num_nodes, cluster.node.num_gpus] = cluster.gpu.usable_bytes
+        self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
         rejected = answer(self._on(cluster)).rejected if explain else ()
         self._without[cluster.name] = rejected[0].reason if rejected else _too_little(cluster)
 
@@ -195,57 +205,48 @@ class _Comparison:
         return _usd(cluster, seconds), seconds
 
     def _better_than(self, cluster: Cluster) -> str | None:
-        """What is cheaper and faster, or hardly less so; None where there is none, or where nothing that fits is as
-        small."""
-        if all(
-            (fit.cluster.num_gpus, _memory(fit.cluster)) > (cluster.num_gpus, _memory(cluster)) for fit in self.fits
-        ):
+        """What is cheaper and faster, or hardly less so; None if nothing is, or nothing that fits is as small."""
+        size = (cluster.num_gpus, _memory(cluster))
+        if all((fit.cluster.num_gpus, _memory(fit.cluster)) > size for fit in self.fits):
             return None
         usd, seconds = self.least(cluster)
-        most_usd, most_seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
-        return next(
-            (fit.cluster.name for fit in self.fits if fit.usd <= most_usd and fit.seconds <= most_seconds), None
-        )
+        usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
+        return next((fit.cluster.name for fit in self.fits if fit.usd <= usd and fit.seconds <= seconds), None)
 
     def plan(self, *, shown: Sequence[_Fit]) -> Plan:
         """The plan on the best hardware, with a row for each that was compared: first those to be shown."""
         goal = self._job.goal
         best: dict[Goal, _Fit] = {aim: _best(aim, self.fits) for aim in GOALS} if self.fits else {}
         ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
-        if best and best["cheapest"].usd == inf:
-            del best["cheapest"]
-        options = [
-            _offer(fit, shown=fit in shown, best_for=tuple(aim for aim, one in best.items() if one is fit))
+        best = {aim: fit for aim, fit in best.items() if aim != "cheapest" or fit.usd < inf}
+        rows = [
+            row(
+                fit.cluster,
+                fit.candidate,
+                shown=fit in shown,
+                best_for=tuple(aim for aim, one in best.items() if one is fit),
+            )
             for fit in ranked
         ]
-        passed_over = self._beaten_by.keys() | self._without.keys()
-        options += [self._passed_over(size) for size in self._among if size.name in passed_over]
+        rows += [priced(size, fits=None, reason=self._beaten_by[size.name]) for size in self._named(self._beaten_by)]
+        rows += [priced(size, fits=False, reason=self._without[size.name]) for size in self._named(self._without)]
         prices = cited(fit.cluster.gpu.name for fit in shown)
         offers = Offers(
             goal=goal,
             price_date=prices.date if prices else None,
             price_source=prices.source if prices else None,
-            options=tuple(options),
+            options=tuple(rows),
         )
         if ranked:
             made = answer(self._on(ranked[0].cluster))
         else:
             largest = max(self._among, key=_memory)
-            made = answer(
-                ask(self._job.model_copy(update={"hardware": largest.name}), model=self._model, cluster=largest)
-            )
+            job = self._job.model_copy(update={"hardware": largest.name})
+            made = answer(ask(job, model=self._model, cluster=largest))
         return replace(made, job={**self._job.to_json(), "hardware": made.job["hardware"]}, offers=offers)
 
-    def _passed_over(self, cluster: Cluster) -> Offer:
-        better = self._beaten_by.get(cluster.name)
-        return Offer(
-            hardware=cluster.name,
-            num_gpus=cluster.num_gpus,
-            fits=None if better else False,
-            capacity_bytes=cluster.gpu.usable_bytes,
-            reason=f"no better than {better} in price and time, or hardly" if better else self._without[cluster.name],
-            **_prices(cluster),
-        )
+    def _named(self, names: Container[str]) -> list[Cluster]:
+        return [size for size in self._among if size.name in names]
 
 
 def _least_flops(job: Job, model: ModelShape) -> float:
@@ -268,50 +269,3 @@ def _least_bytes(job: Job, model: ModelShape) -> float:
 def _too_little(cluster: Cluster) -> str:
     each = "the GPU has" if cluster.num_gpus == 1 else "each GPU has"
     return f"the job does not fit in the {format_gib(cluster.gpu.usable_bytes)} that {each}"
-
-
-def _offer(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
-    layout, memory, time = fit.candidate.execution.layout, fit.candidate.memory, fit.candidate.time
-    prices = _prices(fit.cluster)
-    hours = None if time.total_seconds is None else time.total_seconds / 3600
-    per_million = 1e6 / time.tokens_per_second / 3600
-    hourly, typical = prices["usd_per_hour"], prices["typical_usd_per_hour"]
-    return Offer(
-        hardware=fit.cluster.name,
-        num_gpus=fit.cluster.num_gpus,
-        fits=True,
-        shown=shown,
-        best_for=best_for,
-        strategy=layout.strategy,
-        written=layout.written,
-        peak_bytes=memory.peak_bytes,
-        capacity_bytes=memory.capacity_bytes,
-        step_seconds=time.step_seconds,
-        total_seconds=time.total_seconds,
-        usd=_times(hourly, hours),
-        usd_per_million_tokens=_times(hourly, per_million),
-        typical_usd=None if typical is None or hours is None else typical * hours,
-        typical_usd_per_million_tokens=None if typical is None else typical * per_million,
-        **prices,
-    )
-
-
-def _times(rate: Range | None, hours: float | None) -> Range | None:
-    return None if rate is None or hours is None else (rate[0] * hours, rate[1] * hours)
-
-
-class _Prices(TypedDict):
-    usd_per_hour: Range | None
-    typical_usd_per_hour: float | None
-    price_providers: int
-
-
-def _prices(cluster: Cluster) -> _Prices:
-    """Of all GPUs of some hardware."""
-    gpu, count, known = cluster.gpu, cluster.num_gpus, price_of(cluster.gpu.name)
-    typical = gpu.typical_usd_per_hour
-    return {
-        "usd_per_hour": _times(gpu.usd_per_hour, count),
-        "typical_usd_per_hour": None if typical is None else typical * count,
-        "price_providers": known.providers if known else 0,
-    }

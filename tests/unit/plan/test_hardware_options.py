@@ -49,10 +49,14 @@ def dollars(option: Offer) -> float:
 JOBS = [{"method": "lora"}, {"method": "full", "train": {"global_batch_size": 64}}, {"data": {"max_length": 8192}}]
 
 
-@pytest.mark.parametrize("keys", JOBS, ids=str)
-def test_nothing_that_was_skipped_is_cheaper_and_faster_than_what_is_named(keys):
-    skipped, every = offers(offered(**keys)), [size.name for kind in sizes_of(*NAMES) for size in kind]
-    known = {option.hardware: option for option in offers(of_list(", ".join(every), **keys)).options}
+@pytest.mark.parametrize(
+    ("model", "keys"),
+    [*((SMALL, keys) for keys in JOBS), ("llama-3.1-8b", {"method": "qlora"}), ("llama-3.1-8b", {"method": "full"})],
+    ids=str,
+)
+def test_nothing_that_was_skipped_is_cheaper_and_faster_than_what_is_named(model: str, keys):
+    skipped, every = offers(offered(model, **keys)), [size.name for kind in sizes_of(*NAMES) for size in kind]
+    known = {option.hardware: option for option in offers(of_list(", ".join(every), model, **keys)).options}
     found = [known[option.hardware] for option in skipped.options if option.fits]
     assert all(option.step_seconds == known[option.hardware].step_seconds for option in skipped.options if option.fits)
     for option in skipped.options:
