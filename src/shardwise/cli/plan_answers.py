@@ -7,12 +7,11 @@ import textwrap
 from rich.console import Console
 from rich.table import Table
 
-from shardwise.spec.offers import Offer, Offers
+from shardwise.spec.offers import Offers
 from shardwise.spec.plan import Plan
-from shardwise.units import format_gib
 
-COLUMNS = ("hardware", "best for", "layout", "time", "cost", "typical/h", "lowest/h", "peak memory")
-_WORDS = 3  # columns of words; the others are figures
+WORDS = 3  # columns of words; the others are figures
+WIDE, LEFT_OUT_WHERE_NARROW = 100, ("layout", "lowest/h")
 
 
 def print_answers(plan: Plan, console: Console) -> None:
@@ -28,33 +27,20 @@ def print_answers(plan: Plan, console: Console) -> None:
 
 def _print_offers(offers: Offers, console: Console) -> None:
     if offers.shown:
-        console.print(_table(offers))
+        console.print(_table(offers, width=console.width))
         console.print(offers.prices, style="dim")
     for note in offers.notes():
         console.print(textwrap.fill(note, width=console.width, initial_indent="  ", subsequent_indent="  "))
     console.print()
 
 
-def _table(offers: Offers) -> Table:
+def _table(offers: Offers, *, width: int) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
-    for index, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if index < _WORDS else "right", no_wrap=True)
-    for option in offers.shown:
-        table.add_row(*_cells(option), style="bold" if option.best_for else "")
+    names, *rows = offers.table()
+    kept = [index for index, name in enumerate(names) if width >= WIDE or name not in LEFT_OUT_WHERE_NARROW]
+    for index in kept:
+        is_word = index < WORDS
+        table.add_column(names[index], justify="left" if is_word else "right", no_wrap=index == 0 or not is_word)
+    for option, row in zip(offers.shown, rows, strict=True):
+        table.add_row(*(row[index] for index in kept), style="bold" if option.best_for else "")
     return table
-
-
-def _cells(option: Offer) -> tuple[str, ...]:
-    peak = (
-        "" if option.peak_bytes is None else f"{format_gib(option.peak_bytes)} of {format_gib(option.capacity_bytes)}"
-    )
-    return (
-        option.hardware,
-        option.answers,
-        option.written or "",
-        option.duration or "",
-        option.cost or "not known",
-        option.typical,
-        option.lowest,
-        peak,
-    )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from shardwise.report.markup import Markup, element
-from shardwise.spec.offers import Offer, Offers
+from shardwise.spec.offers import Offers
 from shardwise.spec.plan import Plan
-from shardwise.units import format_gib
 
-COLUMNS = ("Hardware", "Best for", "Layout", "Time", "Cost", "Typical per hour", "Lowest per hour", "Peak memory")
-_WORDS = 3  # columns that hold words; the others hold figures
+WORDS = 3  # columns that hold words; the others hold figures
 
 
 def answers(plan: Plan) -> Markup:
@@ -23,30 +21,26 @@ def _solved(sentence: str) -> Markup:
 
 
 def _offers(offers: Offers) -> Markup:
-    looks = [None] * _WORDS + ["number"] * (len(COLUMNS) - _WORDS)
-    names = zip(COLUMNS, looks, strict=True)
-    head = element("thead", element("tr", *(element("th", name, scope="col", class_=look) for name, look in names)))
-    body = element("tbody", *(_row(offer) for offer in offers.shown))
+    names, *rows = offers.table()
+    looks = [None] * WORDS + ["number"] * (len(names) - WORDS)
+    head = (element("th", name.capitalize(), scope="col", class_=look) for name, look in zip(names, looks, strict=True))
     prices = f"{offers.prices[:1].upper()}{offers.prices[1:]}."
-    notes = element("ul", *(element("li", note) for note in offers.notes()), class_="reasons")
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *map(_row, rows)))
     return element(
         "section",
         element("h2", "Hardware"),
         element("p", offers.sentence),
-        element("div", element("table", head, body), class_="scroll"),
+        element("div", table, class_="scroll"),
         element("p", prices, class_="note"),
-        notes,
+        element("ul", *(element("li", note) for note in offers.notes()), class_="reasons"),
         class_="panel candidates",
     )
 
 
-def _row(offer: Offer) -> Markup:
-    peak = "" if offer.peak_bytes is None else f"{format_gib(offer.peak_bytes)} of {format_gib(offer.capacity_bytes)}"
-    words = (offer.answers, offer.written or "")
-    figures = (offer.duration or "", offer.cost or "not known", offer.typical, offer.lowest, peak)
+def _row(texts: tuple[str, ...]) -> Markup:
     return element(
         "tr",
-        element("th", element("code", offer.hardware), scope="row"),
-        *(element("td", text) for text in words),
-        *(element("td", text, class_="number") for text in figures),
+        element("th", element("code", texts[0]), scope="row"),
+        *(element("td", text) for text in texts[1:WORDS]),
+        *(element("td", text, class_="number") for text in texts[WORDS:]),
     )

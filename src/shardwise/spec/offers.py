@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise.spec.job import Goal
-from shardwise.units import format_seconds
+from shardwise.units import format_gib, format_seconds
 
 Range = tuple[float, float]
 
@@ -90,6 +90,12 @@ class Offer:
         return None if self.step_seconds is None else f"{format_seconds(self.step_seconds)} a step"
 
     @property
+    def memory(self) -> str:
+        """Memory of the GPU that needs most, and what it has: `20.7 of 23.6 GiB`."""
+        peak = "" if self.peak_bytes is None else format_gib(self.peak_bytes).removesuffix(" GiB") + " of "
+        return peak + format_gib(self.capacity_bytes)
+
+    @property
     def typical(self) -> str:
         """The typical price of an hour; marked where it is the price of one provider."""
         if self.typical_usd_per_hour is None:
@@ -131,6 +137,13 @@ class Offers:
     def shown(self) -> tuple[Offer, ...]:
         """The rows of a report."""
         return tuple(option for option in self.options if option.shown)
+
+    def table(self) -> list[tuple[str, ...]]:
+        """The rows of a report as texts, before them the names of the columns; the first three are words."""
+        known = any(option.total_seconds is not None for option in self.shown)
+        time, cost = ("run", "cost") if known else ("step", "per 1M tokens")
+        names = ("hardware", "best for", "layout", time, cost, "typical/h", "lowest/h", "peak memory")
+        return [names, *(_cells(option) for option in self.shown)]
 
     @property
     def sentence(self) -> str:
@@ -191,6 +204,19 @@ class Offers:
             price_source=prices.get("source"),
             options=tuple(Offer.from_json(option) for option in data["hardware_options"]),
         )
+
+
+def _cells(option: Offer) -> tuple[str, ...]:
+    return (
+        option.hardware,
+        option.answers,
+        option.written or "",
+        (option.duration or "").removesuffix(" a step"),
+        (option.cost or "not known").removesuffix(" per 1M tokens"),
+        option.typical,
+        option.lowest,
+        option.memory,
+    )
 
 
 def _beats(option: Offer, best: Offer) -> bool:

@@ -107,7 +107,7 @@ def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path:
     assert_safe(Page(source), source)
     words = Page(source).words
     assert "Typical: the median of providers' on-demand prices" in " ".join(words.split())
-    assert all(name in words for name in ("Typical per hour", "Lowest per hour", "Peak memory", "smallest"))
+    assert all(name in words for name in ("Run", "Typical/h", "Lowest/h", "Peak memory", "smallest"))
 
 
 def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise: Shardwise) -> None:
@@ -116,11 +116,24 @@ def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise: Shardwis
     assert said.code == 0
     lines = said.out.splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("hardware "))
-    assert " ".join(lines[at].split()) == "hardware best for layout time cost typical/h lowest/h peak memory"
+    assert " ".join(lines[at].split()) == "hardware best for layout run cost typical/h lowest/h peak memory"
     words = r"1x A10G +cheapest, smallest +one process +[\d hmins]+ +"
-    assert re.match(words + r"\$[\d.]+ +\$1\.01\* +\$1\.01 +[\d.]+ GiB of 22", lines[at + 1])
-    assert re.match(r"4x RTX-4070-Ti +fastest +\S.* +not known +not known +\$0\.36 +[\d.]+ GiB of 11", lines[at + 2])
+    assert re.match(words + r"\$[\d.]+ +\$1\.01\* +\$1\.01 +[\d.]+ of 22", lines[at + 1])
+    assert re.match(r"4x RTX-4070-Ti +fastest +\S.* +not known +not known +\$0\.36 +[\d.]+ of 11", lines[at + 2])
     assert "1x T4: needs " in said.out
+    said = shardwise("plan", *LORA, "--hardware", "1x A10G, 1x L4")
+    assert re.search(r"^hardware +best for +layout +step +per 1M tokens +", said.out, re.MULTILINE)
+
+
+def test_a_narrow_screen_leaves_columns_out_and_cuts_nothing_off(
+    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = shardwise("plan", *LORA, "--hardware", "1x RTX-PRO-6000-Blackwell, 8x L40S")
+    head = next(line for line in said.out.splitlines() if line.startswith("hardware "))
+    assert "layout" not in head
+    assert "lowest/h" not in head
+    assert head.endswith("peak memory")
 
 
 def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be_given(
