@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -76,10 +76,14 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
             return fit.cluster.num_gpus, -(-fit.cluster.gpu.usable_bytes // _MEMORY_STEP), fit.usd, fit.seconds
 
 
-def _best(goal: Goal, fits: Sequence[_Fit]) -> _Fit:
-    least = min(_figure(goal, fit) for fit in fits)[0]
-    alike = [fit for fit in fits if _figure(goal, fit)[0] <= least * _ALIKE.get(goal, 1.0)]
-    return min(alike, key=lambda fit: (fit.cluster.num_gpus, *_figure(goal, fit)))
+def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
+    """The best for each goal: of what is alike the one with the fewest GPUs."""
+    bests: dict[Goal, _Fit] = {}
+    for goal in GOALS if fits else ():
+        most = min(_figure(goal, fit) for fit in fits)[0] * alike.get(goal, 1.0)
+        among = [fit for fit in fits if _figure(goal, fit)[0] <= most]
+        bests[goal] = min(among, key=lambda fit: (fit.cluster.num_gpus, *_figure(goal, fit)))
+    return bests
 
 
 def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]]) -> Plan:
@@ -100,9 +104,10 @@ def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[C
             comparison.try_if_needed(size)
     for kind in kinds:
         for size in kind:
-            if size.num_gpus > USUAL_GPUS and comparison.fits_on_none_of(kind):
+            if size.num_gpus > USUAL_GPUS and not comparison.may_fit(kind):
                 comparison.try_if_needed(size)
-    return comparison.plan(shown=_worth_showing(comparison.fits))
+    best = _bests(comparison.fits, alike=_ALIKE)
+    return comparison.plan(shown=_worth_showing(comparison.fits, best), best=best)
 
 
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) -> Plan:
@@ -114,24 +119,24 @@ def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) ->
     comparison = _Comparison(job, model, clusters)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)
-    fits = comparison.fits
-    return comparison.plan(shown=fits if len(fits) <= SHOWN else _worth_showing(fits))
+    fits, best = comparison.fits, _bests(comparison.fits, alike={})
+    return comparison.plan(shown=fits if len(fits) <= SHOWN else _worth_showing(fits, best), best=best)
 
 
-def _worth_showing(fits: Sequence[_Fit]) -> list[_Fit]:
+def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     """The best for each goal, and between the cheapest and the fastest what nothing beats in price and time."""
     if not fits:
         return []
-    bests = [cheapest, fastest, _] = [_best(goal, fits) for goal in GOALS]
+    cheapest, fastest = best["cheapest"], best["fastest"]
     between = [cheapest]
     for fit in sorted(fits, key=lambda fit: fit.usd):
         faster = fit.seconds * _ALIKE["fastest"] < between[-1].seconds
         if cheapest.usd < fit.usd < fastest.usd and faster and fastest.seconds * _ALIKE["fastest"] < fit.seconds:
             between.append(fit)
-    room = SHOWN - len(bests)
+    room = SHOWN - len(best)
     if len(between) > room:
         between = [between[n * len(between) // room] for n in range(room)]
-    return [fit for fit in fits if any(fit is one for one in (*bests, *between))]
+    return [fit for fit in fits if any(fit is one for one in (*best.values(), *between))]
 
 
 class _Comparison:
@@ -145,10 +150,11 @@ class _Comparison:
         self.fits: list[_Fit] = []
         self._job, self._model, self._among = job, model, among
         self._too_small: dict[tuple[int, int, bool], int] = {}
-        self._beaten_by: dict[str, str] = {}
-        self._without = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
-        if len(self._without) == len(among):  # then the plan itself says so
-            self._without = {}
+        refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
+        # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
+        self._passed: dict[str, tuple[bool | None, str]] = {}
+        if len(refused) < len(among):  # otherwise the plan itself says so
+            self._passed = {name: (False, why) for name, why in refused.items()}
 
     def _on(self, cluster: Cluster) -> Question:
         """The job on all GPUs of some hardware; with offload only where it is stated, for there is other hardware."""
@@ -160,37 +166,36 @@ class _Comparison:
 
     def try_if_needed(self, cluster: Cluster) -> None:
         """Looks for the best execution on some hardware, unless it surely does not fit or is hardly worth it."""
-        if cluster.name in self._without:
-            return
-        if cluster.gpu.usable_bytes <= self._too_small.get(_kind(cluster), 0) or _memory(cluster) < _least_bytes(
-            self._job, self._model
-        ):
-            self._without[cluster.name] = _too_little(cluster)
+        too_small = cluster.gpu.usable_bytes <= self._too_small.get(_kind(cluster), 0)
+        if too_small or _memory(cluster) < _least_bytes(self._job, self._model):
+            self._passed.setdefault(cluster.name, (False, _too_little(cluster)))
         elif better := self._better_than(cluster):
-            self._beaten_by[cluster.name] = f"no better than {better} in price and time, or hardly"
+            why = f"no better than {better} in price and time, or hardly"
+            self._passed.setdefault(cluster.name, (None, why))
         else:
             self.try_on(cluster)
 
     def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
         """Looks for the best execution on some hardware; `explain` says in full why there is none."""
-        if cluster.name in self._without:
+        if cluster.name in self._passed:
             return
         try:
             found = best_alone(self._on(cluster))
         except UnsupportedError as error:
-            self._without[cluster.name] = str(error)
+            self._passed[cluster.name] = False, str(error)
             return
         if found is not None:
             self.fits.append(_Fit(cluster=cluster, candidate=found))
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
         rejected = answer(self._on(cluster)).rejected if explain else ()
-        self._without[cluster.name] = rejected[0].reason if rejected else _too_little(cluster)
+        self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
 
-    def fits_on_none_of(self, kind: Sequence[Cluster]) -> bool:
-        """Whether no size of a GPU fits or may fit."""
-        fitting = {fit.cluster.name for fit in self.fits} | self._beaten_by.keys()
-        return not any(size.name in fitting for size in kind)
+    def may_fit(self, kind: Sequence[Cluster]) -> bool:
+        """Whether the job fits on some size of a GPU, or may."""
+        skipped = {name for name, (fits, _) in self._passed.items() if fits is None}
+        names = skipped.union(fit.cluster.name for fit in self.fits)
+        return any(size.name in names for size in kind)
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
         """Dollars and seconds that a step takes at least: its FLOPs at the GPUs' peak, or what a smaller size of the
@@ -213,29 +218,22 @@ class _Comparison:
         usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
         return next((fit.cluster.name for fit in self.fits if fit.usd <= usd and fit.seconds <= seconds), None)
 
-    def plan(self, *, shown: Sequence[_Fit]) -> Plan:
+    def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
         """The plan on the best hardware, with a row for each that was compared: first those to be shown."""
         goal = self._job.goal
-        best: dict[Goal, _Fit] = {aim: _best(aim, self.fits) for aim in GOALS} if self.fits else {}
         ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
-        best = {aim: fit for aim, fit in best.items() if aim != "cheapest" or fit.usd < inf}
+        aims: list[Goal] = [aim for aim in best if aim != "cheapest" or best[aim].usd < inf]
         rows = [
-            row(
-                fit.cluster,
-                fit.candidate,
-                shown=fit in shown,
-                best_for=tuple(aim for aim, one in best.items() if one is fit),
-            )
+            row(fit.cluster, fit.candidate, shown=fit in shown, best_for=tuple(aim for aim in aims if best[aim] is fit))
             for fit in ranked
         ]
-        rows += [priced(size, fits=None, reason=self._beaten_by[size.name]) for size in self._named(self._beaten_by)]
-        rows += [priced(size, fits=False, reason=self._without[size.name]) for size in self._named(self._without)]
+        passed = [priced(size, *self._passed[size.name]) for size in self._among if size.name in self._passed]
         prices = cited(fit.cluster.gpu.name for fit in shown)
         offers = Offers(
             goal=goal,
             price_date=prices.date if prices else None,
             price_source=prices.source if prices else None,
-            options=tuple(rows),
+            options=(*rows, *sorted(passed, key=lambda one: one.fits is not None)),
         )
         if ranked:
             made = answer(self._on(ranked[0].cluster))
@@ -244,9 +242,6 @@ class _Comparison:
             job = self._job.model_copy(update={"hardware": largest.name})
             made = answer(ask(job, model=self._model, cluster=largest))
         return replace(made, job={**self._job.to_json(), "hardware": made.job["hardware"]}, offers=offers)
-
-    def _named(self, names: Container[str]) -> list[Cluster]:
-        return [size for size in self._among if size.name in names]
 
 
 def _least_flops(job: Job, model: ModelShape) -> float:

@@ -11,7 +11,7 @@ from shardwise.spec.offers import Offer, Range
 from shardwise.spec.plan import Candidate
 
 
-def priced(cluster: Cluster, *, fits: bool | None, reason: str | None = None) -> Offer:
+def priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> Offer:
     """A row with the prices of all GPUs and nothing else."""
     gpu, count, price = cluster.gpu, cluster.num_gpus, price_of(cluster.gpu.name)
     typical = gpu.typical_usd_per_hour

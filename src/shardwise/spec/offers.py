@@ -12,7 +12,6 @@ Range = tuple[float, float]
 
 #: How an answer begins.
 _CALLED: dict[Goal, str] = {"cheapest": "cheapest", "fastest": "fastest", "fewest-gpus": "smallest"}
-_ALIKE = "costs that differ by less than a fifth, and times by less than a tenth, are alike: the fewest GPUs are named"
 #: So many that do not fit are named.
 _MOST_NAMED = 6
 
@@ -174,9 +173,7 @@ class Offers:
         by_reason: dict[str, list[str]] = {}
         for option in unfit:
             by_reason.setdefault(option.reason or "", []).append(option.hardware)
-        alike = any(_beats(option, best) for best in self.options if best.best_for for option in self.shown)
         return [
-            *([_ALIKE] if alike else []),
             *([f"{others} more are no better in price and time, or hardly; --json lists them"] if others else []),
             *(
                 [f"the job does not fit, or is not trained, on {len(unfit)} more; --json says why"]
@@ -216,16 +213,6 @@ def _cells(option: Offer) -> tuple[str, ...]:
         option.typical,
         option.lowest,
         option.memory,
-    )
-
-
-def _beats(option: Offer, best: Offer) -> bool:
-    """Whether some option is cheaper than what is called cheapest, or faster than what is called fastest."""
-    costs = option.typical_usd_per_million_tokens, best.typical_usd_per_million_tokens
-    times = option.step_seconds, best.step_seconds
-    return any(
-        goal in best.best_for and one is not None and other is not None and one < other
-        for goal, (one, other) in (("cheapest", costs), ("fastest", times))
     )
 
 
