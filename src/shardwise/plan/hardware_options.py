@@ -78,12 +78,13 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
 
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
     """The best for each goal: of what is alike the one with the fewest GPUs."""
-    bests: dict[Goal, _Fit] = {}
-    for goal in GOALS if fits else ():
-        most = min(_figure(goal, fit) for fit in fits)[0] * alike.get(goal, 1.0)
-        among = [fit for fit in fits if _figure(goal, fit)[0] <= most]
-        bests[goal] = min(among, key=lambda fit: (fit.cluster.num_gpus, *_figure(goal, fit)))
-    return bests
+    return {goal: _best(goal, fits, alike=alike.get(goal, 1.0)) for goal in GOALS} if fits else {}
+
+
+def _best(goal: Goal, fits: Sequence[_Fit], *, alike: float) -> _Fit:
+    most = min(_figure(goal, fit) for fit in fits)[0] * alike
+    among = [fit for fit in fits if _figure(goal, fit)[0] <= most]
+    return min(among, key=lambda fit: (fit.cluster.num_gpus, *_figure(goal, fit)))
 
 
 def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]]) -> Plan:
