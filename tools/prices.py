@@ -12,6 +12,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -55,7 +56,8 @@ NAMES = {
     "v100-pcie": "V100-PCIe-16GB",
     "v100-sxm2": "V100-16GB",
 }
-#: Rented until the tenant gives it back. Left out are `spot` and `serverless`.
+#: Rented until the tenant gives it back. Left out are `spot` and `serverless`. RunPod's community cloud is a source of
+#: its own, for its machines and prices are not those of the secure one.
 KINDS = ("on-demand", "secure", "community")
 #: Salad takes machines away without notice; AWS was read from a third party that is older than AWS's own prices; Google
 #: prints the GPU without the machine that it needs.
@@ -63,25 +65,33 @@ LEFT_OUT = ("salad", "aws", "gcp")
 #: A figure so many times the median of its GPU is for more than one GPU, or for a fabric that others do without.
 MOST_OF_MEDIAN = 3.0
 
+Prices = dict[str, dict[str, float]]
 
-def ranges(offers: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest price of each GPU of the catalogue, in dollars per hour."""
-    prices: dict[str, list[float]] = defaultdict(list)
+
+def prices_of(offers: Iterable[Mapping[str, Any]]) -> Prices:
+    """The lowest price of each provider for each GPU of the catalogue, in dollars per hour."""
+    found: Prices = defaultdict(dict)
     for offer in offers:
         if offer["kind"] in KINDS and offer["provider"] not in LEFT_OUT and offer["gpu"] in NAMES:
-            prices[NAMES[offer["gpu"]]].append(float(offer["usd_hr"]))
-    usual = {name: [p for p in found if p <= MOST_OF_MEDIAN * median(found)] for name, found in prices.items()}
-    return {name: (min(found), max(found)) for name, found in usual.items()}
+            provider = f"{offer['provider']}-community" if offer["kind"] == "community" else offer["provider"]
+            prices = found[NAMES[offer["gpu"]]]
+            prices[provider] = min(float(offer["usd_hr"]), prices.get(provider, inf))
+    return {name: _usual(prices) for name, prices in found.items()}
+
+
+def _usual(prices: Mapping[str, float]) -> dict[str, float]:
+    most = MOST_OF_MEDIAN * median(prices.values())
+    return {provider: price for provider, price in sorted(prices.items()) if price <= most}
 
 
 def main() -> None:
     """Prints the table, in the order of `NAMES`."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    found = ranges(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["offers"])
+    found = prices_of(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["offers"])
     for name in dict.fromkeys(NAMES.values()):
         if name in found:
-            print(f"{name} = [{found[name][0]:.2f}, {found[name][1]:.2f}]")
+            print(f"{name} = {{{', '.join(f'{provider} = {price:.2f}' for provider, price in found[name].items())}}}")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from shardwise.api.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.offers import ANY, alternatives, catalogue_sizes, is_open
+from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem
 from shardwise.plan.drawing import timeline_of_plan
-from shardwise.plan.offers import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
+from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
 from shardwise.plan.search import make_plan
 from shardwise.plan.solve import solve as solved_plan
 from shardwise.plan.unknowns import find_unknown
@@ -83,7 +83,7 @@ def _on_open_hardware(request: Request) -> Plan:
     """The plan on the hardware that is the best for the goal, with what else was compared."""
     with request.blaming("hardware"):
         named = request.job.hardware or ANY
-        kinds = catalogue_sizes(most=MOST_GPUS_OFFERED) if named.strip().lower() == ANY else None
+        kinds = offered_hardware(most=MOST_GPUS_OFFERED) if named.strip().lower() == ANY else None
         listed = alternatives(named) if kinds is None else []
     with request.blaming("model"):
         model = find_model(request.job.model)

@@ -82,6 +82,7 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     peaks = {
         kind: row[f"{kind}_tflops"] * 1e12 for kind in ("float32", "bfloat16", "float16") if f"{kind}_tflops" in row
     }
+    price = price_of(name)
     gpu = Gpu(
         name=name,
         memory_bytes=row["memory_mib"] * MIB,
@@ -89,7 +90,8 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
         context_bytes=CONTEXT_BYTES,
-        usd_per_hour=price_of(name),
+        usd_per_hour=(price.lowest, price.highest) if price else None,
+        typical_usd_per_hour=price.typical if price else None,
     )
     return KnownGpu(
         gpu=gpu,

@@ -1,8 +1,11 @@
-"""Hardware that a question leaves open: `any` of the catalogue in the sizes it is rented in, or a list of them."""
+"""Hardware that a question leaves open: `any` of what providers rent out, or a list."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import tomllib
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
 
 from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, known_gpus, parse_hardware
 from shardwise.errors import HardwareError, quoted
@@ -10,6 +13,29 @@ from shardwise.spec.cluster import Cluster
 
 ANY = "any"
 MAX_ALTERNATIVES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """What one provider rents out, from instances.toml.
+
+    Attributes:
+        source, url: the document it was read from.
+        sizes: GPU -> how many of it one machine has.
+        fabric: GPUs whose largest machines are connected by InfiniBand, EFA or RoCE.
+    """
+
+    source: str
+    url: str
+    sizes: dict[str, list[int]]
+    fabric: list[str] = field(default_factory=list[str])
+
+
+@cache
+def providers() -> dict[str, Provider]:
+    """All of instances.toml, by name."""
+    text = (resources.files("shardwise.catalog") / "instances.toml").read_text(encoding="utf-8")
+    return {name: Provider(**row) for name, row in tomllib.loads(text).items()}
 
 
 def is_open(hardware: str) -> bool:
@@ -21,40 +47,43 @@ def alternatives(hardware: str) -> list[Cluster]:
     """The clusters of `4x A100-80GB, 8x L40S`, each as `parse_hardware` reads it.
 
     Raises:
-        HardwareError: one of them is none, or there are too many.
+        HardwareError: one of them cannot be read, or there are too many.
     """
     names = [name.strip() for name in hardware.split(",") if name.strip()]
     if ANY in (name.lower() for name in names):
         raise HardwareError(
-            f"hardware is {quoted(hardware)}: any is all of the catalogue, so that nothing stands beside it in a list; "
-            "write any alone, or leave it out of the list"
+            f"hardware is {quoted(hardware)}: any stands for all hardware on offer and cannot be part of a list; write "
+            "any alone, or leave it out of the list"
         )
     if len(names) > MAX_ALTERNATIVES:
         raise HardwareError(f"hardware names {len(names)} alternatives; at most {MAX_ALTERNATIVES} are compared")
     return [parse_hardware(name) for name in dict.fromkeys(names)]
 
 
-def catalogue_sizes(*, most: int) -> list[list[Cluster]]:
-    """Of every GPU of the catalogue the sizes it is rented in, the smallest first.
+def offered_hardware(*, most: int) -> list[list[Cluster]]:
+    """The sizes of every NVIDIA GPU that some provider rents out, the smallest first; at most `most` GPUs.
 
-    Args:
-        most: GPUs at most.
+    Training finds its GPUs with nvidia-smi: AMD's are planned for only where they are named.
     """
-    return [rented_sizes(known, most=most) for known in known_gpus().values()]
+    kinds = (known for known in known_gpus().values() if not known.gpu.name.startswith("MI"))
+    every = (offered_sizes(known, most=most) for known in kinds)
+    return [sizes for sizes in every if sizes]
 
 
-def rented_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
-    """1, 2, 4, ... of a node, the whole node, then 2, 4, 8, ... nodes.
+def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
+    """The sizes of one GPU, the smallest first: single machines, then 2, 4, 8, ... machines that have a fabric.
 
     Args:
         known: the GPU.
         most: GPUs at most.
     """
-    node = known.node_gpus
-    inside = (1 << e for e in range(node.bit_length()) if 1 << e < node)
-    nodes = (node << e for e in range(most.bit_length()))
-    whole = _as_many(known, cluster_of(known, num_gpus=node), most=most)
-    return [whole.part(count) for count in (*inside, *nodes) if count <= most]
+    name = known.gpu.name
+    offers = [provider for provider in providers().values() if name in provider.sizes]
+    inside = sorted({size for provider in offers for size in provider.sizes[name] if size <= most})
+    node = max((max(provider.sizes[name]) for provider in offers if name in provider.fabric), default=most)
+    counts = [1 << e for e in range(1, most.bit_length()) if (1 << e) * node <= most]
+    machines = [cluster_of(known, num_gpus=size) for size in inside]
+    return [*machines, *(cluster_of(known, num_gpus=node, num_nodes=count) for count in counts)]
 
 
 def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
@@ -69,10 +98,10 @@ def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
     """
     known = find_gpu(cluster.gpu.name)
     node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
-    whole = _as_many(known, replace(cluster, node=replace(cluster.node, num_gpus=node)), most=most)
+    whole = replace(
+        cluster,
+        node=replace(cluster.node, num_gpus=node),
+        num_nodes=-(-most // node),
+        network=cluster.network or known.network,
+    )
     return [whole.part(count) for count in (*range(1, min(node, most) + 1), *range(2 * node, most + 1, node))]
-
-
-def _as_many(known: KnownGpu, cluster: Cluster, *, most: int) -> Cluster:
-    """As many nodes of a cluster as there may be GPUs, whose parts are asked for."""
-    return replace(cluster, num_nodes=-(-most // cluster.node.num_gpus), network=cluster.network or known.network)

@@ -1,33 +1,55 @@
 """What GPUs are rented for: the lists of prices.toml, each of one document and one day.
 
-Every price has a date and a source because it stands in a list that has them. A GPU in no list has no price: a cost
-that was guessed would be worse than none.
+A GPU in no list has no price; none is guessed.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from statistics import median
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriceList:
-    """On-demand prices as one document had them on one day.
+    """On-demand prices as one document had them on one day, in dollars for one GPU and one hour.
 
     Attributes:
         date: of the document: year and month, and the day where it is known.
         source: what the document is.
         url: where it is found.
-        usd_per_hour: GPU -> the lowest and the highest price of one, in dollars.
+        usd_per_hour: GPU -> provider -> its price.
+        lowest: GPU -> the lowest offer on a marketplace.
     """
 
     date: str
     source: str
     url: str
-    usd_per_hour: dict[str, tuple[float, float]]
+    usd_per_hour: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    lowest: dict[str, float] = field(default_factory=dict[str, float])
+
+    def has(self, name: str) -> bool:
+        """Whether a GPU has a price in it."""
+        return name in self.usd_per_hour or name in self.lowest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What one GPU is rented for, in dollars per hour.
+
+    Attributes:
+        lowest, highest: over all prices and offers.
+        typical: the median over the providers; None where only lowest offers are known.
+        providers: how many it is the median of.
+    """
+
+    lowest: float
+    highest: float
+    typical: float | None
+    providers: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,27 +69,26 @@ class Citation:
 def price_lists() -> tuple[PriceList, ...]:
     """All of prices.toml, in its order."""
     text = (resources.files("shardwise.catalog") / "prices.toml").read_text(encoding="utf-8")
-    return tuple(
-        PriceList(
-            date=row["date"],
-            source=row["source"],
-            url=row["url"],
-            usd_per_hour={name: (low, high) for name, (low, high) in row["usd_per_hour"].items()},
-        )
-        for row in tomllib.loads(text).values()
-    )
+    return tuple(PriceList(**row) for row in tomllib.loads(text).values())
 
 
-def price_of(name: str) -> tuple[float, float] | None:
-    """The lowest and the highest price of a GPU of the catalogue for an hour, in dollars; None where none is known."""
-    found = [prices.usd_per_hour[name] for prices in price_lists() if name in prices.usd_per_hour]
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+@cache
+def price_of(name: str) -> Price | None:
+    """The price of a GPU of the catalogue; None where none is known."""
+    providers: dict[str, float] = {}
+    for prices in price_lists():
+        providers = {**prices.usd_per_hour.get(name, {}), **providers}
+    every = [*providers.values(), *(prices.lowest[name] for prices in price_lists() if name in prices.lowest)]
+    if not every:
+        return None
+    typical = round(median(providers.values()), 3) if providers else None
+    return Price(lowest=min(every), highest=max(every), typical=typical, providers=len(providers))
 
 
 def cited(names: Iterable[str]) -> Citation | None:
     """The documents that the prices of some GPUs are from; None where none of them has a price."""
     wanted = set(names)
-    lists = [prices for prices in price_lists() if wanted & prices.usd_per_hour.keys()]
+    lists = [prices for prices in price_lists() if any(prices.has(name) for name in wanted)]
     if not lists:
         return None
     if len(lists) == 1:

@@ -43,9 +43,9 @@ def _not_trained(question: Question, work: Work) -> list[str]:
 
 
 def _usd_per_hour(work: Work) -> float | None:
-    """All GPUs at the middle of the catalogue's range."""
-    price = work.cluster.gpu.usd_per_hour
-    return None if price is None else sum(price) / 2 * work.execution.layout.world_size
+    """All GPUs at their typical price."""
+    price = work.cluster.gpu.typical_usd_per_hour
+    return None if price is None else price * work.execution.layout.world_size
 
 
 def hardware_json(cluster: Cluster) -> dict[str, Any]:

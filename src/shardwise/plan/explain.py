@@ -12,7 +12,7 @@ from shardwise.plan.explorer import Explorer
 from shardwise.plan.memory import most_on_host
 from shardwise.plan.pieces import masked_share
 from shardwise.plan.ranking import BETTER, ratio, tie_of
-from shardwise.plan.rent import rent_of
+from shardwise.plan.rental_prices import price_sentence
 from shardwise.plan.types import TYPES
 from shardwise.plan.virtues import virtues_of
 from shardwise.plan.work import Work
@@ -57,7 +57,7 @@ def why(
         _precision(work),
         _length(work),
         _rates(work),
-        rent_of(work.cluster.gpu, goal=goal),
+        price_sentence(work.cluster.gpu, goal=goal),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 

@@ -34,7 +34,8 @@ class Gpu:
         dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`, `float16`.
         memory_bytes_per_second: bandwidth of the device memory.
         context_bytes: held outside the allocator by the driver and libraries.
-        usd_per_hour: (low, high) rental price, or None where none is known.
+        usd_per_hour: (lowest, highest) rental price, or None where none is known.
+        typical_usd_per_hour: the median over providers, which costs are forecast at; None where it is not known.
         measured: the figures were measured on this machine, not read from a catalogue.
     """
 
@@ -45,6 +46,7 @@ class Gpu:
     memory_bytes_per_second: float
     context_bytes: int = 0
     usd_per_hour: tuple[float, float] | None = None
+    typical_usd_per_hour: float | None = None
     measured: bool = False
     reserved_bytes: int = 0
 

@@ -1,4 +1,4 @@
-"""Offers: the hardware that a question left open, each with what a job takes on it; to and from JSON."""
+"""Hardware options: the hardware that a question left open, each with what a job takes on it; to and from JSON."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise.spec.job import Goal
-from shardwise.units import format_seconds
+from shardwise.units import format_gib, format_seconds
 
 Range = tuple[float, float]
 
 #: How an answer begins.
 _CALLED: dict[Goal, str] = {"cheapest": "cheapest", "fastest": "fastest", "fewest-gpus": "smallest"}
+#: So many that do not fit are named.
+_MOST_NAMED = 6
 
 
-def format_dollars(price: Range) -> str:
-    """A range of prices with the digits that matter: `$1.53 to $3.44`, `$0.037 to $0.084`."""
-    digits = 3 if price[1] < 1 else 2 if price[1] < 1000 else 0
-    low, high = (f"${amount:,.{digits}f}" for amount in price)
+def format_dollars(price: Range | float) -> str:
+    """A price or a range of them with the digits that matter: `$1.53 to $3.44`, `$0.037`."""
+    pair = price if isinstance(price, tuple) else (price, price)
+    digits = 3 if pair[1] < 0.1 else 2 if pair[1] < 1000 else 0
+    low, high = (f"${amount:,.{digits}f}" for amount in pair)
     return low if low == high else f"{low} to {high}"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names)
-
-
-def _facts(option: Offer) -> str:
-    return ", ".join(fact for fact in (option.seconds, option.price) if fact)
 
 
 #: Keys of an offer that JSON has as lists.
@@ -35,22 +30,28 @@ _PAIRS = ("best_for", "usd_per_hour", "usd", "usd_per_million_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """One cluster, and what the job's best layout takes on it.
+    """One cluster, and what the job's best execution takes on it.
 
     Attributes:
         hardware: as a user writes it: `2 x 8x H100-SXM`.
+        fits: whether the job does; None where it was not looked at, for something else is as cheap and as fast.
+        shown: it is one of the few that reports show.
         best_for: the goals for which nothing that was compared is better.
-        strategy, written: the layout's name, and its degrees; None where nothing was laid out in full.
+        strategy, written: the layout's name, and its degrees.
         peak_bytes, capacity_bytes: memory of the GPU that needs most, and what it has.
-        usd_per_hour: of all its GPUs, from the lowest to the highest price; None where the catalogue has none.
+        usd_per_hour: of all its GPUs, from the lowest offer to the highest price; None where none is known.
         usd: of the whole run, likewise; None where its length is not known.
         usd_per_million_tokens: likewise.
-        reason: why it was not laid out in full, or does not fit.
+        typical_usd_per_hour, typical_usd, typical_usd_per_million_tokens: at the median price of all providers; None
+            where only lowest offers are known.
+        price_providers: how many providers that is the median of.
+        reason: why it does not fit, or was not looked at.
     """
 
     hardware: str
     num_gpus: int
-    fits: bool
+    fits: bool | None
+    shown: bool = False
     best_for: tuple[Goal, ...] = ()
     strategy: str | None = None
     written: str | None = None
@@ -61,22 +62,49 @@ class Offer:
     usd_per_hour: Range | None = None
     usd: Range | None = None
     usd_per_million_tokens: Range | None = None
+    typical_usd_per_hour: float | None = None
+    typical_usd: float | None = None
+    typical_usd_per_million_tokens: float | None = None
+    price_providers: int = 0
     reason: str | None = None
 
     @property
-    def price(self) -> str | None:
-        """What the run costs, or where its length is not known a million tokens; None where there is no price."""
-        if self.usd is not None:
-            return format_dollars(self.usd)
-        per_tokens = self.usd_per_million_tokens
+    def answers(self) -> str:
+        """What it is the best for: `cheapest, smallest`."""
+        return ", ".join(_CALLED[goal] for goal in self.best_for)
+
+    @property
+    def cost(self) -> str | None:
+        """What the run costs at the typical price, or a million tokens where its length is not known."""
+        if self.typical_usd is not None:
+            return format_dollars(self.typical_usd)
+        per_tokens = self.typical_usd_per_million_tokens
         return None if per_tokens is None else f"{format_dollars(per_tokens)} per 1M tokens"
 
     @property
-    def seconds(self) -> str | None:
-        """How long the run takes, or where its length is not known a step; None where it was not laid out."""
+    def duration(self) -> str | None:
+        """How long the run takes, or a step where its length is not known; None where it was not looked at."""
         if self.total_seconds is not None:
             return format_seconds(self.total_seconds)
         return None if self.step_seconds is None else f"{format_seconds(self.step_seconds)} a step"
+
+    @property
+    def memory(self) -> str:
+        """Memory of the GPU that needs most, and what it has: `20.7 of 23.6 GiB`."""
+        peak = "" if self.peak_bytes is None else format_gib(self.peak_bytes).removesuffix(" GiB") + " of "
+        return peak + format_gib(self.capacity_bytes)
+
+    @property
+    def typical(self) -> str:
+        """The typical price of an hour; marked where it is the price of one provider."""
+        if self.typical_usd_per_hour is None:
+            return "not known"
+        return format_dollars(self.typical_usd_per_hour) + ("*" if self.price_providers == 1 else "")
+
+    @property
+    def lowest(self) -> str:
+        """The lowest offer for an hour."""
+        return "not known" if self.usd_per_hour is None else format_dollars(self.usd_per_hour[0])
 
     def to_json(self) -> dict[str, Any]:
         """One of the `hardware_options` of plan.json."""
@@ -92,11 +120,11 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What was compared, the best for the job's goal first; what does not fit stands last.
+    """What was compared: first what is shown, the best for the job's goal before all; what does not fit is last.
 
     Attributes:
         goal: the job's.
-        price_date, price_source: when and where the prices were read; None where nothing that was compared has one.
+        price_date, price_source: when and where the prices shown were read; None where there are none.
     """
 
     goal: Goal
@@ -105,9 +133,16 @@ class Offers:
     options: tuple[Offer, ...]
 
     @property
-    def laid_out(self) -> tuple[Offer, ...]:
-        """Those whose time and memory are forecast."""
-        return tuple(option for option in self.options if option.step_seconds is not None)
+    def shown(self) -> tuple[Offer, ...]:
+        """The rows of a report."""
+        return tuple(option for option in self.options if option.shown)
+
+    def table(self) -> list[tuple[str, ...]]:
+        """The rows of a report as texts, before them the names of the columns; the first three are words."""
+        known = any(option.total_seconds is not None for option in self.shown)
+        time, cost = ("run", "cost") if known else ("step", "per 1M tokens")
+        names = ("hardware", "best for", "layout", time, cost, "typical/h", "lowest/h", "peak memory")
+        return [names, *(_cells(option) for option in self.shown)]
 
     @property
     def sentence(self) -> str:
@@ -115,33 +150,36 @@ class Offers:
         best: dict[Goal, Offer] = {goal: option for option in self.options for goal in option.best_for}
         if not best:
             return "the job fits on nothing that was compared"
-        goals = sorted(best, key=lambda goal: goal != self.goal)
-        answers = [f"{_CALLED[goal]}: {best[goal].hardware} ({_facts(best[goal])})" for goal in goals]
-        if self.goal not in best:  # only the cheapest may be wanting
-            answers.insert(0, f"{_CALLED[self.goal]}: not known, for nothing that fits has a price")
+        answers = [_answer(goal, best[goal]) for goal in sorted(best, key=lambda goal: goal != self.goal)]
+        if self.goal not in best:  # only the cheapest may be unknown
+            answers.insert(0, f"{_CALLED[self.goal]}: not known, for nothing that fits has a typical price")
         return "; ".join(answers)
 
     @property
     def prices(self) -> str:
-        """When and where the prices were read, as the beginning of a sentence."""
+        """What the prices are, and when and where they were read."""
         if self.price_date is None:
             return "no price is known for what was compared"
-        ordered = "from the lowest to the highest, the cheapest by the lowest"
-        return f"prices of {self.price_date}, {ordered}: {self.price_source}"
+        one = " (*: of one)" if any(option.typical.endswith("*") for option in self.shown) else ""
+        return (
+            f"typical: the median of providers' on-demand prices{one}, which costs are counted at; lowest: the lowest "
+            f"offer, which may be for a single machine; prices of {self.price_date}: {self.price_source}"
+        )
 
     def notes(self) -> list[str]:
-        """What has no price, what else fits, and what does not: those with one reason together."""
-        by_reason: dict[tuple[bool, str], list[str]] = {}
-        for option in self.options:
-            if option.step_seconds is None:
-                by_reason.setdefault((option.fits, option.reason or ""), []).append(option.hardware)
-        alone = [f"{names[0]} ({why})" for (fits, why), names in by_reason.items() if fits and len(names) == 1]
-        unpriced = [option.hardware for option in self.laid_out if option.usd_per_hour is None]
+        """What else was compared, and what does not fit: those with one reason together."""
+        others = sum(option.fits is not False and not option.shown for option in self.options)
+        unfit = [option for option in self.options if option.fits is False]
+        by_reason: dict[str, list[str]] = {}
+        for option in unfit:
+            by_reason.setdefault(option.reason or "", []).append(option.hardware)
         return [
-            *([f"no price is known for {_listed(unpriced)}"] if unpriced else []),
-            *([f"also fit: {', '.join(alone)}"] if alone else []),
-            *(f"also fit, {why}: {_listed(names)}" for (fits, why), names in by_reason.items() if fits and names[1:]),
-            *(f"{_listed(names)}: {reason}" for (fits, reason), names in by_reason.items() if not fits),
+            *([f"{others} more are no better in price and time, or hardly; --json lists them"] if others else []),
+            *(
+                [f"the job does not fit, or is not trained, on {len(unfit)} more; --json says why"]
+                if len(unfit) > _MOST_NAMED
+                else (f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+            ),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -163,3 +201,21 @@ class Offers:
             price_source=prices.get("source"),
             options=tuple(Offer.from_json(option) for option in data["hardware_options"]),
         )
+
+
+def _cells(option: Offer) -> tuple[str, ...]:
+    return (
+        option.hardware,
+        option.answers,
+        option.written or "",
+        (option.duration or "").removesuffix(" a step"),
+        (option.cost or "not known").removesuffix(" per 1M tokens"),
+        option.typical,
+        option.lowest,
+        option.memory,
+    )
+
+
+def _answer(goal: Goal, option: Offer) -> str:
+    facts = ", ".join(fact for fact in (option.duration, option.cost) if fact)
+    return f"{_CALLED[goal]}: {option.hardware} ({facts})"

@@ -114,7 +114,8 @@ _Range = Annotated[list[NotNegative], Field(min_length=2, max_length=2)]
 class _Offer(Strict):
     hardware: Text
     num_gpus: Whole
-    fits: bool
+    fits: bool | None
+    shown: bool = False
     best_for: list[Goal]
     strategy: str | None
     written: str | None
@@ -125,6 +126,10 @@ class _Offer(Strict):
     usd_per_hour: _Range | None
     usd: _Range | None
     usd_per_million_tokens: _Range | None
+    typical_usd_per_hour: NotNegative | None = None
+    typical_usd: NotNegative | None = None
+    typical_usd_per_million_tokens: NotNegative | None = None
+    price_providers: Whole = 0
     reason: str | None
 
 

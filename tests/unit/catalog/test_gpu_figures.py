@@ -145,7 +145,7 @@ def unsourced(table, path=""):
             yield f"{path}.{key}"
 
 
-@pytest.mark.parametrize("name", ["gpus.toml", "prices.toml"])
+@pytest.mark.parametrize("name", ["gpus.toml", "prices.toml", "instances.toml"])
 def test_every_number_of_the_catalogue_has_a_source(name):
     data = tomllib.loads((resources.files("shardwise.catalog") / name).read_text(encoding="utf-8"))
     assert list(unsourced(data)) == []

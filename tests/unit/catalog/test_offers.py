@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.catalog.gpus import find_gpu, known_gpus, parse_hardware
-from shardwise.catalog.offers import alternatives, catalogue_sizes, every_size, is_open, rented_sizes
+from shardwise.catalog.offers import alternatives, every_size, is_open, offered_hardware, offered_sizes, providers
 from shardwise.errors import HardwareError
 from shardwise.spec.job import Job
 from shardwise.spec.request import Override, request_of_flags
@@ -14,15 +14,35 @@ from shardwise.spec.request import Override, request_of_flags
 @pytest.mark.parametrize(
     ("gpu", "names"),
     [
-        ("H100-SXM", ["1x H100-SXM", "2x H100-SXM", "4x H100-SXM", "8x H100-SXM", "2 x 8x H100-SXM"]),
-        ("GH200", ["1x GH200", "2 x 1x GH200", "4 x 1x GH200", "8 x 1x GH200", "16 x 1x GH200"]),
+        ("RTX-4090", ["1x RTX-4090", "2x RTX-4090", "4x RTX-4090", "8x RTX-4090"]),
+        ("H100-PCIe", ["1x H100-PCIe", "2x H100-PCIe", "4x H100-PCIe", "8x H100-PCIe"]),
+        ("A10G", ["1x A10G", "4x A10G", "8x A10G"]),
+        ("GB200", ["4x GB200", "72x GB200"]),
+        ("H20", []),
     ],
 )
-def test_hardware_is_rented_in_parts_of_a_node_and_then_in_nodes(gpu: str, names: list[str]) -> None:
-    sizes = rented_sizes(find_gpu(gpu), most=16)
-    assert [size.name for size in sizes] == names
+def test_hardware_is_offered_in_the_sizes_of_some_provider(gpu: str, names: list[str]) -> None:
+    assert [size.name for size in offered_sizes(find_gpu(gpu), most=128)] == names
+
+
+def test_several_machines_are_offered_where_they_have_a_fabric() -> None:
+    sizes = offered_sizes(find_gpu("H100-SXM"), most=40)
+    assert [size.name for size in sizes][-3:] == ["8x H100-SXM", "2 x 8x H100-SXM", "4 x 8x H100-SXM"]
     assert all((size.network is None) == (size.num_nodes == 1) for size in sizes)
     assert all(parse_hardware(size.name) == size for size in sizes)
+    several = {kind[0].gpu.name for kind in offered_hardware(most=1024) if kind[-1].num_nodes > 1}
+    assert several == {"A100-40GB", "A100-80GB", "H100-SXM", "H200", "B200", "GB200"}
+
+
+@pytest.mark.parametrize("name", providers())
+def test_every_provider_has_a_source_and_machines_of_gpus_that_are_known(name: str) -> None:
+    provider = providers()[name]
+    assert provider.source
+    assert provider.url.startswith("https://")
+    assert provider.sizes.keys() <= known_gpus().keys()
+    assert all(sizes == sorted(set(sizes)) and sizes[0] >= 1 for sizes in provider.sizes.values())
+    assert set(provider.fabric) <= provider.sizes.keys()
+    assert all(find_gpu(gpu).network.name != "ethernet100" for gpu in provider.fabric)
 
 
 def test_every_number_of_a_node_and_of_whole_nodes_is_a_size() -> None:
@@ -31,10 +51,12 @@ def test_every_number_of_a_node_and_of_whole_nodes_is_a_size() -> None:
     assert [size.num_gpus for size in every_size(parse_hardware("H100-SXM"), most=24)] == [*range(1, 9), 16, 24]
 
 
-def test_every_gpu_of_the_catalogue_is_offered_from_one_on() -> None:
-    sizes = catalogue_sizes(most=32)
-    assert {kind[0].gpu.name for kind in sizes} == set(known_gpus())
-    assert all(kind[0].num_gpus == 1 and kind[-1].num_gpus <= 32 for kind in sizes)
+def test_what_is_open_is_of_nvidia_and_no_larger_than_asked() -> None:
+    offered = offered_hardware(most=32)
+    assert all(1 <= size.num_gpus <= 32 for kind in offered for size in kind)
+    names = {kind[0].gpu.name for kind in offered}
+    assert len(names) > 40
+    assert not any(name.startswith("MI") for name in names)
 
 
 def test_a_list_in_a_job_is_what_is_written_with_commas() -> None:
@@ -59,7 +81,9 @@ def test_what_is_open_is_refused_where_one_hardware_is_needed() -> None:
         parse_hardware("any")
     with pytest.raises(HardwareError, match="leaves it open"):
         parse_hardware("4x A100-80GB, 8x L40S")
-    with pytest.raises(HardwareError, match="nothing stands beside it in a list; write any alone"):
+    with pytest.raises(
+        HardwareError, match="any stands for all hardware on offer and cannot be part of a list; write any alone"
+    ):
         alternatives("Any, 4x A100-80GB")
     with pytest.raises(HardwareError, match="A900"):
         alternatives("4x A900, 8x L40S")

@@ -3,16 +3,22 @@
 import re
 
 import pytest
-from tools.prices import ranges
+from tools.prices import prices_of
 
 from shardwise.catalog.gpus import find_gpu, known_gpus
-from shardwise.catalog.prices import PriceList, cited, price_lists, price_of
+from shardwise.catalog.prices import Price, PriceList, cited, price_lists, price_of
 from tests.unit.house.tree import ROOT
 
 #: What no price page and no catalogue that says when it was read has, on demand and under this name.
 WITHOUT_A_PRICE = {
     *("Titan-RTX", "RTX-3060-Ti", "RTX-4060-Ti-16GB", "RTX-4500-Ada", "V100-32GB"),
     *("H800", "H20", "MI210", "MI250", "MI250X"),
+}
+#: Of what only the lowest offer of a marketplace is known.
+WITHOUT_A_TYPICAL_PRICE = {
+    *("RTX-2080-Ti", "Quadro-RTX-8000", "RTX-3060", "RTX-3070", "RTX-3080-Ti", "RTX-4060", "RTX-4070"),
+    *("RTX-4070-Super", "RTX-4070-Ti", "RTX-4070-Ti-Super", "RTX-4080", "RTX-4080-Super"),
+    *("RTX-5060-Ti-16GB", "RTX-5070", "RTX-5070-Ti"),
 }
 
 
@@ -24,21 +30,36 @@ def test_every_list_says_when_it_was_written_and_where_it_is(prices: PriceList):
 
 
 @pytest.mark.parametrize("prices", price_lists(), ids=lambda prices: prices.date)
-def test_every_price_is_a_plausible_range_of_a_gpu_that_is_known_by_that_name(prices: PriceList):
-    assert prices.usd_per_hour
-    assert prices.usd_per_hour.keys() <= known_gpus().keys()
-    assert all(0.02 <= low <= high <= 20 for low, high in prices.usd_per_hour.values())
+def test_every_price_is_plausible_and_of_a_gpu_that_is_known_by_that_name(prices: PriceList):
+    assert prices.usd_per_hour.keys() | prices.lowest.keys()
+    assert prices.usd_per_hour.keys() | prices.lowest.keys() <= known_gpus().keys()
+    each = [price for one in prices.usd_per_hour.values() for price in one.values()]
+    assert all(0.02 <= price <= 20 for price in (*each, *prices.lowest.values()))
 
 
-def test_a_price_is_the_range_of_all_lists_that_have_the_gpu():
-    having = [prices.usd_per_hour["GB200"] for prices in price_lists() if "GB200" in prices.usd_per_hour]
-    assert len(having) > 1
-    assert price_of("GB200") == (min(low for low, _ in having), max(high for _, high in having))
-    assert find_gpu("GB200").gpu.usd_per_hour == price_of("GB200")
+def test_the_typical_price_is_the_median_of_providers_and_lowest_offers_have_no_part_in_it():
+    price = price_of("H100-NVL")  # three providers, one of them with two clouds, and a marketplace
+    assert price == Price(lowest=1.99, highest=6.98, typical=3.055, providers=4)
+    gpu = find_gpu("H100-NVL").gpu
+    assert (gpu.usd_per_hour, gpu.typical_usd_per_hour) == ((1.99, 6.98), 3.055)
+
+
+def test_of_a_provider_in_two_lists_the_first_counts():
+    gb200 = price_of("GB200")
+    assert gb200 == Price(lowest=8.0, highest=10.5, typical=9.25, providers=2)
+    assert price_of("RTX-4000-Ada").providers == 3
+
+
+def test_of_a_marketplace_alone_no_typical_price_is_known():
+    assert price_of("RTX-4070-Ti") == Price(lowest=0.09, highest=0.09, typical=None, providers=0)
 
 
 def test_gpus_have_a_price_but_those_for_which_none_was_found():
-    assert {name for name, known in known_gpus().items() if known.gpu.usd_per_hour is None} == WITHOUT_A_PRICE
+    gpus = [known.gpu for known in known_gpus().values()]
+    assert {gpu.name for gpu in gpus if gpu.usd_per_hour is None} == WITHOUT_A_PRICE
+    assert price_of("Titan-RTX") is None
+    unknown = {gpu.name for gpu in gpus if gpu.typical_usd_per_hour is None}
+    assert unknown == WITHOUT_A_PRICE | WITHOUT_A_TYPICAL_PRICE
 
 
 def test_a_citation_names_the_documents_of_the_gpus_that_were_asked_about_and_no_others():
@@ -55,34 +76,32 @@ def test_a_citation_names_the_documents_of_the_gpus_that_were_asked_about_and_no
 
 def test_a_dearer_gpu_of_one_family_is_not_the_cheaper_to_rent():
     for cheaper, dearer in (("L4", "L40S"), ("A100-80GB", "H100-SXM"), ("H100-SXM", "H200"), ("H200", "B200")):
-        low, high = find_gpu(cheaper).gpu.usd_per_hour, find_gpu(dearer).gpu.usd_per_hour
-        assert low is not None
-        assert high is not None
-        assert sum(low) < sum(high)
+        assert find_gpu(cheaper).gpu.typical_usd_per_hour < find_gpu(dearer).gpu.typical_usd_per_hour
 
 
 def offer(gpu: str, usd_hr: float, *, kind: str = "on-demand", provider: str = "lambda") -> dict[str, object]:
     return {"gpu": gpu, "usd_hr": usd_hr, "kind": kind, "provider": provider}
 
 
-def test_a_snapshot_becomes_ranges_without_what_is_taken_away_or_of_no_one_product():
+def test_a_snapshot_becomes_prices_of_providers_without_what_is_taken_away_or_of_no_one_product():
     offers = [
         offer("l4", 0.5),
-        offer("l4", 1.0, kind="secure"),
-        offer("l4", 0.4, kind="community"),
+        offer("l4", 0.6),
+        offer("l4", 1.0, kind="secure", provider="runpod"),
+        offer("l4", 0.4, kind="community", provider="runpod"),
         offer("l4", 0.1, kind="spot"),
-        offer("l4", 0.9, kind="serverless"),
+        offer("l4", 0.9, kind="serverless", provider="modal"),
         offer("l4", 0.2, kind="community", provider="salad"),
-        offer("l4", 3.1),
+        offer("l4", 3.1, provider="azure"),
         offer("h100", 2.0),
         offer("rtx-pro-6000", 1.5),
-        offer("rtx-pro-6000-wk", 1.7),
+        offer("rtx-pro-6000-wk", 1.7, provider="runpod"),
         offer("rtx-pro-6000-server", 1.9),
     ]
-    assert ranges(offers) == {
-        "L4": (0.4, 1.0),
-        "RTX-PRO-6000-Blackwell": (1.5, 1.7),
-        "RTX-PRO-6000-Blackwell-Server": (1.9, 1.9),
+    assert prices_of(offers) == {
+        "L4": {"lambda": 0.5, "runpod": 1.0, "runpod-community": 0.4},
+        "RTX-PRO-6000-Blackwell": {"lambda": 1.5, "runpod": 1.7},
+        "RTX-PRO-6000-Blackwell-Server": {"lambda": 1.9},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -95,15 +96,44 @@ def test_a_kernel_that_the_gpu_has_not_is_planned_and_said_not_to_be_trained(sha
 
 def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
-    said = shardwise("plan", *LORA, "--hardware", "any", "--set", "goal=cheapest", "--html", page)
+    asked = (*LORA, "--hardware", "any", "--set", "goal=cheapest", "--set", "data.num_rows=1000")
+    said = shardwise("plan", *asked, "--html", page)
     assert said.code == 0
     assert said.out.startswith("cheapest: ")
     assert all(f"; {goal}: " in said.out.replace("\n", " ") for goal in ("fastest", "smallest"))
     assert "prices of 20" in said.out
-    assert "from the lowest to the highest, the cheapest by the lowest: " in " ".join(said.out.split())
+    assert " more are no better in price and time, or hardly; --json lists them" in said.out
     source = page.read_text(encoding="utf-8")
     assert_safe(Page(source), source)
-    assert "prices of 20" in Page(source).words.lower()
+    words = Page(source).words
+    assert "Typical: the median of providers' on-demand prices" in " ".join(words.split())
+    assert all(name in words for name in ("Run", "Typical/h", "Lowest/h", "Peak memory", "smallest"))
+
+
+def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise: Shardwise) -> None:
+    named = "1x A10G, 4x RTX-4070-Ti, 1x T4"
+    said = shardwise("plan", *LORA, "--hardware", named, "--set", "data.num_rows=1000", "--set", "goal=cheapest")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("hardware "))
+    assert " ".join(lines[at].split()) == "hardware best for layout run cost typical/h lowest/h peak memory"
+    words = r"1x A10G +cheapest, smallest +one process +[\d hmins]+ +"
+    assert re.match(words + r"\$[\d.]+ +\$1\.01\* +\$1\.01 +[\d.]+ of 22", lines[at + 1])
+    assert re.match(r"4x RTX-4070-Ti +fastest +\S.* +not known +not known +\$0\.36 +[\d.]+ of 11", lines[at + 2])
+    assert "1x T4: needs " in said.out
+    said = shardwise("plan", *LORA, "--hardware", "1x A10G, 1x L4")
+    assert re.search(r"^hardware +best for +layout +step +per 1M tokens +", said.out, re.MULTILINE)
+
+
+def test_a_narrow_screen_leaves_columns_out_and_cuts_nothing_off(
+    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = shardwise("plan", *LORA, "--hardware", "1x RTX-PRO-6000-Blackwell, 8x L40S")
+    head = next(line for line in said.out.splitlines() if line.startswith("hardware "))
+    assert "layout" not in head
+    assert "lowest/h" not in head
+    assert head.endswith("peak memory")
 
 
 def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be_given(
@@ -113,7 +143,7 @@ def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be
     asked = ("--hardware", "4x RTX-4090, 1x T4", *none, "--json", "--output", tmp_path / "plan.json")
     plan = json.loads(shardwise("plan", *LORA, *asked).out)
     assert flaws(plan) == []
-    assert [option["fits"] for option in plan["hardware_options"]] == [True, False]
+    assert [(option["fits"], option["shown"]) for option in plan["hardware_options"]] == [(True, True), (False, False)]
     again = json.loads(shardwise("plan", tmp_path / "plan.json", "--json").out)
     assert again["hardware"] == plan["hardware"]
     assert again["candidates"][0]["layout"] == plan["candidates"][0]["layout"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from shardwise.report.pages.charts import Chart, Stack, memory_chart, timeline_chart
 from shardwise.report.pages.render import render
-from shardwise.report.plan_answers import answers
 from shardwise.spec.plan import PARTS, Candidate, Plan, RankMemory
 from shardwise.spec.timeline import Timeline
 
@@ -21,7 +20,6 @@ def plan_html(plan: Plan, timeline: Timeline | None) -> str:
         plan=plan,
         model=str(plan.job.get("model", "model")),
         hardware=str(plan.hardware.get("name", "this machine")),
-        answers=answers(plan),
         candidates=candidates,
         memory=memory_of(plan, candidates),
         offloaded=any(candidate.execution.offload != "none" for candidate in candidates),

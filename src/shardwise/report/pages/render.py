@@ -18,7 +18,6 @@ from shardwise.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from markupsafe import Markup
 
 #: Characters that could end a script element, as JSON may write them.
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
@@ -45,13 +44,6 @@ def render(template: str, *, curves: list[dict[str, Any]] | None = None, **conte
             curves=None if curves is None else safe_json(curves),
         )
     )
-
-
-def fragment(template: str, **context: Any) -> Markup:
-    """A part of a page, from a template of its own."""
-    from markupsafe import Markup
-
-    return Markup(_environment().get_template(template).render(**context))  # noqa: S704  (rendered with escaping)
 
 
 def safe_json(data: Any) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.catalog.models import find_model
-from shardwise.plan.rent import rent_of
+from shardwise.plan.rental_prices import price_sentence
 from shardwise.plan.search import make_plan
 from shardwise.spec.job import Goal
 from shardwise.spec.plan import Plan
@@ -23,13 +23,13 @@ def test_a_plan_says_what_its_costs_are_counted_at_with_date_and_source():
     assert best is not None
     (said,) = (reason for reason in best.reasons if reason.startswith("costs "))
     assert said == (
-        "costs are at the middle of what the H100-SXM rents for, $2.00 to $3.99 an hour (prices of 2026-07-02 to "
-        "2026-08-22: gpurentalprices.com (CC BY 4.0), 2026-08-22; Vast.ai's price page, lowest offers, 2026-07-02)"
+        "costs are at the median of 9 providers' prices for the H100-SXM, $3.20 an hour (prices of 2026-07-02 to "
+        "2026-08-22: gpurentalprices.com (CC BY 4.0), 2026-08-22; Vast.ai's price page, 2026-07-02)"
     )
 
 
 def test_one_price_is_no_range():
-    said = rent_of(find_gpu("MI355X").gpu, goal="fastest")
+    said = price_sentence(find_gpu("MI355X").gpu, goal="fastest")
     assert said == (
         "costs are at the one price known for the MI355X, $8.60 an hour (prices of 2026-07-31: "
         "Oracle Cloud's price list)"
@@ -46,6 +46,17 @@ def test_without_a_price_a_plan_says_so_and_forecasts_no_cost(goal: Goal, ranked
     assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)
 
 
+def test_a_lowest_offer_is_said_and_no_cost_is_forecast_from_it():
+    best = plan("4x RTX-4070-Ti", "cheapest").best
+    assert best is not None
+    said = (
+        "only a lowest offer is known for the RTX-4070-Ti, $0.090 an hour, so no cost is forecast; "
+        "cheapest takes the fewest GPU hours"
+    )
+    assert said in best.reasons
+    assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)
+
+
 def test_nobody_rents_cpu_processes():
     best = plan("cpu:2").best
     assert best is not None
@@ -53,5 +64,5 @@ def test_nobody_rents_cpu_processes():
 
 
 def test_a_price_that_is_in_no_list_is_said_without_a_source():
-    gpu = replace(find_gpu("H20").gpu, usd_per_hour=(1.0, 2.0))
-    assert rent_of(gpu, goal="fastest") == "costs are at the middle of what the H20 rents for, $1.00 to $2.00 an hour"
+    gpu = replace(find_gpu("H20").gpu, usd_per_hour=(1.0, 2.0), typical_usd_per_hour=1.5)
+    assert price_sentence(gpu, goal="fastest") == "costs are at the price of the H20, $1.50 an hour"

@@ -1,0 +1,267 @@
+"""Which hardware? Everything on offer, or a list, with the best execution of a job on each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from shardwise.catalog.prices import cited
+from shardwise.errors import UnsupportedError
+from shardwise.plan.hardware_rows import priced, row
+from shardwise.plan.question import Question, ask
+from shardwise.plan.search import answer, best_alone
+from shardwise.spec.attention import stated_attention_refusal
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Goal, Job
+from shardwise.spec.model import ModelShape
+from shardwise.spec.offers import Offers
+from shardwise.spec.plan import Candidate, Plan
+from shardwise.units import GIB, format_gib
+
+GOALS: tuple[Goal, ...] = ("cheapest", "fastest", "fewest-gpus")
+#: Rows that are shown.
+SHOWN = 10
+#: More GPUs of a kind are compared only where the job does not fit on so many, and then up to the second number: else
+#: the fastest hardware would always be the largest.
+USUAL_GPUS, MOST_GPUS_OFFERED = 8, 1024
+#: Costs and times up to so many times the least are alike, and the fewest GPUs win: forecasts are sure to 15 %, and
+#: what providers ask for one GPU differs by more.
+_ALIKE: dict[Goal, float] = {"cheapest": 1.2, "fastest": 1.1}
+#: GPUs are equally small if they have as much memory in steps of this size.
+_MEMORY_STEP = 4 * GIB
+#: Of a smaller size's GPU time, what a larger size needs at least: it may have room to recompute nothing.
+_WITHOUT_RECOMPUTATION = 0.65
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """Hardware that the job fits on, with its best execution."""
+
+    cluster: Cluster
+    candidate: Candidate
+
+    @property
+    def seconds(self) -> float:
+        return self.candidate.time.step_seconds
+
+    @property
+    def usd(self) -> float:
+        """Of a step, at the typical price; infinite where that is not known."""
+        return _usd(self.cluster, self.seconds)
+
+
+def _usd(cluster: Cluster, seconds: float) -> float:
+    price = cluster.gpu.typical_usd_per_hour
+    return inf if price is None else price * cluster.num_gpus * seconds / 3600
+
+
+def _memory(cluster: Cluster) -> int:
+    return cluster.num_gpus * cluster.gpu.usable_bytes
+
+
+def _kind(cluster: Cluster) -> tuple[int, int, bool]:
+    """What, beside the memory of a GPU, decides whether a job fits."""
+    return cluster.num_nodes, cluster.node.num_gpus, "bfloat16" in cluster.gpu.dense_flops
+
+
+def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
+    """Smaller is better."""
+    match goal:
+        case "fastest":
+            return fit.seconds, fit.usd
+        case "cheapest":
+            return fit.usd, fit.seconds
+        case "fewest-gpus":
+            return fit.cluster.num_gpus, -(-fit.cluster.gpu.usable_bytes // _MEMORY_STEP), fit.usd, fit.seconds
+
+
+def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
+    """The best for each goal: of what is alike the one with the fewest GPUs."""
+    return {goal: _best(goal, fits, alike=alike.get(goal, 1.0)) for goal in GOALS} if fits else {}
+
+
+def _best(goal: Goal, fits: Sequence[_Fit], *, alike: float) -> _Fit:
+    most = min(_figure(goal, fit) for fit in fits)[0] * alike
+    among = [fit for fit in fits if _figure(goal, fit)[0] <= most]
+    return min(among, key=lambda fit: (fit.cluster.num_gpus, *_figure(goal, fit)))
+
+
+def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]]) -> Plan:
+    """The plan on the best hardware for the job's goal, with what else was compared.
+
+    Args:
+        job: what is asked; its hardware is open.
+        model: its model's shape.
+        kinds: of each GPU the sizes it is offered in, the smallest first.
+
+    Raises:
+        UnsupportedError: the job asks for what cannot be forecast at all.
+    """
+    comparison = _Comparison(job, model, [size for kind in kinds for size in kind])
+    usual = [[size for size in kind if size.num_gpus <= USUAL_GPUS] for kind in kinds]
+    for group in ([size for kind in usual for size in kind[:1]], [size for kind in usual for size in kind[1:]]):
+        for size in sorted(group, key=comparison.least):
+            comparison.try_if_needed(size)
+    for kind in kinds:
+        for size in kind:
+            if size.num_gpus > USUAL_GPUS and not comparison.may_fit(kind):
+                comparison.try_if_needed(size)
+    best = _bests(comparison.fits, alike=_ALIKE)
+    return comparison.plan(shown=_worth_showing(comparison.fits, best), best=best)
+
+
+def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) -> Plan:
+    """The plan on the best of some alternatives, each used as a whole.
+
+    Raises:
+        UnsupportedError: the job can be planned on none of them.
+    """
+    comparison = _Comparison(job, model, clusters)
+    for cluster in clusters:
+        comparison.try_on(cluster, explain=True)
+    fits, best = comparison.fits, _bests(comparison.fits, alike={})
+    return comparison.plan(shown=fits if len(fits) <= SHOWN else _worth_showing(fits, best), best=best)
+
+
+def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
+    """The best for each goal, and between the cheapest and the fastest what nothing beats in price and time."""
+    if not fits:
+        return []
+    cheapest, fastest = best["cheapest"], best["fastest"]
+    between = [cheapest]
+    for fit in sorted(fits, key=lambda fit: fit.usd):
+        faster = fit.seconds * _ALIKE["fastest"] < between[-1].seconds
+        if cheapest.usd < fit.usd < fastest.usd and faster and fastest.seconds * _ALIKE["fastest"] < fit.seconds:
+            between.append(fit)
+    room = SHOWN - len(best)
+    if len(between) > room:
+        between = [between[n * len(between) // room] for n in range(room)]
+    return [fit for fit in fits if any(fit is one for one in (*best.values(), *between))]
+
+
+class _Comparison:
+    """Some hardware, with the best execution on each, or why there is none or none was looked for.
+
+    Attributes:
+        fits: what the job was found to fit on.
+    """
+
+    def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster]) -> None:
+        self.fits: list[_Fit] = []
+        self._job, self._model, self._among = job, model, among
+        self._too_small: dict[tuple[int, int, bool], int] = {}
+        refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
+        # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
+        self._passed: dict[str, tuple[bool | None, str]] = {}
+        if len(refused) < len(among):  # otherwise the plan itself says so
+            self._passed = {name: (False, why) for name, why in refused.items()}
+
+    def _on(self, cluster: Cluster) -> Question:
+        """The job on all GPUs of some hardware; with offload only where it is stated, for there is other hardware."""
+        train = self._job.train
+        if train.offload == "auto":
+            train = train.model_copy(update={"offload": "none"})
+        update = {"goal": "fastest", "hardware": cluster.name, "train": train}
+        return ask(self._job.model_copy(update=update), model=self._model, cluster=cluster)
+
+    def try_if_needed(self, cluster: Cluster) -> None:
+        """Looks for the best execution on some hardware, unless it surely does not fit or is hardly worth it."""
+        too_small = cluster.gpu.usable_bytes <= self._too_small.get(_kind(cluster), 0)
+        if too_small or _memory(cluster) < _least_bytes(self._job, self._model):
+            self._passed.setdefault(cluster.name, (False, _too_little(cluster)))
+        elif better := self._better_than(cluster):
+            why = f"no better than {better} in price and time, or hardly"
+            self._passed.setdefault(cluster.name, (None, why))
+        else:
+            self.try_on(cluster)
+
+    def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
+        """Looks for the best execution on some hardware; `explain` says in full why there is none."""
+        if cluster.name in self._passed:
+            return
+        try:
+            found = best_alone(self._on(cluster))
+        except UnsupportedError as error:
+            self._passed[cluster.name] = False, str(error)
+            return
+        if found is not None:
+            self.fits.append(_Fit(cluster=cluster, candidate=found))
+            return
+        self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
+        rejected = answer(self._on(cluster)).rejected if explain else ()
+        self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
+
+    def may_fit(self, kind: Sequence[Cluster]) -> bool:
+        """Whether the job fits on some size of a GPU, or may."""
+        skipped = {name for name, (fits, _) in self._passed.items() if fits is None}
+        names = skipped.union(fit.cluster.name for fit in self.fits)
+        return any(size.name in names for size in kind)
+
+    def least(self, cluster: Cluster) -> tuple[float, float]:
+        """Dollars and seconds that a step takes at least: its FLOPs at the GPUs' peak, or what a smaller size of the
+        same GPU took, shared by more of them."""
+        flops = _least_flops(self._job, self._model)
+        seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
+        for fit in self.fits:
+            if fit.cluster.gpu == cluster.gpu and fit.cluster.num_gpus < cluster.num_gpus:
+                recomputes = fit.candidate.execution.gradient_checkpointing != "none"
+                shared = fit.seconds * fit.cluster.num_gpus / cluster.num_gpus
+                seconds = max(seconds, shared * (_WITHOUT_RECOMPUTATION if recomputes else 1))
+        return _usd(cluster, seconds), seconds
+
+    def _better_than(self, cluster: Cluster) -> str | None:
+        """What is cheaper and faster, or hardly less so; None if nothing is, or nothing that fits is as small."""
+        size = (cluster.num_gpus, _memory(cluster))
+        if all((fit.cluster.num_gpus, _memory(fit.cluster)) > size for fit in self.fits):
+            return None
+        usd, seconds = self.least(cluster)
+        usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
+        return next((fit.cluster.name for fit in self.fits if fit.usd <= usd and fit.seconds <= seconds), None)
+
+    def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
+        """The plan on the best hardware, with a row for each that was compared: first those to be shown."""
+        goal = self._job.goal
+        ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
+        aims: list[Goal] = [aim for aim in best if aim != "cheapest" or best[aim].usd < inf]
+        rows = [
+            row(fit.cluster, fit.candidate, shown=fit in shown, best_for=tuple(aim for aim in aims if best[aim] is fit))
+            for fit in ranked
+        ]
+        passed = [priced(size, *self._passed[size.name]) for size in self._among if size.name in self._passed]
+        prices = cited(fit.cluster.gpu.name for fit in shown)
+        offers = Offers(
+            goal=goal,
+            price_date=prices.date if prices else None,
+            price_source=prices.source if prices else None,
+            options=(*rows, *sorted(passed, key=lambda one: one.fits is not None)),
+        )
+        if ranked:
+            made = answer(self._on(ranked[0].cluster))
+        else:
+            largest = max(self._among, key=_memory)
+            job = self._job.model_copy(update={"hardware": largest.name})
+            made = answer(ask(job, model=self._model, cluster=largest))
+        return replace(made, job={**self._job.to_json(), "hardware": made.job["hardware"]}, offers=offers)
+
+
+def _least_flops(job: Job, model: ModelShape) -> float:
+    """Of a step, at least: the products of the blocks' matrices with all tokens, forward and backward."""
+    matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in model.kinds for m in kind.matrices)
+    passes = 3 if job.method == "full" else 2
+    return 2 * passes * matrices * job.train.global_batch_size * job.data.max_length
+
+
+def _least_bytes(job: Job, model: ModelShape) -> float:
+    """On all GPUs together, at least: the weights, and in full training gradients and optimizer states."""
+    if job.train.offload not in ("auto", "none"):
+        return 0
+    if job.method != "full":
+        return model.num_parameters * (0.5 if job.method == "qlora" else 2)
+    size = 2 if job.train.precision == "bf16" else 4
+    return model.num_parameters * size * (4 if job.train.optimizer in ("auto", "adamw", "adamw_foreach") else 2)
+
+
+def _too_little(cluster: Cluster) -> str:
+    each = "the GPU has" if cluster.num_gpus == 1 else "each GPU has"
+    return f"the job does not fit in the {format_gib(cluster.gpu.usable_bytes)} that {each}"

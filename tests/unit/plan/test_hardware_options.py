@@ -1,0 +1,264 @@
+"""Hardware that is open: what is compared, what is shown, and what a plan says of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from shardwise.catalog.gpus import find_gpu, parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.catalog.offers import alternatives, offered_hardware, offered_sizes
+from shardwise.errors import UnsupportedError
+from shardwise.plan.hardware_options import GOALS, SHOWN, best_of_catalogue, best_of_list
+from shardwise.plan.search import make_plan
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Goal
+from shardwise.spec.offers import Offer, Offers
+from shardwise.spec.plan import Plan
+from tests.speed import quiet_seconds
+from tests.unit.plan.asking import job
+
+SMALL = "qwen2.5-0.5b"
+#: Fast and slow, with and without a typical price, on links of every kind, in sizes from one to eight.
+NAMES = ("T4", "RTX-4090", "RTX-4070-Ti", "H100-SXM", "A100-PCIe-80GB", "GH200")
+
+
+def sizes_of(*names: str, most: int = 8) -> list[list[Cluster]]:
+    return [offered_sizes(find_gpu(name), most=most) for name in names]
+
+
+def offered(model: str = SMALL, kinds: Sequence[Sequence[Cluster]] | None = None, **keys) -> Plan:
+    return best_of_catalogue(job(**keys), model=find_model(model, offline=True), kinds=kinds or sizes_of(*NAMES))
+
+
+def of_list(text: str, model: str = SMALL, **keys) -> Plan:
+    asked = job(hardware=text, **keys)
+    return best_of_list(asked, model=find_model(model, offline=True), clusters=alternatives(text))
+
+
+def offers(made: Plan) -> Offers:
+    assert made.offers is not None
+    return made.offers
+
+
+def dollars(option: Offer) -> float:
+    return option.typical_usd_per_million_tokens or float("inf")
+
+
+JOBS = [{"method": "lora"}, {"method": "full", "train": {"global_batch_size": 64}}, {"data": {"max_length": 8192}}]
+
+
+@pytest.mark.parametrize(
+    ("model", "keys"),
+    [*((SMALL, keys) for keys in JOBS), ("llama-3.1-8b", {"method": "qlora"}), ("llama-3.1-8b", {"method": "full"})],
+    ids=str,
+)
+def test_nothing_that_was_skipped_is_cheaper_and_faster_than_what_is_named(model: str, keys):
+    skipped, every = offers(offered(model, **keys)), [size.name for kind in sizes_of(*NAMES) for size in kind]
+    known = {option.hardware: option for option in offers(of_list(", ".join(every), model, **keys)).options}
+    found = [known[option.hardware] for option in skipped.options if option.fits]
+    assert all(option.step_seconds == known[option.hardware].step_seconds for option in skipped.options if option.fits)
+    for option in skipped.options:
+        fits = known[option.hardware].fits
+        if option.fits is None and fits:
+            assert any(
+                dollars(one) <= 1.2 * dollars(known[option.hardware])
+                and one.step_seconds <= 1.1 * known[option.hardware].step_seconds
+                for one in found
+            ), option.hardware
+        elif option.fits is not None:
+            assert option.fits == fits, option.hardware
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_the_best_for_a_goal_has_the_fewest_gpus_of_what_is_alike(goal: Goal):
+    options = offers(offered(method="lora", goal=goal)).options
+    first = options[0]
+    assert goal in first.best_for
+    fitting = [option for option in options if option.fits]
+    if goal == "cheapest":
+        alike = [one for one in fitting if dollars(one) <= 1.2 * min(map(dollars, fitting))]
+    elif goal == "fastest":
+        alike = [one for one in fitting if one.step_seconds <= 1.1 * min(one.step_seconds for one in fitting)]
+    else:
+        alike = fitting
+    assert first.num_gpus == min(one.num_gpus for one in alike)
+
+
+def test_the_smallest_is_the_one_with_the_least_memory():
+    (smallest,) = (
+        one for one in offers(offered("llama-3.2-3b", method="lora")).options if "fewest-gpus" in one.best_for
+    )
+    assert smallest.hardware == "1x RTX-4070-Ti"
+
+
+@pytest.mark.parametrize("keys", JOBS[:2], ids=str)
+def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
+    made = best_of_catalogue(job(**keys), model=find_model(SMALL, offline=True), kinds=offered_hardware(most=1024))
+    found = offers(made)
+    assert 3 <= len(found.shown) <= SHOWN < len(found.options)
+    between = [one for one in found.shown if not one.best_for]
+    for one in between:
+        assert not any(
+            dollars(other) <= dollars(one) and other.step_seconds < one.step_seconds for other in found.shown
+        )
+    assert {goal for one in found.shown for goal in one.best_for} == set(GOALS)
+    assert found.options[: len(found.shown)] == found.shown
+
+
+def test_the_plan_is_that_of_the_job_on_the_first_of_what_was_compared():
+    made = offered(method="lora", goal="cheapest", data={"num_rows": 1000})
+    first = offers(made).options[0]
+    assert (made.hardware["name"], made.job["hardware"], made.job["goal"]) == (*[first.hardware] * 2, "cheapest")
+    assert made.best is not None
+    assert made.best.time.step_seconds == first.step_seconds
+    assert made.best.cost.usd == pytest.approx(first.typical_usd)
+    assert first.usd is not None
+    assert first.usd[0] < first.typical_usd < first.usd[1]
+    assert Plan.from_json(made.to_json()) == made
+
+
+def test_lowest_offers_decide_nothing():
+    cheap, dear = find_gpu("RTX-4070-Ti").gpu, find_gpu("RTX-4090").gpu
+    assert cheap.usd_per_hour[0] < dear.usd_per_hour[0]
+    found = offers(of_list("1x RTX-4070-Ti, 1x RTX-4090", method="lora", goal="cheapest"))
+    assert found.sentence.startswith("cheapest: 1x RTX-4090 (")
+    row = next(option for option in found.options if option.hardware == "1x RTX-4070-Ti")
+    assert (row.typical, row.lowest, row.cost) == ("not known", "$0.090", None)
+
+
+def test_a_price_of_one_provider_is_marked():
+    found = offers(of_list("1x A10G, 1x L4", method="lora"))
+    assert {option.hardware: option.typical for option in found.shown} == {"1x A10G": "$1.01*", "1x L4": "$0.70"}
+    assert found.prices.startswith(
+        "typical: the median of providers' on-demand prices (*: of one), which costs are counted at; lowest: the "
+        "lowest offer, which may be for a single machine; prices of 2025-06 to 2026-08-22: gpurentalprices.com "
+    )
+    assert "(*" not in offers(of_list("1x L4", method="lora")).prices
+
+
+def test_where_nothing_has_a_price_the_cheapest_is_said_to_be_unknown():
+    made = of_list("1x H20, 1x MI250", method="lora", goal="cheapest")
+    assert offers(made).sentence.startswith("cheapest: not known, for nothing that fits has a typical price; ")
+    assert offers(made).prices == "no price is known for what was compared"
+    assert made.to_json()["prices"] is None
+    assert Plan.from_json(made.to_json()) == made
+
+
+def test_of_a_list_the_cheapest_is_what_costs_least():
+    found = offers(of_list("1x RTX-A4000, 4x RTX-A4000, 8x RTX-A4000, 1x RTX-3090", method="lora", goal="cheapest"))
+    costs = [dollars(option) for option in found.shown]
+    assert costs == sorted(costs)
+
+
+def test_several_machines_are_offered_only_where_one_is_too_small():
+    found = offers(offered("llama-3-70b", sizes_of("H100-SXM", "B200", "RTX-4090", most=64)))
+    assert {option.hardware for option in found.options if option.fits} >= {"2 x 8x H100-SXM", "8x B200"}
+    assert not any(" x " in option.hardware for option in found.options if "B200" in option.hardware)
+    assert not any(option.fits for option in found.options if "4090" in option.hardware)
+
+
+def test_offload_is_no_answer_where_other_hardware_is_to_be_had():
+    made = offered("llama-3.1-8b", sizes_of("L4", "H100-SXM"), goal="fewest-gpus")
+    assert made.best is not None
+    assert made.best.execution.offload == "none"
+    assert made.job["train"]["offload"] == "auto"
+
+
+def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
+    made = offered("llama-3.1-405b", sizes_of("T4", "L4", most=4))
+    found = offers(made)
+    assert made.best is None
+    assert made.hardware["name"] == "4x L4"
+    assert {option.fits for option in found.options} == {False}
+    assert found.options[-1].reason == "the job does not fit in the 22.1 GiB that each GPU has"
+    assert found.options[0].reason == "the job does not fit in the 14.6 GiB that the GPU has"
+    assert found.sentence == "the job fits on nothing that was compared"
+    assert found.notes() == [
+        "1x T4: the job does not fit in the 14.6 GiB that the GPU has",
+        "2x T4, 4x T4: the job does not fit in the 14.6 GiB that each GPU has",
+        "1x L4: the job does not fit in the 22.1 GiB that the GPU has",
+        "2x L4, 4x L4: the job does not fit in the 22.1 GiB that each GPU has",
+    ]
+
+
+def test_what_is_not_shown_is_counted():
+    made = best_of_catalogue(
+        job(method="lora"), model=find_model("llama-3.1-8b", offline=True), kinds=offered_hardware(most=8)
+    )
+    found = offers(made)
+    others = sum(not option.shown and option.fits is not False for option in found.options)
+    unfit = sum(option.fits is False for option in found.options)
+    assert found.notes() == [
+        f"{others} more are no better in price and time, or hardly; --json lists them",
+        f"the job does not fit, or is not trained, on {unfit} more; --json says why",
+    ]
+    skipped = next(option for option in found.options if option.fits is None)
+    better = skipped.reason.removeprefix("no better than ").removesuffix(" in price and time, or hardly")
+    assert any(option.hardware == better and option.fits for option in found.options)
+
+
+@pytest.mark.parametrize(
+    ("goal", "hardware"), [("fastest", "8x H100-SXM"), ("cheapest", "4x RTX-4090"), ("fewest-gpus", "4x RTX-4090")]
+)
+def test_of_a_list_the_best_for_the_goal_is_planned_for_as_a_whole(goal: Goal, hardware: str):
+    made = of_list("8x H100-SXM, 4x RTX-4090", goal=goal)
+    assert made.hardware["name"] == hardware
+    alone = make_plan(
+        job(goal="fastest", train={"offload": "none"}),
+        model=find_model(SMALL, offline=True),
+        cluster=parse_hardware(hardware),
+    )
+    assert made.candidates == alone.candidates
+    assert [option.hardware for option in offers(made).shown] == sorted(
+        ("8x H100-SXM", "4x RTX-4090"), key=lambda name: name != hardware
+    )
+
+
+def test_of_a_list_what_does_not_fit_stands_last_with_its_sentence():
+    found = offers(of_list("1x T4, 1x H100-SXM", "llama-3.1-8b", method="lora"))
+    assert [option.fits for option in found.options] == [True, False]
+    assert "1x T4: needs 17.8 GiB, at most 18.1 GiB of 14.6 GiB at " in found.notes()[0]
+
+
+def test_of_a_list_what_cannot_be_formed_stands_last_with_its_sentence():
+    found = offers(of_list("1x H100-SXM, 4x H100-SXM", layout={"dp_shard": 4}))
+    assert [option.fits for option in found.options] == [True, False]
+    assert "multiplies out to 4 GPUs" in (found.options[1].reason or "")
+    with pytest.raises(UnsupportedError, match="multiplies out to 4 GPUs"):
+        of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "without"),
+    [
+        ("flash_attention_2", {"T4"}),
+        ("flash_attention_3", {"T4", "RTX-4090", "RTX-4070-Ti", "A100-PCIe-80GB"}),
+        ("sdpa", set[str]()),
+    ],
+)
+def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: set[str]):
+    stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}
+    for made in (offered(**stated), of_list(", ".join(f"1x {name}" for name in NAMES), **stated)):
+        assert made.best is not None
+        assert not made.best.not_trained
+        sentence = f"is {kernel}, which needs"
+        refused = {o.hardware.split("x ")[-1] for o in offers(made).options if sentence in (o.reason or "")}
+        assert refused == without
+
+
+def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
+    stated = {"train": {"attn_implementation": "flash_attention_3"}, "method": "lora"}
+    for made in (offered(SMALL, sizes_of("T4", "L4"), **stated), of_list("1x T4, 4x L4", **stated)):
+        assert made.best is not None
+        assert any("needs a GPU like the H100" in sentence for sentence in made.best.not_trained)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_everything_on_offer_is_answered_in_seconds(method: str):
+    asked = {"method": method, "data": {"max_length": 4096}, "train": {"global_batch_size": 32}, "goal": "cheapest"}
+    made = list[Plan]()
+    kinds = offered_hardware(most=1024)
+    assert quiet_seconds(lambda: made.append(offered("llama-3.1-8b", kinds, **asked)), limit=5) < 5
+    assert made[0].best is not None
