@@ -61,6 +61,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     """The whole plan, what was asked beyond it first."""
     print_answers(plan, console)
     console.print(headline(plan), style="bold")
+    for note in plan.notes:
+        console.print(hanging(note, "  ! ", width=console.width))
     if plan.candidates:
         console.print()
         console.print(_fitting_table(plan, console))

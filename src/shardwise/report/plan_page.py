@@ -83,7 +83,7 @@ def _header(plan: Plan, name: str) -> Markup:
         element("p", f"Shardwise plan · {name}", class_="eyebrow"),
         element("h1", f"{chosen} on {hardware}"),
         element("p", facts, class_="facts"),
-        *(element("p", one, class_="outcome") for one in badge),
+        *(element("p", one, class_="outcome") for one in (*plan.notes, *badge)),
     )
 
 

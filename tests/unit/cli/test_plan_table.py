@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, ranks_text, why
+from shardwise.report.plan_page import plan_html
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import PARTS, Plan, RankMemory, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
@@ -36,6 +37,14 @@ def test_the_table_as_a_whole() -> None:
     assert "chosen: fsdp (dp_shard=4)\n  - it is the fastest of 2 that fit\n" in text
     assert "the whole run takes about 2 h 00 min and costs $12.50" in text
     assert text.count("tp (tp=4): tp is not trained by this version") == 1
+
+
+def test_what_is_to_be_said_of_the_hardware_stands_above_the_table_and_on_the_page() -> None:
+    made = plan()
+    noted = replace(made, hardware={**made.hardware, "notes": ["GPU 0: 50.0 GiB are held by <python> (pid 1)"]})
+    lines = drawn(noted, width=120).splitlines()
+    assert lines[1] == "  ! GPU 0: 50.0 GiB are held by <python> (pid 1)"
+    assert "50.0 GiB are held by &lt;python&gt; (pid 1)" in plan_html(noted, None)
 
 
 def test_offloads_have_a_column_where_there_are_any() -> None:
