@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import torch
 
@@ -14,6 +15,8 @@ from shardwise.units import format_gib
 
 #: Of the memory that a plan counts on, what torch must see at least: its figure and the driver's differ a little.
 _ENOUGH_MEMORY = 0.98
+#: How long memory that is still held is waited for: a driver takes seconds to free that of ranks which were killed.
+PATIENCE_SECONDS = 10.0
 
 _HOW_TO_INSTALL = "see https://pytorch.org/get-started/locally/"
 
@@ -48,8 +51,13 @@ def check_memory(planned: Cluster, forecast: MemoryForecast, device: torch.devic
         return
     torch.cuda.set_device(device)
     properties = torch.cuda.get_device_properties(device)
-    free, total = torch.cuda.mem_get_info(device)
-    message = memory_refusal(planned.gpu, forecast, total=total, free=free)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        free, total = torch.cuda.mem_get_info(device)
+        message = memory_refusal(planned.gpu, forecast, total=total, free=free)
+        if message is None or time.monotonic() >= deadline:
+            break
+        time.sleep(0.2)
     if message:
         held = f"; held by {holders(device)}" if total >= _ENOUGH_MEMORY * forecast.capacity_bytes else ""
         raise HardwareError(f"{properties.name} (cuda:{device.index}) {message}{held}")

@@ -148,7 +148,8 @@ def _larger(planned: RankMemory, measured: Measured, *, capacity: int) -> str:
     found: list[tuple[int, str]] = []
     if on_gpu:  # what is left of the GPU beside others is less than the plan counted on
         lacking = capacity - (measured.total - measured.by_others)
-        found.append((lacking, f"what others hold is {format_gib(lacking)} more than was planned around"))
+        more = f"others hold {format_gib(lacking)} more than when it was planned"
+        found.append((lacking, f"{more}, and the same command plans around them"))
     if held is not None:
         weights, optimizer = planned.parts.get("weights", 0), planned.parts.get("optimizer", 0)
         rest = planned.peak_bytes - weights - optimizer - planned.parts.get("context", 0)

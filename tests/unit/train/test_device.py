@@ -12,6 +12,7 @@ import torch
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError
 from shardwise.spec.plan import MemoryForecast
+from shardwise.train import device
 from shardwise.train.device import check_device, check_memory
 from shardwise.units import GIB
 from tests.unit.fakes import nvidia_smi
@@ -76,6 +77,7 @@ FORECAST = MemoryForecast(
 
 def _gpu(monkeypatch: pytest.MonkeyPatch, *, total: int, free: int) -> None:
     """A torch whose GPU has so much memory, of which so much is free."""
+    monkeypatch.setattr(device, "PATIENCE_SECONDS", 0.0)
     properties = SimpleNamespace(name="NVIDIA H100", uuid="aaa")
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
@@ -94,6 +96,15 @@ def test_a_gpu_on_which_others_have_come_is_refused_before_weights_are_loaded(
         "NVIDIA H100 (cuda:0) has 29.0 GiB of 79.0 GiB free, and the plan needs 70.0 GiB at its peak; free the memory, "
         "or start again: what is free then is planned for; held by python (pid 1234)"
     )
+
+
+def test_memory_of_ranks_that_were_just_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpu(monkeypatch, total=79 * GIB, free=0)
+    monkeypatch.setattr(device, "PATIENCE_SECONDS", 60.0)
+    answers = [(29 * GIB, 79 * GIB), (78 * GIB, 79 * GIB)]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: answers.pop(0))
+    check_memory(GPUS, FORECAST, torch.device("cuda", 0))
+    assert answers == []
 
 
 def test_a_gpu_that_is_smaller_than_planned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

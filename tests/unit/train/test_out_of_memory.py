@@ -56,7 +56,8 @@ def test_a_gpu_says_planned_beside_measured_and_the_next_setting() -> None:
     [
         (
             {"by_others": 50 * GIB, "who": "python (pid 1234)"},
-            "of which others hold 50.0 GiB (python (pid 1234)); what others hold is 50.0 GiB more than was planned",
+            "of which others hold 50.0 GiB (python (pid 1234)); others hold 50.0 GiB more than when it was planned, "
+            "and the same command plans around them; next: --set",
         ),
         ({"used": 12 * GIB, "held": replace(HELD, weights=9 * GIB)}, "larger than planned: weights, 9.0 GiB for 4.0"),
         ({"used": 18 * GIB, "asked": None}, "reserved, on a GPU with 79.0 GiB of which others hold 0 B; no part that"),
