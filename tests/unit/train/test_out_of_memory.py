@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.memory import Held, MemoryMeter
 from shardwise.train.out_of_memory import Measured, OutOfMemoryError, explained, is_out_of_memory, sentence
 from shardwise.units import GIB
+from tests.unit.fakes import nvidia_smi
 
 JOB = job_from_data({"model": "m", "data": {"path": "rows.jsonl"}})
 CHOSEN = Execution(layout=Layout(dp_replicate=2), micro_batch_size=4, gradient_accumulation_steps=1)
@@ -158,3 +161,29 @@ def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(
     on_cpu = MemoryMeter(torch.device("cpu"), parameters=[weight], optimizer=torch.optim.SGD([weight]))
     on_cpu.begin()
     assert on_cpu.device_figures() == {}
+
+
+def test_a_gpu_is_measured_with_what_others_hold_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory(tmp_path / "run")
+    made = api.plan(JOB, overrides=["model=SmolLM2-135M", "hardware=1x H100-SXM", "data.num_rows=8"])
+    write_json(run.resolved, JOB.to_json())
+    write_json(run.plan, made.to_json())
+    nvidia_smi(tmp_path, gpus="", holders="GPU-aaa, 1234, 51200, /usr/bin/python\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    figures: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "mem_get_info": lambda _: (0, 79 * GIB),
+        "memory_reserved": lambda _: 28 * GIB,
+        "max_memory_reserved": lambda _: 28 * GIB,
+        "max_memory_allocated": lambda _: 27 * GIB,
+        "get_device_properties": lambda _: SimpleNamespace(uuid="aaa"),
+    }
+    for name, figure in figures.items():
+        monkeypatch.setattr(torch.cuda, name, figure)
+    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
+    said = str(explained(short, run=run, rank=0, holding=None))
+    assert (
+        "measured 27.0 GiB allocated and 28.0 GiB reserved when 0.5 GiB more were asked for, on a GPU with 79.0 GiB of "
+        "which others hold 50.1 GiB (python (pid 1234)); others hold 50.1 GiB more than when it was planned"
+    ) in said
