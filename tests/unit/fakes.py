@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,20 @@ def module_maker(folder: Path) -> Maker:
         return name
 
     return make
+
+
+def nvidia_smi(folder: Path, *, gpus: str, holders: str = "", listed: str = "", code: int = 0) -> None:
+    """Makes a program `nvidia-smi` in a folder.
+
+    Args:
+        gpus, holders: its lines for the queries of GPUs and of the processes that hold memory.
+        listed: what it says to `-L`.
+    """
+    answers = {"--query-gpu": gpus, "--query-compute-apps": holders, "-L": listed}
+    program = folder / "nvidia-smi"
+    answer = f"sys.stdout.write({answers!r}[sys.argv[1].partition('=')[0]])"
+    program.write_text(f"#!{sys.executable}\nimport sys\n{answer}\nsys.exit({code})\n", encoding="utf-8")
+    program.chmod(0o755)
 
 
 def processes_of(run: RunDirectory) -> list[int]:

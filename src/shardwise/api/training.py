@@ -233,7 +233,7 @@ def _does_not_fit(made: Plan) -> str:
     """Each strategy's reason, then what would help."""
     reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in made.rejected]
     where = made.hardware.get("name", "this machine")
-    return "\n".join([f"nothing fits on {where}", *dict.fromkeys(reasons), *made.advice])
+    return "\n".join([f"nothing fits on {where}", *made.notes, *dict.fromkeys(reasons), *made.advice])
 
 
 def _tell_nobody(_: Update) -> None:

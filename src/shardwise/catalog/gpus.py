@@ -1,7 +1,7 @@
 """The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:4`.
 
-An unknown GPU is an error with the nearest names, never a guess: a plan for a GPU whose memory was guessed is worse
-than none.
+A name that a user writes and the catalogue does not have is an error with the nearest names: a plan for a GPU whose
+memory was guessed is worse than none. One that is here, and whose memory the driver reports, has nominal rates.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -40,6 +40,8 @@ _HARDWARE = re.compile(
 _CPU = re.compile(r"cpu(?:\s*:\s*(\d+))?", re.IGNORECASE)
 _USUAL_NODE = 8
 _DEFAULT_NETWORK = "ethernet100"
+#: Whose rates and links stand in for those of a GPU that the catalogue does not have.
+_NOMINAL = "A100-PCIe-80GB"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,15 @@ def find_gpu(name: str) -> KnownGpu:
     raise HardwareError(
         f"hardware names the GPU {quoted(name.strip())}, which is not in the catalogue{_nearest(wanted)}"
     )
+
+
+def nominal_gpu(name: str) -> KnownGpu:
+    """An entry for a GPU that the catalogue does not have: its rates are another's, its price is not known, and its
+    memory is to be set to what the driver reports."""
+    like = known_gpus()[_NOMINAL]
+    plain = re.sub(r"^NVIDIA\s+", "", name)
+    gpu = replace(like.gpu, name=plain, usd_per_hour=None)
+    return replace(like, gpu=gpu, driver=name, names=frozenset({_normal(name)}), source="the driver")
 
 
 def _nearest(wanted: str) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
-from shardwise.catalog.gpus import cluster_of, find_gpu
+from shardwise.catalog.devices import FoundGpu, holders_of, visible_gpus
+from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, nominal_gpu, reserved_bytes
 from shardwise.catalog.processors import available_memory, cpu_cluster, cpu_model, usable_cores
 from shardwise.errors import HardwareError
-from shardwise.spec.cluster import Cluster
-from shardwise.units import MIB
+from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.units import MIB, format_gib
 
-_TIMEOUT_SECONDS = 20
-_QUERY = ("--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+#: Less than this, held by others, is not worth a word: what a display or a driver's daemon takes.
+_LITTLE_BYTES = 128 * MIB
 
 #: Libraries whose versions decide what runs; present or not is read from their metadata, without importing them.
 LIBRARIES = (
@@ -36,22 +35,14 @@ LIBRARIES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundGpu:
-    """One GPU as the driver reports it."""
+def this_machine(*, used: int | None = None) -> Cluster:
+    """The visible GPUs of this machine with what is free of their memory, or `cpu:N` where there are none.
 
-    index: int
-    uuid: str
-    name: str
-    memory_bytes: int
-    driver: str
-
-
-def this_machine() -> Cluster:
-    """The visible GPUs of this machine, or `cpu:N` where there are none.
+    Args:
+        used: how many of them a job takes, the first ones; only their memory counts. None is all.
 
     Raises:
-        HardwareError: the GPUs are of different kinds, or of a kind that the catalogue does not have.
+        HardwareError: the GPUs are of different kinds, or CUDA_VISIBLE_DEVICES names none of them.
     """
     gpus = visible_gpus()
     if not gpus:
@@ -62,48 +53,55 @@ def this_machine() -> Cluster:
             f"this machine has GPUs of different kinds ({', '.join(names)}); "
             "choose alike ones with CUDA_VISIBLE_DEVICES"
         )
-    cluster = cluster_of(find_gpu(names[0]), num_gpus=len(gpus))
-    smallest = min(gpu.memory_bytes for gpu in gpus)
-    return replace(cluster, node=replace(cluster.node, gpu=replace(cluster.gpu, memory_bytes=smallest)))
+    known, unknown = known_or_nominal(names[0])
+    gpu, held = _with_free_memory(_part(known.gpu, gpus[0]), gpus[:used])
+    cluster = cluster_of(replace(known, gpu=gpu), num_gpus=len(gpus))
+    return replace(cluster, notes=tuple(note for note in (unknown, held) if note))
 
 
-def visible_gpus() -> list[FoundGpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set."""
-    found = parse_gpu_list(_ask_driver())
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return found
-    visible: list[FoundGpu] = []
-    for item in (part.strip() for part in chosen.split(",")):
-        match = next((gpu for gpu in found if item == str(gpu.index) or (item and gpu.uuid.startswith(item))), None)
-        if match is None:  # as CUDA does: an unknown device hides itself and all after it
-            break
-        visible.append(match)
-    return visible
-
-
-def _ask_driver() -> str:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
+def known_or_nominal(name: str) -> tuple[KnownGpu, str | None]:
+    """The catalogue's entry of a driver's name, or one with nominal rates and what is to be said of it."""
     try:
-        answer = subprocess.run(
-            [program, *_QUERY], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        return find_gpu(name), None
+    except HardwareError:
+        entry = nominal_gpu(name)
+        return entry, (
+            f"the GPU {entry.gpu.name} is not in the catalogue: its memory is what the driver reports, and its rates "
+            "are not known; times are counted with those of an A100 and may be far off, and MFU is not measured"
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout if answer.returncode == 0 else ""
 
 
-def parse_gpu_list(text: str) -> list[FoundGpu]:
-    """GPUs from nvidia-smi's lines of `index, uuid, name, MiB, driver`; other lines are left out."""
-    found: list[FoundGpu] = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 5 and cells[0].isdigit() and cells[3].isdigit():
-            index, uuid, name, mib, driver = cells
-            found.append(FoundGpu(index=int(index), uuid=uuid, name=name, memory_bytes=int(mib) * MIB, driver=driver))
-    return found
+def _part(gpu: Gpu, found: FoundGpu) -> Gpu:
+    """What a MIG slice has of a GPU's rates; a whole GPU has all."""
+    if found.profile is None:
+        return gpu
+    rates = {kind: rate * found.compute_share for kind, rate in gpu.dense_flops.items()}
+    bandwidth = gpu.memory_bytes_per_second * found.memory_bytes / gpu.memory_bytes if gpu.memory_bytes else 0.0
+    return replace(
+        gpu,
+        name=f"{gpu.name} MIG {found.profile}",
+        dense_flops=rates,
+        memory_bytes_per_second=bandwidth or gpu.memory_bytes_per_second * found.compute_share,
+        usd_per_hour=None,
+    )
+
+
+def _with_free_memory(gpu: Gpu, used: list[FoundGpu]) -> tuple[Gpu, str | None]:
+    """A GPU with the memory that each of those has, what others hold of the fullest counted as reserved; and what is to
+    be said of that."""
+    smallest = min(one.memory_bytes for one in used)
+    usable = smallest - reserved_bytes(smallest)
+    fullest = min(used, key=lambda one: usable if one.free_bytes is None else one.free_bytes)
+    free = usable if fullest.free_bytes is None else min(usable, fullest.free_bytes)
+    held = usable - free
+    if held < _LITTLE_BYTES:
+        return replace(gpu, memory_bytes=smallest, reserved_bytes=smallest - usable), None
+    others = "other programs, in the system's memory, which it shares"
+    who = others if fullest.shares_system_memory else holders_of(fullest.uuid)
+    said = (
+        f"GPU {fullest.index}: {format_gib(held)} are held by {who}; planned for the {format_gib(free)} that are free"
+    )
+    return replace(gpu, memory_bytes=smallest, reserved_bytes=smallest - free), said
 
 
 def machine_facts() -> dict[str, Any]:
@@ -112,7 +110,10 @@ def machine_facts() -> dict[str, Any]:
     Returns:
         Plain data; `libraries` maps each name of `LIBRARIES` to its version or None.
     """
-    gpus = visible_gpus()
+    try:
+        gpus = visible_gpus()
+    except HardwareError:  # which `this_machine` repeats
+        gpus = []
     disk = shutil.disk_usage(".")
     return {
         "python": platform.python_version(),

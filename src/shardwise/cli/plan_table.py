@@ -66,6 +66,8 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     """The whole plan; `verbose` lists every layout that was not chosen with its reason."""
     print_answers(plan, console)
     console.print(fill(headline(plan), width=console.width), style="bold")
+    for note in plan.notes:
+        console.print(fill(note, "  ! ", width=console.width))
     console.print()
     console.print(fill(verdict(plan), width=console.width), style="bold")
     for reason in why(plan):

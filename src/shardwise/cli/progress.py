@@ -143,6 +143,7 @@ def plan_lines(planned: Planned) -> list[str]:
         f"{execution.gradient_accumulation_steps} accumulation, recompute {execution.gradient_checkpointing}, "
         f"precision {execution.precision}"
     ]
+    lines += [f"  ! {note}" for note in planned.plan.notes]
     lines += [f"  - {reason}" for reason in best.reasons]
     capacity = format_bytes(memory.capacity_bytes)
     for rank in memory.ranks:

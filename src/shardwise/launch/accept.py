@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.probe import this_machine
+from shardwise.catalog.gpus import cluster_of, parse_hardware
+from shardwise.catalog.probe import known_or_nominal, this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.joined import Place
 from shardwise.spec.attention import stated_attention_refusal
-from shardwise.spec.cluster import Cluster
+from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job, LayoutSpec
 from shardwise.spec.layout import Layout
 from shardwise.spec.request import Request
 from shardwise.spec.support import NO_EXPERTS, execution_refusals
+from shardwise.units import format_gib
+
+#: Of the memory of the hardware that a job names, what a GPU of another name must have.
+_ENOUGH_MEMORY = 0.97
 
 
 def training_cluster(request: Request, *, place: Place | None) -> Cluster:
-    """The hardware a training runs on: what the job names, if it is there; else this machine.
+    """The hardware a training runs on: what the job names, if it is there; else this machine. Its memory is what is
+    free on the GPUs of this machine.
 
     Args:
         place: set where something else has started the ranks, whose number then is given.
@@ -33,53 +40,85 @@ def training_cluster(request: Request, *, place: Place | None) -> Cluster:
             return _started_cluster(request.job.hardware, place)
         if request.job.hardware is None:
             return this_machine()
-        cluster = parse_hardware(request.job.hardware)
-        _check_present(cluster)
-        return cluster
+        cluster = _named(request.job.hardware)
+        if cluster.num_nodes > 1:
+            raise HardwareError(
+                f"hardware is {cluster.name}, {cluster.num_nodes} machines; start the job on each, for example by "
+                f"`torchrun --nnodes {cluster.num_nodes} --nproc-per-node {cluster.node.num_gpus} ... "
+                "-m shardwise.cli.main train JOB`"
+            )
+        return _as_here(cluster)
 
 
-def _check_present(cluster: Cluster) -> None:
-    if cluster.num_nodes > 1:
-        raise HardwareError(
-            f"hardware is {cluster.name}, {cluster.num_nodes} machines; start the job on each, for example by "
-            f"`torchrun --nnodes {cluster.num_nodes} --nproc-per-node {cluster.node.num_gpus} ... "
-            "-m shardwise.cli.main train JOB`"
-        )
-    _check_gpus(cluster)
+def _named(text: str) -> Cluster:
+    """Hardware by a name of the catalogue, or by the name that this machine's own GPUs have without being in it."""
+    try:
+        return parse_hardware(text)
+    except HardwareError:
+        count, _, name = text.partition("x ")
+        machine = this_machine() if count.isdigit() else None
+        if machine is None or name != machine.gpu.name or not 0 < int(count) <= machine.num_gpus:
+            raise
+        return replace(machine.part(int(count)), notes=())
 
 
-def _check_gpus(cluster: Cluster) -> None:
-    """One node's share of the GPUs must be on this machine."""
+def _as_here(cluster: Cluster, *, place: Place | None = None) -> Cluster:
+    """The hardware that a job names, with the memory of the GPUs of this machine, which must be the share of a node."""
     if cluster.gpu.kind == "cpu":
-        return
-    machine, share = this_machine(), cluster.node.num_gpus
+        return cluster
+    share = cluster.node.num_gpus
+    machine = this_machine(used=share)
     here = "no GPU" if machine.gpu.kind == "cpu" else machine.name
-    if machine.gpu.kind == "cpu" or machine.gpu.name != cluster.gpu.name or machine.num_gpus < share:
+    enough = machine.num_gpus >= share or _each_sees_its_own(machine, place)
+    stands_in, note = _stands_in(machine.gpu, cluster.gpu)
+    if machine.gpu.kind == "cpu" or not enough or not (stands_in or machine.gpu.name == cluster.gpu.name):
         each = f", {share} on each machine" if cluster.num_nodes > 1 else ""
         raise HardwareError(
             f"hardware is {cluster.name}{each}, and this machine has {here}; plan for other machines, but train on "
             "this one: leave hardware out, or name what is here (cpu:N for N processes)"
         )
+    memory = {"memory_bytes": machine.gpu.memory_bytes, "reserved_bytes": machine.gpu.reserved_bytes}
+    notes = (note, *machine.notes[1:]) if stands_in else machine.notes
+    return replace(cluster, node=replace(cluster.node, gpu=replace(cluster.gpu, **memory)), notes=notes)
+
+
+def _stands_in(here: Gpu, named: Gpu) -> tuple[bool, str]:
+    """Whether a GPU that the catalogue does not know is taken for the one that a job names: by its memory. And what is
+    said of that."""
+    unknown = here.kind == "cuda" and here.name != named.name and known_or_nominal(here.name)[1] is not None
+    said = (
+        f"hardware names {named.name}, and the driver calls this GPU {here.name}, which is not in the catalogue; it is "
+        f"taken for one by its {format_gib(here.memory_bytes)}, and times are those of {named.name}"
+    )
+    return unknown and here.memory_bytes >= _ENOUGH_MEMORY * named.memory_bytes, said
+
+
+def _each_sees_its_own(machine: Cluster, place: Place | None) -> bool:
+    """Ranks that something else started may each be given one GPU (`srun --gpus-per-task=1`)."""
+    stated = os.environ.get("CUDA_VISIBLE_DEVICES", ",")
+    return place is not None and machine.num_gpus == 1 and "," not in stated
 
 
 def _started_cluster(named: str | None, place: Place) -> Cluster:
     if named is not None:
-        cluster = parse_hardware(named)
+        cluster = _named(named)
         if cluster.num_gpus != place.size:
             raise HardwareError(
                 f"hardware is {cluster.name}, {cluster.num_gpus} processes, and {place.size} were started; "
                 "start as many, or leave hardware out"
             )
-        _check_gpus(cluster)
-        return cluster
-    machine = this_machine()
+        return _as_here(cluster, place=place)
+    machine = this_machine(used=place.local_size)
     if machine.gpu.kind == "cpu":
         return parse_hardware(f"cpu:{place.size}")
-    if place.local_size > machine.num_gpus:
+    if place.local_size > machine.num_gpus and not _each_sees_its_own(machine, place):
         raise HardwareError(
-            f"{place.local_size} processes were started on a machine with {machine.name}; start one for each GPU"
+            f"{place.local_size} processes were started on a machine with {machine.name}; start one for each GPU, or "
+            "set CUDA_VISIBLE_DEVICES of each process to the one that it sees"
         )
-    return parse_hardware(f"{place.size // place.local_size} x {place.local_size}x {machine.gpu.name}")
+    known = replace(known_or_nominal(machine.gpu.name)[0], gpu=machine.gpu)
+    cluster = cluster_of(known, num_gpus=place.local_size, num_nodes=place.size // place.local_size)
+    return replace(cluster, notes=machine.notes)
 
 
 def check_trainable(request: Request, *, cluster: Cluster) -> None:

@@ -31,6 +31,8 @@ HINTS = {
 
 #: What a rank's own watch writes as the kind of its failure.
 STALL = "StallError"
+#: What a rank without memory writes as the kind of its failure: its peers fail of broken connections, before or after.
+OUT_OF_MEMORY = "OutOfMemoryError"
 
 NUM_LINES = 15
 MAX_BYTES_READ = 1024 * 1024
@@ -61,6 +63,9 @@ def first_cause(run: RunDirectory, *, processes: int, exit_code: int, exits: Seq
         exits: how ranks ended, as far as it is known; not of those that were killed after the failure.
     """
     failures = written_failures(run, processes=processes)
+    without_memory = [failure for failure in failures if failure.get("error") == OUT_OF_MEMORY]
+    if without_memory:
+        return _written(run, min(without_memory, key=_time))
     silent = [e for e in exits if e.rank not in {int(failure["rank"]) for failure in failures}]
     vanished = [e for e in silent if -e.code in VIOLENT or 0 < e.code < _BY_SIGNAL]
     if vanished:
@@ -116,7 +121,8 @@ def _written(run: RunDirectory, failure: dict[str, Any]) -> ShardwiseError:
         refused = failure.get("error") == UnsupportedError.__name__
         return UnsupportedError(message) if refused else InputError(message)
     rank = int(failure["rank"])
-    cause = f"{failure.get('error', 'an error')}: {message}"
+    kind = failure.get("error", "an error")
+    cause = message if kind == OUT_OF_MEMORY else f"{kind}: {message}"
     place = f" ({failure['file']}:{failure['line']})" if failure.get("file") and failure.get("line") else ""
     return WorkerFailedError(
         f"rank {rank} failed while {failure.get('phase', 'starting')}: {cause}{place}\nits log: {run.rank_log(rank)}"

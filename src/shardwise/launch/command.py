@@ -68,9 +68,17 @@ def worker_environment(
         "OMP_NUM_THREADS": str(max(1, cores // processes)),
         **QUIET,
         **loopback_only(),
+        **allocator_settings(base, kind),
     }
     fixed = {LAUNCH: launch, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **visible_devices(kind)}
     return {**defaults, **base, **fixed}
+
+
+def allocator_settings(base: Mapping[str, str], kind: DeviceKind) -> dict[str, str]:
+    """Sequences, and so sizes of tensors, differ from step to step: segments that grow leave fewer gaps. Nothing where
+    the user has settings of the allocator, under either of torch's names for them."""
+    stated = "PYTORCH_ALLOC_CONF" in base or "PYTORCH_CUDA_ALLOC_CONF" in base
+    return {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if kind == "cuda" and not stated else {}
 
 
 def visible_devices(kind: DeviceKind) -> dict[str, str]:

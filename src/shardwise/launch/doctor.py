@@ -82,16 +82,18 @@ def _library_findings(libraries: dict[str, str | None]) -> Iterator[Finding]:
 
 
 def _gpu_findings(facts: dict[str, Any]) -> Iterator[Finding]:
-    if not facts["gpus"]:
-        hint = "training runs on CPU processes; if there is a GPU, check that nvidia-smi works and lists it"
-        yield Finding(severity="limits", what="no NVIDIA GPU was found", hint=hint)
-        return
     try:
-        this_machine()
+        notes = this_machine().notes
     except HardwareError as error:
-        hint = "name the hardware in the job file, or show only alike GPUs with CUDA_VISIBLE_DEVICES"
-        yield Finding(severity="limits", what=str(error), hint=hint)
-    if "+cpu" in str(facts["libraries"].get("torch")):
+        yield Finding(severity="limits", what=str(error), hint="show alike GPUs with CUDA_VISIBLE_DEVICES")
+        notes = ()
+    else:
+        if not facts["gpus"]:
+            hint = "training runs on CPU processes; if there is a GPU, check that nvidia-smi works and lists it"
+            yield Finding(severity="limits", what="no NVIDIA GPU was found", hint=hint)
+    for note in notes:
+        yield Finding(severity="note", what=note, hint="plans for this machine take it into account")
+    if facts["gpus"] and "+cpu" in str(facts["libraries"].get("torch")):
         hint = "install the CUDA build: see https://pytorch.org/get-started/locally/"
         yield Finding(
             severity="blocks training", what="torch is the build for processors and will not see the GPU", hint=hint

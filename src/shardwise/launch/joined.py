@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shardwise.errors import InputError, ShardwiseError
-from shardwise.launch.command import QUIET, WORKER, visible_devices
+from shardwise.launch.command import QUIET, WORKER, allocator_settings, visible_devices
 from shardwise.launch.rank import rank_argv
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import RunDirectory, read_json, write_json
@@ -158,7 +158,7 @@ def become_worker(run: RunDirectory, *, kind: DeviceKind, module: str = WORKER) 
 
 def joined_environment(kind: DeviceKind) -> dict[str, str]:
     """What a worker finds in its environment: what the launcher and the user have set stays as it is."""
-    return {**QUIET, **os.environ, **visible_devices(kind)}
+    return {**QUIET, **allocator_settings(os.environ, kind), **os.environ, **visible_devices(kind)}
 
 
 def _word(run: RunDirectory, place: Place) -> Path:

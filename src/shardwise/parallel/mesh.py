@@ -104,10 +104,9 @@ def join_world(layout: Layout) -> World:
         InputError: the number of started processes is not the layout's.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if size != layout.world_size:
         raise InputError(f"{size} processes were started; the layout {layout.strategy} needs {layout.world_size}")
-    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    device = own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
@@ -126,6 +125,34 @@ def join_world(layout: Layout) -> World:
         data_group=data_group,
         control=control,
         pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
+    )
+
+
+def own_device() -> torch.device:
+    """This rank's GPU, or the processor where there is none.
+
+    Raises:
+        InputError: fewer GPUs are visible than processes were started on this machine.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", device_index(int(os.environ.get("LOCAL_RANK", "0")), visible=torch.cuda.device_count()))
+
+
+def device_index(local_rank: int, *, visible: int) -> int:
+    """Which of the visible GPUs is a rank's: the one of its number on this machine; where each process sees one GPU
+    (`srun --gpus-per-task=1`), that one.
+
+    Raises:
+        InputError: neither is so.
+    """
+    if local_rank < visible:
+        return local_rank
+    if visible == 1:
+        return 0
+    raise InputError(
+        f"LOCAL_RANK is {local_rank}, and {visible} GPUs are visible to this process; start one process for each GPU, "
+        "or let each process see one GPU by CUDA_VISIBLE_DEVICES"
     )
 
 

@@ -49,8 +49,10 @@ def _usd_per_hour(work: Work) -> float | None:
 
 
 def hardware_json(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plan.json has it."""
-    return {"name": cluster.name, "num_gpus": cluster.num_gpus, **asdict(cluster)}
+    """The cluster as plan.json has it; `notes` where there are any."""
+    plain = asdict(cluster)
+    notes = list(plain.pop("notes"))
+    return {"name": cluster.name, "num_gpus": cluster.num_gpus, **plain, **({"notes": notes} if notes else {})}
 
 
 def model_json(question: Question) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 from shardwise.plan.inventory import Unit
@@ -165,12 +166,33 @@ def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart:
     if execution.parameters_on_host:
         if not host_apart:
             return held
-        whole = held.weights + held.gradients + held.optimizer + held.padding
+        locked = _page_locked(held, execution.layout, types=types, padded=True)
+        whole = locked + _page_locked(held, execution.layout, types=types, trained=True) + held.optimizer
         return replace(held, weights=0, gradients=0, block_gradients=0, optimizer=0, padding=0, on_host=whole)
     copies = _stepped_elements(held, execution.layout) * types.trainable
     if not host_apart:
         return replace(held, optimizer=held.optimizer + copies)
-    return replace(held, optimizer=0, on_host=held.optimizer + 2 * copies)
+    locked = _page_locked(held, execution.layout, types=types, trained=True)
+    return replace(held, optimizer=0, on_host=held.optimizer + 2 * locked)
+
+
+def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool = False, padded: bool = False) -> int:
+    """Page-locked host memory for a rank's part of each tensor; PyTorch's allocator rounds each up to a power of two
+    (ATen/core/CachingHostAllocator.h). Its setting against that, `pinned_max_round_threshold_mb`, is not used: freed
+    blocks are found again by their power of two alone, whatever their size.
+
+    Args:
+        trained: of what is trained alone.
+        padded: with the rows that make all shards of a tensor equally long.
+    """
+    degree, index = shard_degree(layout), 0 if padded else held.shards.start
+
+    def rounded(unit: Unit) -> int:
+        tensors = (tensor for tensor in unit.tensors if tensor.trained or not trained)
+        sizes = ((t.count, t.kept(degree=degree, index=index) // t.count * t.element_bytes(types)) for t in tensors)
+        return sum(count * (1 << (ceil(size) - 1).bit_length()) for count, size in sizes if size)
+
+    return round(held.part.inventory.over_blocks(rounded) + rounded(held.part.inventory.root))
 
 
 def _stepped_elements(held: Holding, layout: Layout) -> int:

@@ -30,7 +30,7 @@ class Gpu:
 
     Attributes:
         memory_bytes: capacity as the driver reports it.
-        reserved_bytes: what of that the driver keeps to itself.
+        reserved_bytes: what of that a job cannot take: the driver's own, and what other processes hold.
         dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`, `float16`.
         memory_bytes_per_second: bandwidth of the device memory.
         context_bytes: held outside the allocator by the driver and libraries.
@@ -67,11 +67,16 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal nodes and the network between them."""
+    """Equal nodes and the network between them.
+
+    Attributes:
+        notes: what is to be said beside a plan for it, as sentences: who holds memory, what is not known.
+    """
 
     node: Node
     num_nodes: int = 1
     network: Link | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def gpu(self) -> Gpu:

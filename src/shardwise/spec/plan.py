@@ -192,6 +192,11 @@ class Plan:
         """The chosen candidate."""
         return None if self.chosen is None else self.candidates[self.chosen]
 
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of the hardware, as sentences: who holds memory of it, what is not known of it."""
+        return [str(note) for note in self.hardware.get("notes", ())]
+
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
         solved = {} if self.solved is None else {"solved": self.solved.to_json()}

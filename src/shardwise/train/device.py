@@ -1,11 +1,22 @@
-"""Whether torch has what the plan is for: where it sees no GPU, a plan for GPUs is not trained on processors instead"""
+"""Whether torch has what the plan is for: GPUs where it is for GPUs, with the memory that it counts on"""
 
 from __future__ import annotations
 
+import os
+import time
+
 import torch
 
+from shardwise.catalog.devices import holders_of
 from shardwise.errors import HardwareError, said
-from shardwise.spec.cluster import Cluster
+from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.plan import MemoryForecast
+from shardwise.units import format_gib
+
+#: Of the memory that a plan counts on, what torch must see at least: its figure and the driver's differ a little.
+_ENOUGH_MEMORY = 0.98
+#: How long memory that is still held is waited for: a driver takes seconds to free that of ranks which were killed.
+PATIENCE_SECONDS = 10.0
 
 _HOW_TO_INSTALL = "see https://pytorch.org/get-started/locally/"
 
@@ -28,6 +39,57 @@ def check_device(planned: Cluster) -> None:
             f"the plan is for {planned.name}, and torch sees no GPU here: {_why()}; `shardwise doctor` shows what is "
             "here, and hardware: cpu:N trains on N processes without GPUs"
         )
+
+
+def check_memory(planned: Cluster, forecast: MemoryForecast, device: torch.device) -> None:
+    """Holds a rank's own GPU against the plan, before weights are loaded.
+
+    Raises:
+        HardwareError: the GPU has less memory than the plan counts on, or less of it is free than the plan needs.
+    """
+    if device.type != "cuda":
+        return
+    torch.cuda.set_device(device)
+    properties = torch.cuda.get_device_properties(device)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        free, total = torch.cuda.mem_get_info(device)
+        message = memory_refusal(planned.gpu, forecast, total=total, free=free)
+        if message is None or time.monotonic() >= deadline:
+            break
+        time.sleep(0.2)
+    if message:
+        held = f"; held by {holders(device)}" if total >= _ENOUGH_MEMORY * forecast.capacity_bytes else ""
+        raise HardwareError(f"{properties.name} (cuda:{device.index}) {message}{held}")
+
+
+def memory_refusal(gpu: Gpu, forecast: MemoryForecast, *, total: int, free: int) -> str | None:
+    """Why a GPU is not one that a plan can be trained on; None where it is.
+
+    Args:
+        gpu: as planned.
+        forecast: of the rank that needs most.
+        total: bytes that torch sees.
+        free: of these, with this process's context already taken.
+    """
+    if total < _ENOUGH_MEMORY * forecast.capacity_bytes:
+        return (
+            f"has {format_gib(total)}, and the plan counts on {format_gib(forecast.capacity_bytes)}; plan again on "
+            "this machine, with hardware left out"
+        )
+    left = free + gpu.context_bytes
+    if left < forecast.peak_bytes:
+        return (
+            f"has {format_gib(left)} of {format_gib(total)} free, and the plan needs {format_gib(forecast.peak_bytes)} "
+            "at its peak; free the memory, or start again: what is free then is planned for"
+        )
+    return None
+
+
+def holders(device: torch.device) -> str:
+    """Which other processes hold memory of a rank's GPU."""
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    return holders_of(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}", without=os.getpid())
 
 
 def _why() -> str:

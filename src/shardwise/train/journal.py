@@ -14,6 +14,7 @@ from typing import Any
 import shardwise
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
+from shardwise.train.memory import Held
 from shardwise.train.progress import Progress
 
 #: Phases that follow the last step.
@@ -31,6 +32,7 @@ class Journal:
         step: optimizer steps done.
         in_step: whether the next one has begun.
         progress: whether this rank gets on.
+        holding: measures what this rank's model and optimizer hold, once they are there.
         last_word: held by whoever writes why this rank ends, and ends it; of two threads, one.
     """
 
@@ -40,6 +42,7 @@ class Journal:
     step: int = 0
     in_step: bool = False
     progress: Progress = field(default_factory=Progress)
+    holding: Callable[[], Held] | None = None
     last_word: threading.Lock = field(default_factory=threading.Lock)
     _began: float = field(default_factory=time.monotonic)
     _complained: bool = False

@@ -100,15 +100,31 @@ class MemoryMeter:
         self._optimizer = optimizer
         self._peak = 0
         self._watched = 0
+        self._before: dict[str, int] = {}
 
     @property
     def kind(self) -> str:
         """What the figure is."""
         return "cuda_allocated" if self._device.type == "cuda" else "cpu_allocation_events"
 
+    def begin(self) -> None:
+        """From here on peaks are those of training; what loading took is kept apart."""
+        if self._device.type == "cuda":
+            self._before = {"loading_peak_bytes": torch.cuda.max_memory_allocated(self._device)}
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def device_figures(self) -> dict[str, int]:
+        """What a GPU's allocator and driver say beside the peak: the peak of loading, the most that was reserved, and
+        what all processes hold of the GPU now. Nothing on a CPU."""
+        if self._device.type != "cuda":
+            return {}
+        free, total = torch.cuda.mem_get_info(self._device)
+        reserved = torch.cuda.max_memory_reserved(self._device)
+        return {**self._before, "peak_reserved_bytes": reserved, "device_used_bytes": total - free}
+
     @property
     def peak_bytes(self) -> int:
-        """The most that was allocated at one instant."""
+        """The most that was allocated at one instant since training began."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         return self._peak

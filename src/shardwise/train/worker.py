@@ -21,24 +21,26 @@ import torch.distributed as dist
 
 from shardwise import __version__
 from shardwise.errors import InputError, RunDirectoryError
-from shardwise.parallel.mesh import World, join_world
+from shardwise.parallel.mesh import World, join_world, own_device
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import read_job
+from shardwise.spec.plan import Candidate
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.build import Build, build
-from shardwise.train.device import check_device
+from shardwise.train.device import check_device, check_memory
 from shardwise.train.durable import SaveError, remove_leftovers
 from shardwise.train.ending import end_process
 from shardwise.train.guards import agree, check_batches, check_layout, check_trained, gather
 from shardwise.train.journal import Journal
 from shardwise.train.live_types import Kinds, together
 from shardwise.train.loop import Outcome, train
-from shardwise.train.memory import held
+from shardwise.train.memory import Held, held
 from shardwise.train.optim import moves
+from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
 from shardwise.train.progress import Progress, stated_seconds
 from shardwise.train.rates import peak_flops
@@ -69,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below
         # The cause is for the launcher, if the disk takes it; the traceback goes to this rank's log.
         with suppress(OSError):
-            journal.failed(error)
+            journal.failed(explained(error, run=run, rank=journal.rank, holding=journal.holding))
         if isinstance(error, InputError):
             print(f"error: {error}", file=sys.stderr, flush=True)
             status = error.exit_code
@@ -95,6 +97,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     check_trackers(job)
     _set_environment(job)
     check_device(hardware)
+    if hardware.gpu.kind == "cuda":
+        check_memory(hardware, _chosen(run).memory, own_device())
     world = join_world(execution.layout)
     watch.joined(world)
     fingerprint = (read_json(run.data) or {}).get("fingerprint")
@@ -109,6 +113,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
         write_json(run.environment, _environment(world, peak=peak))
     composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
     model = composed.model
+    journal.holding = lambda: _held(composed)
     check_layout(world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
     journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
@@ -125,6 +130,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
         begun = {"first_step": start + 1, "world_size": world.size, "peak_flops": peak[0]}
         ran = {"hardware": hardware.name, "execution": execution.to_json()}
         journal.note(lambda: note_start(run, {**begun, **ran}))
+    composed.meter.begin()
     journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began
@@ -141,12 +147,17 @@ def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, int | None
         InputError: either is missing or broken, or the plan chose nothing.
     """
     job = read_job(run.resolved)
-    plan = read_plan(run.plan)
-    chosen = plan.best
-    if chosen is None:
-        raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
+    plan, chosen = read_plan(run.plan), _chosen(run)
     hardware = Cluster.from_json(plan.hardware)
     return job, chosen.execution, hardware, plan.model.get("num_trainable_parameters")
+
+
+def _chosen(run: RunDirectory) -> Candidate:
+    """What the plan of a run directory chose, with its forecast."""
+    chosen = read_plan(run.plan).best
+    if chosen is None:
+        raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
+    return chosen
 
 
 def _set_environment(job: Job) -> None:
@@ -204,7 +215,7 @@ def _moves(composed: Build) -> bool:
 
 
 def _rank_figures(composed: Build) -> dict[str, Any]:
-    mine = held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
+    mine = _held(composed)
     peak = composed.meter.peak_bytes
     return {
         "rank": composed.world.rank,
@@ -214,7 +225,12 @@ def _rank_figures(composed: Build) -> dict[str, Any]:
         "other": peak - mine.weights - mine.optimizer,
         # Freed at the step's edge; how many of them are alive at the peak is part of `other`.
         "gradients_after_backward": held_gradients(composed),
+        **composed.meter.device_figures(),
     }
+
+
+def _held(composed: Build) -> Held:
+    return held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
 
 
 def held_gradients(composed: Build) -> int:

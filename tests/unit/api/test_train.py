@@ -14,6 +14,7 @@ import pytest
 from shardwise import api
 from shardwise.catalog import probe
 from shardwise.catalog.probe import FoundGpu
+from shardwise.cli.progress import plan_lines
 from shardwise.errors import (
     DamagedResultError,
     DoesNotFitError,
@@ -30,7 +31,7 @@ from shardwise.spec.job_file import read_job
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import CONFIG, TRAIN, JobMaker
-from tests.unit.fakes import Maker, needs_torch, processes_of
+from tests.unit.fakes import Maker, needs_torch, nvidia_smi, processes_of
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 GPUS = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
@@ -192,6 +193,33 @@ def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make: Maker, 
         api.train(path, programs=FAKE)
     assert caught.value.exit_code == 1
     assert not (tmp_path / "run").exists()
+
+
+@needs_torch
+def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_anything_is_prepared(
+    make: Maker, job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    line = "0, GPU-a, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
+    nvidia_smi(programs, gpus=line.format(free=300), holders="GPU-a, 1234, 80600, /usr/bin/python\n")
+    path = job(hardware="1x H100-SXM")
+    with pytest.raises(DoesNotFitError) as caught:
+        api.train(path, programs=FAKE)
+    first, second = str(caught.value).splitlines()[:2]
+    assert first == "nothing fits on 1x H100-SXM"
+    assert second == "GPU 0: 78.7 GiB are held by python (pid 1234); planned for the 0.3 GiB that are free"
+    assert not (tmp_path / "run").exists()
+    nvidia_smi(programs, gpus=line.format(free=20000), holders="GPU-a, 1234, 60600, /usr/bin/python\n")
+    updates: list[api.Update] = []
+    result = api.train(path, on_update=updates.append, programs=FAKE)
+    plan = read_plan(result.run.plan)
+    assert plan.best is not None
+    assert plan.best.memory.capacity_bytes == 20000 * 1024**2
+    assert plan.notes == ["GPU 0: 59.4 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
+    assert f"  ! {plan.notes[0]}" in plan_lines(next(u for u in updates if isinstance(u, api.Planned)))
 
 
 @needs_torch

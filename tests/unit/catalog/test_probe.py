@@ -2,30 +2,40 @@
 
 import json
 import os
-import sys
 
 import pytest
 
-from shardwise.catalog.probe import LIBRARIES, machine_facts, parse_gpu_list, this_machine
+from shardwise.catalog.devices import holders_of, parse_gpu_list, system_memory
+from shardwise.catalog.gpus import find_gpu, reserved_bytes
+from shardwise.catalog.probe import LIBRARIES, machine_facts, this_machine
 from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, cpu_model, probe_file, usable_cores
 from shardwise.errors import HardwareError
+from shardwise.units import GIB, MIB
+from tests.unit.fakes import nvidia_smi
 
-TWO_H200 = "0, GPU-aaa, NVIDIA H200, 143771, 570.1\n1, GPU-bbb, NVIDIA H200, 143000, 570.1\n"
+TWO_H200 = (
+    "0, GPU-aaa, NVIDIA H200, 143771, 570.1, 143200, Disabled\n"
+    "1, GPU-bbb, NVIDIA H200, 143000, 570.1, 142400, Disabled\n"
+)
+H100 = "0, GPU-aaa, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
+CUT = "0, GPU-aaa, NVIDIA A100-SXM4-40GB, 40960, 570.1, 40500, Enabled\n"
+SLICES = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-aaa)
+  MIG 3g.20gb     Device  0: (UUID: MIG-111)
+  MIG 1g.5gb      Device  1: (UUID: MIG-222)
+"""
 
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """A machine whose nvidia-smi prints what the test says; returns the setter."""
+    """A machine whose nvidia-smi answers what the test says; returns the setter."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path))
 
-    def prints(text, code=0):
-        program = folder / "nvidia-smi"
-        program.write_text(f"#!{sys.executable}\nimport sys\nsys.stdout.write({text!r})\nsys.exit({code})\n")
-        program.chmod(0o755)
+    def prints(gpus, code=0, **answers):
+        nvidia_smi(folder, gpus=gpus, code=code, **answers)
 
     prints("", code=9)
     return prints
@@ -48,15 +58,113 @@ def test_hidden_gpus_do_not_count(driver, monkeypatch, visible, name):
 
 
 def test_gpus_of_different_kinds_are_a_sentence(driver):
-    driver(TWO_H200 + "2, GPU-ccc, NVIDIA L4, 23034, 570.1\n")
+    driver(TWO_H200 + "2, GPU-ccc, NVIDIA L4, 23034, 570.1, 22900, [N/A]\n")
     with pytest.raises(HardwareError, match="CUDA_VISIBLE_DEVICES"):
         this_machine()
 
 
-def test_an_unknown_gpu_is_a_sentence(driver):
-    driver("0, GPU-a, NVIDIA Z9000, 1024, 1\n")
-    with pytest.raises(HardwareError, match="Z9000"):
+def test_what_others_hold_is_named_and_planned_around(driver):
+    driver(H100.format(free=29800), holders="GPU-aaa, 1234, 51200, /usr/bin/python\nGPU-zzz, 9, 70000, other\n")
+    cluster = this_machine()
+    assert cluster.gpu.memory_bytes == 81559 * MIB
+    assert cluster.gpu.usable_bytes == 29800 * MIB
+    assert cluster.notes == ("GPU 0: 49.9 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
+
+
+def test_an_idle_gpu_has_all_but_what_the_driver_keeps_and_nothing_is_said(driver):
+    driver(H100.format(free=81000))
+    cluster = this_machine()
+    assert cluster.gpu.usable_bytes == find_gpu("H100-SXM").gpu.usable_bytes
+    assert cluster.notes == ()
+
+
+def test_only_the_gpus_that_a_job_takes_count(driver):
+    text = "{n}, GPU-{n}, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
+    driver(text.format(n=0, free=81000) + text.format(n=1, free=10 * 1024))
+    assert this_machine(used=1).notes == ()
+    fullest = this_machine()
+    assert fullest.gpu.usable_bytes == 10 * GIB
+    assert fullest.notes[0].startswith("GPU 1: 69.0 GiB are held by processes that the driver does not name, such as")
+
+
+def test_of_several_holders_the_largest_come_first_with_what_they_hold(driver):
+    lines = [f"GPU-aaa, {pid}, {mib}, /opt/a{pid}" for pid, mib in ((1, 1024), (2, 4096), (3, 2048), (4, 512), (5, 1))]
+    driver("", holders="\n".join([*lines, "GPU-aaa, [N/A], 1, x"]))
+    assert (
+        holders_of("GPU-aaa", without=2) == "a3 (pid 3, 2.0 GiB), a1 (pid 1, 1.0 GiB), a4 (pid 4, 0.5 GiB) and 1 more"
+    )
+
+
+def test_an_unknown_gpu_is_trained_on_with_the_memory_that_the_driver_reports(driver):
+    driver("0, GPU-a, NVIDIA Z9000 Max, 49140, 1, 48700, [N/A]\n" * 2)
+    cluster = this_machine()
+    assert cluster.name == "2x Z9000 Max"
+    assert cluster.gpu.memory_bytes == 49140 * MIB
+    assert cluster.gpu.usable_bytes == 49140 * MIB - reserved_bytes(49140 * MIB)
+    assert cluster.gpu.usd_per_hour is None
+    assert cluster.notes == (
+        "the GPU Z9000 Max is not in the catalogue: its memory is what the driver reports, and its rates are not "
+        "known; times are counted with those of an A100 and may be far off, and MFU is not measured",
+    )
+
+
+def test_visible_devices_that_are_not_here_are_a_sentence_and_no_run_on_processors(driver, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    driver(H100.format(free=81000))
+    with pytest.raises(HardwareError) as caught:
         this_machine()
+    assert str(caught.value) == (
+        "CUDA_VISIBLE_DEVICES is '7', which is none of the GPUs that nvidia-smi lists (0 (NVIDIA H100 80GB HBM3, "
+        "GPU-aaa)); name one of them, or train on processors with CUDA_VISIBLE_DEVICES= (set, and empty)"
+    )
+    assert machine_facts()["gpus"] == []
+    driver("", code=9)
+    with pytest.raises(HardwareError, match=r"nvidia-smi lists \(it lists none\)"):
+        this_machine()
+
+
+def test_a_gpu_that_is_named_twice_is_a_sentence(driver, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
+    driver(TWO_H200)
+    with pytest.raises(HardwareError, match=r"CUDA_VISIBLE_DEVICES is '0,0', which names 0 twice; name each once"):
+        this_machine()
+
+
+def test_a_slice_of_a_gpu_has_its_share_of_memory_and_rates(driver, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-111")
+    driver(CUT, listed=SLICES)
+    gpu, whole = this_machine().gpu, find_gpu("A100-40GB").gpu
+    assert this_machine().name == "1x A100-40GB MIG 3g.20gb"
+    assert 17 * GIB < gpu.memory_bytes < 19.6 * GIB
+    assert gpu.dense_flops["bfloat16"] == pytest.approx(whole.dense_flops["bfloat16"] * 3 / 7)
+    assert gpu.memory_bytes_per_second < 0.6 * whole.memory_bytes_per_second
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-111,MIG-222")
+    with pytest.raises(HardwareError, match="names 2 MIG slices, and a process can use one"):
+        this_machine()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-333")
+    with pytest.raises(HardwareError, match=r"none of the slices that nvidia-smi lists \(MIG-111, MIG-222\)"):
+        this_machine()
+
+
+@pytest.mark.parametrize("visible", [None, "0"])
+def test_a_gpu_that_is_cut_in_slices_is_not_planned_for_as_a_whole(driver, monkeypatch, visible):
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    driver(CUT, listed=SLICES)
+    with pytest.raises(HardwareError) as caught:
+        this_machine()
+    assert str(caught.value) == (
+        "GPU 0 (NVIDIA A100-SXM4-40GB) is cut in MIG slices, of which a process is given one; name it by "
+        "CUDA_VISIBLE_DEVICES: MIG-111 (3g.20gb), MIG-222 (1g.5gb)"
+    )
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_system_s(driver):
+    driver("0, GPU-a, NVIDIA GB10, [N/A], 580.1, [N/A], [N/A]\n")
+    cluster = this_machine()
+    assert cluster.gpu.memory_bytes == system_memory()
+    assert 0 < cluster.gpu.usable_bytes < system_memory()
+    assert "held by other programs, in the system's memory, which it shares" in cluster.notes[-1]
 
 
 def test_without_gpus_processes_stand_in_with_nominal_rates(driver):
@@ -82,7 +190,7 @@ def test_measured_rates_replace_nominal_ones_on_the_same_processor_only(driver):
 
 
 def test_lines_that_are_no_gpu_are_left_out():
-    assert parse_gpu_list("No devices were found\n0, GPU-a, NVIDIA L4, [N/A], 1\n\n") == []
+    assert parse_gpu_list("No devices were found\n0, GPU-a, NVIDIA L4, 23034, 1\n\n") == []
 
 
 def test_facts_name_the_libraries_without_importing_them(driver):

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from shardwise.cli.plan_table import LETTERS, memory_bar, print_plan, what_next, why
+from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.layout import Layout
 from shardwise.spec.plan import PARTS, Plan, RankMemory, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
@@ -44,6 +45,14 @@ next: name your data in a job file and run `shardwise train JOB`; --html plan.ht
 
 def test_the_screen_as_a_whole() -> None:
     assert drawn(plan(), width=120) == EXPECTED
+
+
+def test_what_is_to_be_said_of_the_hardware_stands_above_the_table_and_on_the_page() -> None:
+    made = plan()
+    noted = replace(made, hardware={**made.hardware, "notes": ["GPU 0: 50.0 GiB are held by <python> (pid 1)"]})
+    lines = drawn(noted, width=120).splitlines()
+    assert lines[1] == "  ! GPU 0: 50.0 GiB are held by <python> (pid 1)"
+    assert "50.0 GiB are held by &lt;python&gt; (pid 1)" in plan_html(noted, None)
 
 
 def test_offload_and_recompute_have_columns_where_a_candidate_uses_them() -> None:

@@ -30,6 +30,7 @@ def cpu(processes: int) -> Cluster:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[probe.FoundGpu]]:
     """The GPUs that the driver says are here."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpus: list[probe.FoundGpu] = []
     monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
     return gpus
@@ -54,6 +55,48 @@ def test_some_of_the_gpus_that_are_here_may_be_named(machine: list[probe.FoundGp
     machine += [GPU, GPU]
     assert training_cluster(request(hardware="1x H100-SXM"), place=None).num_gpus == 1
     assert training_cluster(request(), place=None).num_gpus == 2
+
+
+def test_memory_is_what_is_free_on_the_gpus_that_are_taken(machine: list[probe.FoundGpu]) -> None:
+    machine += [GPU, replace(GPU, index=1, free_bytes=20 * 10**9)]
+    assert training_cluster(request(hardware="1x H100-SXM"), place=None).notes == ()
+    for asked in (request(hardware="2x H100-SXM"), request()):
+        cluster = training_cluster(asked, place=None)
+        assert cluster.gpu.usable_bytes == 20 * 10**9
+        assert cluster.notes[0].startswith("GPU 1: 55.")
+
+
+def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_memory(
+    machine: list[probe.FoundGpu],
+) -> None:
+    machine += [replace(GPU, name="NVIDIA H100-X", memory_bytes=81000 * 1024**2)]
+    cluster = training_cluster(request(hardware="1x H100-SXM"), place=None)
+    assert cluster.name == "1x H100-SXM"
+    assert cluster.gpu.memory_bytes == 81000 * 1024**2
+    assert cluster.notes == (
+        "hardware names H100-SXM, and the driver calls this GPU H100-X, which is not in the catalogue; it is taken for "
+        "one by its 79.1 GiB, and times are those of H100-SXM",
+    )
+    with pytest.raises(HardwareError, match="hardware is 1x B200, and this machine has 1x H100-X"):
+        training_cluster(request(hardware="1x B200"), place=None)
+    assert training_cluster(request(hardware="1x H100-X"), place=None).name == "1x H100-X"
+    with pytest.raises(HardwareError, match="hardware names the GPU 'H100-X', which is not in the catalogue"):
+        training_cluster(request(hardware="2x H100-X"), place=None)
+    place = Place(rank=0, size=2, local_size=1, launch="x")
+    assert training_cluster(request(), place=place).name == "2 x 1x H100-X"
+
+
+@pytest.mark.parametrize("hardware", [None, "2x H100-SXM"])
+def test_ranks_that_each_see_one_gpu_are_as_many_gpus(
+    hardware: str | None, machine: list[probe.FoundGpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine += [GPU]
+    asked = request(hardware=hardware) if hardware else request()
+    place = Place(rank=0, size=2, local_size=2, launch="x")
+    with pytest.raises(HardwareError, match=r"machine (with|has) 1x H100-SXM"):
+        training_cluster(asked, place=place)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert training_cluster(asked, place=place).name == "2x H100-SXM"
 
 
 def test_several_machines_need_something_that_starts_them(machine: list[probe.FoundGpu]) -> None:

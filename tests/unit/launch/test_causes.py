@@ -66,6 +66,14 @@ def test_a_rank_that_vanished_comes_before_what_its_peers_wrote(run: RunDirector
     assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one\n  | two")
 
 
+def test_a_rank_without_memory_comes_before_whatever_its_peers_came_to(run: RunDirectory) -> None:
+    write_json(run.rank_failure(1), failure(1, 1.0, message="Connection closed by peer"))
+    write_json(run.rank_failure(2), failure(2, 2.0, message="out of memory: planned 1", error="OutOfMemoryError"))
+    launcher_log(run).write_text(SUMMARY.replace("-15 (pid: 100)", "-9 (pid: 100)"))
+    cause = str(first_cause(run, processes=3, exit_code=1, exits=seen_exits(run)))
+    assert cause.startswith("rank 2 failed while training (step 2): out of memory: planned 1\n")
+
+
 def test_what_an_earlier_start_wrote_to_the_log_is_not_how_this_one_ended(run: RunDirectory) -> None:
     launcher_log(run).write_text(SUMMARY)
     run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\n")

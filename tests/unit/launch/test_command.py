@@ -10,9 +10,11 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.launch import command
 from shardwise.launch.command import require_torch, torchrun_argv, worker_environment
-from shardwise.launch.doctor import lies_in
+from shardwise.launch.doctor import examine, lies_in
+from shardwise.launch.joined import joined_environment
+from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import RunDirectory
-from tests.unit.fakes import needs_torch
+from tests.unit.fakes import needs_torch, nvidia_smi
 
 
 def test_the_command_line_is_an_argument_list_without_an_open_port() -> None:
@@ -35,6 +37,24 @@ def test_what_the_user_has_set_stays() -> None:
     environment = worker_environment(mine, launch="x", processes=2, kind="cuda")
     assert {name: environment[name] for name in mine} == mine
     assert "CUDA_VISIBLE_DEVICES" not in environment
+
+
+def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_allocator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def settings(base: dict[str, str], kind: DeviceKind = "cuda") -> str | None:
+        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in base.items():
+            monkeypatch.setenv(name, value)
+        started = worker_environment(base, launch="x", processes=2, kind=kind).get("PYTORCH_ALLOC_CONF")
+        assert joined_environment(kind).get("PYTORCH_ALLOC_CONF") == started
+        return started
+
+    assert settings({}) == "expandable_segments:True"
+    assert settings({}, "cpu") is None
+    assert settings({"PYTORCH_ALLOC_CONF": "backend:native"}) == "backend:native"
+    assert settings({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}) is None, "torch's older name for it"
 
 
 @needs_torch
@@ -69,3 +89,16 @@ def test_a_machine_without_torch_is_told_what_to_install(monkeypatch: pytest.Mon
 )
 def test_versions_are_compared_as_numbers(version: str, declared: str, *, expected: bool) -> None:
     assert lies_in(version, declared) is expected
+
+
+def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_is_not_known_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    nvidia_smi(tmp_path, gpus="0, GPU-a, NVIDIA Z9000, 49140, 1, 48700, [N/A]\n")
+    assert any(finding.what.startswith("the GPU Z9000 is not in the catalogue") for finding in examine().findings)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    found = examine()
+    assert any(finding.what.startswith("CUDA_VISIBLE_DEVICES is '3', which is none") for finding in found.findings)
+    assert found.facts["gpus"] == []

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from shardwise.parallel.mesh import TIMEOUT, join_world
+from shardwise.errors import InputError
+from shardwise.parallel.mesh import TIMEOUT, device_index, join_world
 from shardwise.spec.layout import AXES, Layout
 from shardwise.train.progress import LONG_SECONDS
 from tests.dist.worlds import run_world
@@ -66,8 +67,6 @@ def test_ranks_meet_on_the_loopback_of_ipv6() -> None:
 
 
 def _wrong_size(layout: Layout) -> str:
-    from shardwise.errors import InputError
-
     with pytest.raises(InputError) as caught:
         join_world(layout)
     return str(caught.value)
@@ -76,3 +75,14 @@ def _wrong_size(layout: Layout) -> str:
 def test_a_world_of_another_size_is_refused() -> None:
     said = run_world(2, _wrong_size, Layout(dp_replicate=4))[0]
     assert said == "2 processes were started; the layout ddp needs 4"
+
+
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_it_sees() -> None:
+    assert [device_index(rank, visible=4) for rank in range(4)] == [0, 1, 2, 3]
+    assert [device_index(rank, visible=1) for rank in range(4)] == [0, 0, 0, 0]
+    with pytest.raises(InputError) as caught:
+        device_index(3, visible=2)
+    assert str(caught.value) == (
+        "LOCAL_RANK is 3, and 2 GPUs are visible to this process; start one process for each GPU, or let each process "
+        "see one GPU by CUDA_VISIBLE_DEVICES"
+    )

@@ -10,6 +10,7 @@ from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of, most_on_host
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.layout import Layout, rows_of_shard
+from shardwise.units import GIB
 from tests.unit.plan.asking import execution, held, job, shape, work
 
 
@@ -137,6 +138,17 @@ def test_a_copy_costs_the_product_for_its_gradient_and_no_adapters():
     gradients = model.num_layers * sum(m.rows * m.columns for m in matrices) + model.embedding_parameters
     adapters = model.num_layers * sum(16 * (m.rows + m.columns) for m in matrices)
     assert flops[1] - flops[0] == 2 * gradients - 6 * adapters
+
+
+@pytest.mark.parametrize(("name", "unrounded", "rounded"), [("qwen2.5-7b", 56.7, 107.9), ("qwen2.5-14b", 110.0, 190.0)])
+def test_page_locked_memory_of_the_host_is_counted_in_powers_of_two(name, unrounded, rounded):
+    """Copies and their gradients in float32; optimizer states are not page-locked."""
+    model = find_model(name, offline=True)
+    (plain,), (one,) = held(job(), model), held(job(), model, offload="optimizer")
+    assert 2 * plain.weights / GIB == pytest.approx(unrounded, rel=0.005)
+    assert (one.on_host - plain.optimizer) / GIB == pytest.approx(rounded, rel=0.005)
+    (streamed,) = held(job(), model, offload="parameters")
+    assert streamed.on_host == one.on_host, "of one rank: weights and gradients, in the same type"
 
 
 @given(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError
-from shardwise.train.device import check_device
+from shardwise.spec.plan import MemoryForecast
+from shardwise.train import device
+from shardwise.train.device import check_device, check_memory
+from shardwise.units import GIB
+from tests.unit.fakes import nvidia_smi
 
 GPUS, PROCESSORS = parse_hardware("2x H100-SXM"), parse_hardware("cpu:2")
 
@@ -54,3 +62,62 @@ def test_a_plan_for_processors_is_not_trained_on_a_gpu(monkeypatch: pytest.Monke
 def test_what_was_planned_for_and_is_seen_is_trained_on(monkeypatch: pytest.MonkeyPatch, gpu: bool) -> None:
     _see(monkeypatch, gpu=gpu)
     check_device(GPUS if gpu else PROCESSORS)
+
+
+FORECAST = MemoryForecast(
+    capacity_bytes=79 * GIB,
+    peak_bytes=70 * GIB,
+    peak_reserved_bytes=72 * GIB,
+    peak_low_bytes=68 * GIB,
+    peak_high_bytes=74 * GIB,
+    peak_instant="backward of layer 3",
+    ranks=(),
+)
+
+
+def _gpu(monkeypatch: pytest.MonkeyPatch, *, total: int, free: int) -> None:
+    """A torch whose GPU has so much memory, of which so much is free."""
+    monkeypatch.setattr(device, "PATIENCE_SECONDS", 0.0)
+    properties = SimpleNamespace(name="NVIDIA H100", uuid="aaa")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
+
+
+def test_a_gpu_on_which_others_have_come_is_refused_before_weights_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia_smi(tmp_path, gpus="", holders="GPU-aaa, 1234, 51200, /usr/bin/python\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    _gpu(monkeypatch, total=79 * GIB, free=29 * GIB - GPUS.gpu.context_bytes)
+    with pytest.raises(HardwareError) as caught:
+        check_memory(GPUS, FORECAST, torch.device("cuda", 0))
+    assert str(caught.value) == (
+        "NVIDIA H100 (cuda:0) has 29.0 GiB of 79.0 GiB free, and the plan needs 70.0 GiB at its peak; free the memory, "
+        "or start again: what is free then is planned for; held by python (pid 1234)"
+    )
+
+
+def test_memory_of_ranks_that_were_just_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpu(monkeypatch, total=79 * GIB, free=0)
+    monkeypatch.setattr(device, "PATIENCE_SECONDS", 60.0)
+    answers = [(29 * GIB, 79 * GIB), (78 * GIB, 79 * GIB)]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: answers.pop(0))
+    check_memory(GPUS, FORECAST, torch.device("cuda", 0))
+    assert answers == []
+
+
+def test_a_gpu_that_is_smaller_than_planned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpu(monkeypatch, total=39 * GIB, free=39 * GIB)
+    with pytest.raises(HardwareError) as caught:
+        check_memory(GPUS, FORECAST, torch.device("cuda", 1))
+    assert str(caught.value) == (
+        "NVIDIA H100 (cuda:1) has 39.0 GiB, and the plan counts on 79.0 GiB; plan again on this machine, with hardware "
+        "left out"
+    )
+
+
+def test_a_gpu_with_room_and_a_processor_are_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpu(monkeypatch, total=78 * GIB, free=70 * GIB)
+    check_memory(GPUS, FORECAST, torch.device("cuda", 0))
+    check_memory(PROCESSORS, FORECAST, torch.device("cpu"))

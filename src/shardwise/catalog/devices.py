@@ -1,0 +1,198 @@
+"""The GPUs that the driver reports: their memory, what of it is free and who holds the rest, and which are visible."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardwise.catalog.processors import available_memory
+from shardwise.errors import HardwareError, quoted
+from shardwise.units import MIB, format_gib
+
+_TIMEOUT_SECONDS = 20
+_GPUS = ("--query-gpu=index,uuid,name,memory.total,driver_version,memory.free,mig.mode.current",)
+_HOLDERS = ("--query-compute-apps=gpu_uuid,pid,used_memory,process_name",)
+_CSV = "--format=csv,noheader,nounits"
+
+#: Values of CUDA_VISIBLE_DEVICES that hide all GPUs; the last is what Slurm sets for a job without any.
+_HIDE_ALL = ("", "-1", "NoDevFiles")
+
+#: A slice in the answer of `nvidia-smi -L`: `  MIG 3g.20gb     Device  0: (UUID: MIG-...)`, and a GPU.
+_SLICE = re.compile(r"\s*MIG\s+(?P<profile>\S+)\s+Device\s+\d+:\s+\(UUID:\s*(?P<uuid>MIG-[^)\s]+)\)")
+_GPU = re.compile(r"GPU (?P<index>\d+):")
+_PROFILE = re.compile(r"(?:\d+c\.)?(?P<compute>\d+)g\.(?P<gigabytes>\d+)gb.*")
+#: Of a slice's nominal 10^9 bytes, what it really has at least: 1g.5gb has 4.75 GiB, 1g.12gb 10.75, 1g.18gb 16.
+_SLICE_SHARE = 0.95
+#: A whole GPU's slices of compute: 7g is all of it.
+_WHOLE_COMPUTE = 7
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundGpu:
+    """One GPU as the driver reports it.
+
+    Attributes:
+        free_bytes: None where the driver does not say.
+        shares_system_memory: it has no memory of its own; the figures are those of the system.
+        is_cut: MIG is on, so that processes are given slices of it.
+        profile: of a slice: `3g.20gb`.
+        compute_share: of a slice, which share of the GPU's processors it has.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    driver: str
+    free_bytes: int | None = None
+    shares_system_memory: bool = False
+    is_cut: bool = False
+    profile: str | None = None
+    compute_share: float = 1.0
+
+
+def visible_gpus() -> list[FoundGpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set.
+
+    Raises:
+        HardwareError: it names none of this machine's, or one twice, or several slices, or a GPU that is cut in slices.
+    """
+    found = parse_gpu_list(_ask(*_GPUS, _CSV))
+    stated = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = found if stated is None else _chosen(found, stated)
+    cut = next((gpu for gpu in visible if gpu.is_cut), None)
+    if cut is not None:
+        slices = [f"{one.uuid} ({one.profile})" for one in _slices(found) if one.index == cut.index]
+        raise HardwareError(
+            f"GPU {cut.index} ({cut.name}) is cut in MIG slices, of which a process is given one; name it by "
+            f"CUDA_VISIBLE_DEVICES: {', '.join(slices) or 'none has been made yet, see nvidia-smi mig'}"
+        )
+    return visible
+
+
+def _chosen(found: list[FoundGpu], stated: str) -> list[FoundGpu]:
+    if stated.strip() in _HIDE_ALL:
+        return []
+    names = [part.strip() for part in stated.split(",")]
+    is_slice = any(name.startswith("MIG") for name in names)
+    known = _slices(found) if is_slice else found
+    visible: list[FoundGpu] = []
+    for name in names:
+        match = next((gpu for gpu in known if _is_named(gpu, name)), None)
+        if match is None:  # as CUDA does: an unknown device hides itself and all after it
+            break
+        if match in visible:
+            raise HardwareError(f"CUDA_VISIBLE_DEVICES is {quoted(stated)}, which names {name} twice; name each once")
+        visible.append(match)
+    if not visible:
+        here = ", ".join(gpu.uuid if is_slice else f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in known)
+        raise HardwareError(
+            f"CUDA_VISIBLE_DEVICES is {quoted(stated)}, which is none of the {'slices' if is_slice else 'GPUs'} that "
+            f"nvidia-smi lists ({here or 'it lists none'}); name one of them, or train on processors with "
+            "CUDA_VISIBLE_DEVICES= (set, and empty)"
+        )
+    if is_slice and len(visible) > 1:
+        raise HardwareError(
+            f"CUDA_VISIBLE_DEVICES names {len(visible)} MIG slices, and a process can use one; name one of them"
+        )
+    return visible
+
+
+def _is_named(gpu: FoundGpu, name: str) -> bool:
+    by_index = gpu.profile is None and name == str(gpu.index)
+    return by_index or (name not in ("", "GPU-", "MIG-") and not name.isdigit() and gpu.uuid.startswith(name))
+
+
+def _slices(found: list[FoundGpu]) -> list[FoundGpu]:
+    """The MIG slices of this machine, with what their profiles say of their memory and processors."""
+    slices: list[FoundGpu] = []
+    parent: FoundGpu | None = None
+    for line in _ask("-L").splitlines():
+        if gpu := _GPU.match(line):
+            parent = next((one for one in found if one.index == int(gpu["index"])), None)
+        match = _SLICE.match(line)
+        profile = _PROFILE.fullmatch(match["profile"]) if match else None
+        if parent is None or match is None or profile is None:
+            continue
+        memory = int(int(profile["gigabytes"]) * 1e9 * _SLICE_SHARE)
+        share = int(profile["compute"]) / _WHOLE_COMPUTE
+        slices.append(
+            replace(
+                parent,
+                uuid=match["uuid"],
+                memory_bytes=min(memory, parent.memory_bytes),
+                free_bytes=None,
+                is_cut=False,
+                profile=match["profile"],
+                compute_share=share,
+            )
+        )
+    return slices
+
+
+def parse_gpu_list(text: str) -> list[FoundGpu]:
+    """GPUs from nvidia-smi's lines of `index, uuid, name, total MiB, driver, free MiB, MIG mode`; other lines are left
+    out. Where the total is `[N/A]`, the GPU has no memory of its own and uses the system's.
+    """
+    found: list[FoundGpu] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 7 or not cells[0].isdigit():
+            continue
+        index, uuid, name, total, driver, free, mode = cells
+        gpu = FoundGpu(index=int(index), uuid=uuid, name=name, memory_bytes=0, driver=driver, is_cut=mode == "Enabled")
+        if total.isdigit():
+            left = int(free) * MIB if free.isdigit() else None
+            found.append(replace(gpu, memory_bytes=int(total) * MIB, free_bytes=left))
+        else:
+            found.append(
+                replace(gpu, memory_bytes=system_memory(), free_bytes=available_memory(), shares_system_memory=True)
+            )
+    return found
+
+
+def system_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def holders_of(uuid: str, *, without: int | None = None) -> str:
+    """Who holds memory of a GPU: `python (pid 1234)`, of several the largest first and with how much.
+
+    Args:
+        uuid: of the GPU.
+        without: a process that is not named.
+    """
+    held: list[tuple[int, str, str]] = []
+    for line in _ask(*_HOLDERS, _CSV).splitlines():
+        cells = [cell.strip() for cell in line.split(",", maxsplit=3)]
+        if len(cells) != 4 or cells[0] != uuid or not cells[1].isdigit() or int(cells[1]) == without:
+            continue
+        mib = int(cells[2]) if cells[2].isdigit() else 0
+        size = f", {format_gib(mib * MIB)}" if mib else ""
+        held.append((mib, f"{Path(cells[3]).name or 'a process'} (pid {cells[1]}", size))
+    if not held:
+        return "processes that the driver does not name, such as a display or another container"
+    held.sort(key=lambda one: -one[0])
+    named = [f"{text}{size if len(held) > 1 else ''})" for _, text, size in held]
+    more = len(named) - _MOST_NAMED
+    return ", ".join(named[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _ask(*arguments: str) -> str:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    try:
+        answer = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""

@@ -1,0 +1,208 @@
+"""Out of memory as one sentence: what was planned, what is measured, which part is larger, and what to set next"""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from shardwise.catalog.devices import system_memory
+from shardwise.catalog.processors import available_memory
+from shardwise.parallel.mesh import own_device
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import read_job
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Candidate, RankMemory
+from shardwise.spec.plan_file import read_plan
+from shardwise.spec.run import RunDirectory
+from shardwise.spec.support import execution_refusals
+from shardwise.train.device import holders
+from shardwise.train.memory import Held
+from shardwise.units import GIB, KIB, MIB, TIB, format_gib
+
+#: How a RuntimeError says it that has no class of its own: the CPU's allocator, a CUDA library, NCCL.
+_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+#: How much was asked for, as allocators say it: `Tried to allocate 2.00 GiB`, `you tried to allocate 8 bytes`.
+_ASKED = re.compile(r"tried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB|TiB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
+
+#: A part is larger than planned from here on, as a share of the planned peak: less is rounding.
+_NOTICEABLE = 0.02
+
+#: What a process takes of a GPU outside PyTorch's allocator, by the driver's count: context, kernels and workspaces of
+#: libraries. 0.8 GiB on an H100 (torch 2.11); less than this is not held by others.
+_OUTSIDE_BYTES = 900 * MIB
+
+
+class OutOfMemoryError(RuntimeError):
+    """A rank's device had no room; the message names the plan's figures, the measured ones and a remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Memory of a rank's device where it was out of memory; bytes.
+
+    Attributes:
+        used: the most that was in use at one instant: allocated on a GPU, resident of a CPU process.
+        reserved: the most that PyTorch's allocator held; None of a CPU process, which has none.
+        asked: what was asked for then; None where the error does not say.
+        total: of the device.
+        by_others: what other processes hold.
+        who: those, in words; empty where nothing is known of them.
+        held: weights and optimizer states; None where the model was not built yet.
+    """
+
+    used: int
+    reserved: int | None
+    asked: int | None
+    total: int
+    by_others: int
+    who: str = ""
+    held: Held | None = None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is that of an allocator, of the GPU or of the host."""
+    said = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in said for words in _WORDS)
+    )
+
+
+def explained(
+    error: BaseException, *, run: RunDirectory, rank: int, holding: Callable[[], Held] | None
+) -> BaseException:
+    """An error as it is to be reported: out of memory as a sentence of this program, any other as it is.
+
+    Args:
+        error: what ended the rank.
+        run: of which the job and the plan are read.
+        rank: this one.
+        holding: measures weights and optimizer states; None before the model was built.
+    """
+    if not is_out_of_memory(error):
+        return error
+    try:
+        job, best = read_job(run.resolved), read_plan(run.plan).best
+        if best is None:
+            return error
+        text = sentence(job, best, rank=rank, measured=_measure(error, holding=holding))
+    except Exception:  # noqa: BLE001  # whatever stands in the way of an explanation, the error itself is reported
+        return error
+    return OutOfMemoryError(text).with_traceback(error.__traceback__)
+
+
+def _measure(error: BaseException, *, holding: Callable[[], Held] | None) -> Measured:
+    match = _ASKED.search(str(error))
+    asked = int(float(match[1]) * _UNITS[match[2].lower()]) if match else None
+    held = None if holding is None else holding()
+    device = own_device()
+    if device.type == "cpu":
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+        total = system_memory()
+        others = max(0, total - available_memory() - _resident_now())
+        return Measured(used=resident, reserved=None, asked=asked, total=total, by_others=others, held=held)
+    free, total = torch.cuda.mem_get_info(device)
+    others = max(0, total - free - torch.cuda.memory_reserved(device) - _OUTSIDE_BYTES)
+    return Measured(
+        used=torch.cuda.max_memory_allocated(device),
+        reserved=torch.cuda.max_memory_reserved(device),
+        asked=asked,
+        total=total,
+        by_others=others,
+        who=holders(device) if others else "",
+        held=held,
+    )
+
+
+def _resident_now() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
+
+
+def sentence(job: Job, planned: Candidate, *, rank: int, measured: Measured) -> str:
+    """What a rank out of memory reports."""
+    memory = planned.memory
+    mine = next((one for one in memory.ranks if rank in one.ranks), memory.ranks[0])
+    kind, used, whole = "GPU", f"{format_gib(measured.used)} allocated", "a GPU"
+    if measured.reserved is None:
+        kind, used, whole = "process", f"{format_gib(measured.used)} resident", "a machine"
+    else:
+        used += f" and {format_gib(measured.reserved)} reserved"
+    asked = "" if measured.asked is None else f" when {format_gib(measured.asked)} more were asked for"
+    who = f" ({measured.who})" if measured.who else ""
+    return (
+        f"out of memory: planned {format_gib(mine.peak_bytes)} at the peak ({memory.peak_instant}) of "
+        f"{format_gib(memory.capacity_bytes)} for each {kind}, measured {used}{asked}, on {whole} with "
+        f"{format_gib(measured.total)} of which others hold {format_gib(measured.by_others)}{who}; "
+        f"{_larger(mine, measured, capacity=memory.capacity_bytes)}; {_next(job, planned.execution, measured)}"
+    )
+
+
+def _larger(planned: RankMemory, measured: Measured, *, capacity: int) -> str:
+    """Which part is more than was planned."""
+    on_gpu, held = measured.reserved is not None, measured.held
+    found: list[tuple[int, str]] = []
+    if on_gpu:  # what is left of the GPU beside others is less than the plan counted on
+        lacking = capacity - (measured.total - measured.by_others)
+        more = f"others hold {format_gib(lacking)} more than when it was planned"
+        found.append((lacking, f"{more}, and the same command plans around them"))
+    if held is not None:
+        weights, optimizer = planned.parts.get("weights", 0), planned.parts.get("optimizer", 0)
+        rest = planned.peak_bytes - weights - optimizer - planned.parts.get("context", 0)
+        parts = [("weights", held.weights, weights), ("optimizer states", held.optimizer, optimizer)]
+        if on_gpu:  # a process holds libraries too, of which the plan knows nothing
+            passing = measured.used + (measured.asked or 0) - held.weights - held.optimizer
+            parts.append(("gradients, activations and what passes", passing, rest))
+        found += [
+            (is_now - was, f"larger than planned: {name}, {format_gib(is_now)} for {format_gib(was)}")
+            for name, is_now, was in parts
+        ]
+    excess, text = max(found, default=(0, ""))
+    if excess > _NOTICEABLE * planned.peak_bytes:
+        return text
+    return "no part that can be measured is larger than planned" if held is not None else "the model was not built yet"
+
+
+def _next(job: Job, execution: Execution, measured: Measured) -> str:
+    """The first of the settings that need less memory and are trained, as a line to paste."""
+    on_gpu = measured.reserved is not None
+    smaller = next((one for one in _smaller(execution, on_gpu=on_gpu) if not execution_refusals(job, one)), None)
+    if smaller is None:
+        return "next: " + ("more GPUs, or larger ones" if on_gpu else "fewer processes, or a machine with more memory")
+    return "next: " + " ".join(f"--set {setting}" for setting in _settings(execution, smaller))
+
+
+def _settings(before: Execution, after: Execution) -> Iterator[str]:
+    """What makes an execution: what it changes, and what saves memory already, which a new plan might take back."""
+    yield f"train.micro_batch_size={after.micro_batch_size}"
+    if after.gradient_checkpointing != "none":
+        yield f"train.gradient_checkpointing={after.gradient_checkpointing}"
+    if after.loss != "full":
+        yield f"train.loss={after.loss}"
+    if after.offload != "none":
+        yield f"train.offload={after.offload}"
+    if after.layout != before.layout:
+        yield f"layout={after.layout.strategy}"
+
+
+def _smaller(execution: Execution, *, on_gpu: bool) -> Iterator[Execution]:
+    """Executions that need less memory; the cheapest in time first."""
+    layout, micro = execution.layout, execution.micro_batch_size
+    if micro > 1:
+        yield replace(execution, micro_batch_size=micro // 2)
+    if execution.gradient_checkpointing != "full":
+        yield replace(execution, gradient_checkpointing="full")
+    if execution.loss == "full":
+        yield replace(execution, loss="chunked")
+    if on_gpu and execution.offload == "none":
+        yield replace(execution, offload="optimizer")
+    if on_gpu and not execution.parameters_on_host:
+        yield replace(execution, offload="parameters")
+    if layout.world_size > 1 and layout.weight_shards == layout.pp == layout.tp == 1:
+        yield replace(execution, layout=Layout(dp_shard=layout.world_size))

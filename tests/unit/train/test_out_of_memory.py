@@ -1,0 +1,189 @@
+"""A rank without memory says what was planned, what is measured, which part is larger, and what to set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from shardwise import api
+from shardwise.spec.execution import Execution
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Candidate, MemoryForecast, RankMemory, TimeForecast
+from shardwise.spec.run import RunDirectory, write_json
+from shardwise.train.memory import Held, MemoryMeter
+from shardwise.train.out_of_memory import Measured, OutOfMemoryError, explained, is_out_of_memory, sentence
+from shardwise.units import GIB
+from tests.unit.fakes import nvidia_smi
+
+JOB = job_from_data({"model": "m", "data": {"path": "rows.jsonl"}})
+CHOSEN = Execution(layout=Layout(dp_replicate=2), micro_batch_size=4, gradient_accumulation_steps=1)
+PARTS = {"weights": 4 * GIB, "optimizer": 8 * GIB, "activations": 7 * GIB, "context": GIB}
+FORECAST = MemoryForecast(
+    capacity_bytes=79 * GIB,
+    peak_bytes=20 * GIB,
+    peak_reserved_bytes=21 * GIB,
+    peak_low_bytes=19 * GIB,
+    peak_high_bytes=22 * GIB,
+    peak_instant="backward of layer 31",
+    ranks=(RankMemory(ranks=(0, 1), peak_bytes=20 * GIB, parts=PARTS),),
+)
+TIME = TimeForecast(step_seconds=1, tokens_per_second=1, mfu=0, gpu_utilization=0, compute_utilization=0)
+HELD = Held(weights=4 * GIB, gradients=0, optimizer=8 * GIB)
+MEASURED = Measured(used=26 * GIB, reserved=27 * GIB, asked=2 * GIB, total=79 * GIB, by_others=0, held=HELD)
+
+
+def _said(measured: Measured, **changes: Any) -> str:
+    candidate = Candidate(execution=replace(CHOSEN, **changes), fits=True, memory=FORECAST, time=TIME)
+    return sentence(JOB, candidate, rank=1, measured=measured)
+
+
+def test_a_gpu_says_planned_beside_measured_and_the_next_setting() -> None:
+    assert _said(MEASURED) == (
+        "out of memory: planned 20.0 GiB at the peak (backward of layer 31) of 79.0 GiB for each GPU, measured 26.0 "
+        "GiB allocated and 27.0 GiB reserved when 2.0 GiB more were asked for, on a GPU with 79.0 GiB of which others "
+        "hold 0 B; larger than planned: gradients, activations and what passes, 16.0 GiB for 7.0 GiB; next: --set "
+        "train.micro_batch_size=2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"by_others": 50 * GIB, "who": "python (pid 1234)"},
+            "of which others hold 50.0 GiB (python (pid 1234)); others hold 50.0 GiB more than when it was planned, "
+            "and the same command plans around them; next: --set",
+        ),
+        ({"used": 12 * GIB, "held": replace(HELD, weights=9 * GIB)}, "larger than planned: weights, 9.0 GiB for 4.0"),
+        ({"used": 18 * GIB, "asked": None}, "reserved, on a GPU with 79.0 GiB of which others hold 0 B; no part that"),
+        ({"held": None}, "the model was not built yet"),
+        (
+            {"reserved": None, "total": 64 * GIB, "by_others": 30 * GIB},
+            "for each process, measured 26.0 GiB resident when 2.0 GiB more were asked for, on a machine with 64.0 GiB "
+            "of which others hold 30.0 GiB; no part that can be measured is larger than planned",
+        ),
+    ],
+)
+def test_what_is_larger_than_planned_is_named(changes: dict[str, Any], said: str) -> None:
+    assert said in _said(replace(MEASURED, **changes))
+
+
+def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_already() -> None:
+    one: dict[str, Any] = {"micro_batch_size": 1}
+    full: dict[str, Any] = {**one, "gradient_checkpointing": "full"}
+    chunked: dict[str, Any] = {**full, "loss": "chunked"}
+    line = "next: --set train.micro_batch_size=1"
+    assert _said(MEASURED, micro_batch_size=2, gradient_checkpointing="selective").endswith(
+        f"{line} --set train.gradient_checkpointing=selective"
+    )
+    assert _said(MEASURED, **one).endswith(f"{line} --set train.gradient_checkpointing=full")
+    line += " --set train.gradient_checkpointing=full"
+    assert _said(MEASURED, **full).endswith(f"{line} --set train.loss=chunked")
+    line += " --set train.loss=chunked"
+    assert _said(MEASURED, **chunked).endswith(f"{line} --set train.offload=optimizer")
+    held = {**chunked, "offload": "optimizer"}
+    assert _said(MEASURED, **held).endswith(f"{line} --set train.offload=parameters")
+    kept: dict[str, Any] = {**chunked, "offload": "parameters"}
+    assert _said(MEASURED, **kept).endswith(f"{line} --set train.offload=parameters --set layout=fsdp")
+    assert _said(MEASURED, **kept, layout=Layout()).endswith("next: more GPUs, or larger ones")
+    assert _said(replace(MEASURED, reserved=None), **chunked).endswith(f"{line} --set layout=fsdp")
+    # What is not trained is not advised: weights from the host under zero1.
+    zero1 = Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)
+    assert _said(MEASURED, **held, layout=zero1).endswith("--set train.offload=optimizer --set layout=fsdp")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"), True),
+        (MemoryError(), True),
+        (RuntimeError("Connection closed by peer"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_which_errors_are_those_of_an_allocator(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def _too_much() -> RuntimeError:
+    """What the CPU's allocator says for real."""
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    return caught.value
+
+
+def test_the_cpu_s_allocator_is_explained_from_what_lies_in_the_run_directory(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    made = api.plan(JOB, overrides=["model=SmolLM2-135M", "hardware=cpu:1", "data.num_rows=8"])
+    write_json(run.resolved, JOB.to_json())
+    write_json(run.plan, made.to_json())
+    error = explained(_too_much(), run=run, rank=0, holding=lambda: Held(weights=0, gradients=0, optimizer=0))
+    assert isinstance(error, OutOfMemoryError)
+    assert error.__traceback__ is not None
+    assert str(error).startswith("out of memory: planned ")
+    assert " resident when 1073741824.0 GiB more were asked for, on a machine with " in str(error)
+
+
+def test_what_cannot_be_explained_and_what_is_something_else_stay_as_they_are(tmp_path: Path) -> None:
+    for error in (_too_much(), ValueError("no")):
+        assert explained(error, run=RunDirectory(tmp_path), rank=0, holding=None) is error
+
+
+def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peaks, resets = [90], list[object]()
+    figures: dict[str, Callable[..., Any]] = {
+        "max_memory_allocated": lambda _: peaks[-1],
+        "reset_peak_memory_stats": resets.append,
+        "max_memory_reserved": lambda _: 70,
+        "mem_get_info": lambda _: (20, 100),
+    }
+    for name, figure in figures.items():
+        monkeypatch.setattr(torch.cuda, name, figure)
+    weight = torch.nn.Parameter(torch.ones(1))
+    meter = MemoryMeter(torch.device("cuda", 0), parameters=[weight], optimizer=torch.optim.SGD([weight]))
+    meter.begin()
+    peaks.append(60)
+    assert resets == [torch.device("cuda", 0)]
+    assert meter.peak_bytes == 60
+    assert meter.device_figures() == {"loading_peak_bytes": 90, "peak_reserved_bytes": 70, "device_used_bytes": 80}
+    on_cpu = MemoryMeter(torch.device("cpu"), parameters=[weight], optimizer=torch.optim.SGD([weight]))
+    on_cpu.begin()
+    assert on_cpu.device_figures() == {}
+
+
+def test_a_gpu_is_measured_with_what_others_hold_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory(tmp_path / "run")
+    made = api.plan(JOB, overrides=["model=SmolLM2-135M", "hardware=1x H100-SXM", "data.num_rows=8"])
+    write_json(run.resolved, JOB.to_json())
+    write_json(run.plan, made.to_json())
+    nvidia_smi(tmp_path, gpus="", holders="GPU-aaa, 1234, 51200, /usr/bin/python\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    figures: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "mem_get_info": lambda _: (0, 79 * GIB),
+        "memory_reserved": lambda _: 28 * GIB,
+        "max_memory_reserved": lambda _: 28 * GIB,
+        "max_memory_allocated": lambda _: 27 * GIB,
+        "get_device_properties": lambda _: SimpleNamespace(uuid="aaa"),
+    }
+    for name, figure in figures.items():
+        monkeypatch.setattr(torch.cuda, name, figure)
+    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
+    said = str(explained(short, run=run, rank=0, holding=None))
+    assert (
+        "measured 27.0 GiB allocated and 28.0 GiB reserved when 0.5 GiB more were asked for, on a GPU with 79.0 GiB of "
+        "which others hold 50.1 GiB (python (pid 1234)); others hold 50.1 GiB more than when it was planned"
+    ) in said
