@@ -161,42 +161,6 @@ def where(condition: Bias, then: Norms, otherwise: Norms) -> Norms:
     return lambda d: then(d) if condition(d) else otherwise(d)
 
 
-def stablelm_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """One or two over the width, and one of its own for each head where `qk_layernorm` says so."""
-    names = (
-        ("input_layernorm",) if d.flags["use_parallel_residual"] else ("input_layernorm", "post_attention_layernorm")
-    )
-    norms = hidden_norms(*names, bias=True)(d)
-    if not d.flags["qk_layernorm"]:
-        return norms
-    return (
-        *norms,
-        Norm(name="self_attn.q_layernorm.norms", size=d.head_dim, width=d.query, count=d.heads),
-        Norm(name="self_attn.k_layernorm.norms", size=d.head_dim, width=d.key_value, count=d.kv_heads),
-    )
-
-
-def phi_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """One before attention and MLP, and one over each head where `qk_layernorm` says so."""
-    norms = hidden_norms("input_layernorm", bias=True)(d)
-    if not d.flags["qk_layernorm"]:
-        return norms
-    return (
-        *norms,
-        Norm(name="self_attn.q_layernorm", size=d.head_dim, width=d.query, bias=True),
-        Norm(name="self_attn.k_layernorm", size=d.head_dim, width=d.key_value, bias=True),
-    )
-
-
-def falcon_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """One, or two that stand before attention and MLP side by side or one after the other."""
-    if not d.flags["parallel_attn"]:
-        return LAYER_NORMS(d)
-    usual = 2 if d.flags["new_decoder_architecture"] else 1
-    count = d.optional["num_ln_in_parallel_attn"] or usual
-    return hidden_norms(*(("ln_attn", "ln_mlp") if count == 2 else ("input_layernorm",)), bias=True)(d)
-
-
 LLAMA_NORMS = hidden_norms("input_layernorm", "post_attention_layernorm")
 LAYER_NORMS = hidden_norms("input_layernorm", "post_attention_layernorm", bias=True)
 POST_NORMS = hidden_norms("post_attention_layernorm", "post_feedforward_layernorm")
