@@ -14,8 +14,7 @@ from shardwise.spec.execution import Execution, Offload, OptimizerName, Precisio
 from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.nearest import nearest_layout
-from shardwise.spec.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen, without_dropout
+from shardwise.spec.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
 
 #: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
 #: `fsdp x pp`, trains what each of them does.
@@ -43,13 +42,11 @@ NEAREST_METHOD: Method = "lora"
 
 
 def refusal(*, method: str, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
-    """Why a layout cannot be trained with a method, and the nearest one that can; None where it can.
+    """Why a layout cannot be trained with a method; None where it can.
 
     Args:
-        method: by its name.
-        layout: any.
-        model: whose family must be proven under the layout, where it is known.
-        stated: a job states the layout: what the model cannot be cut into is answered with one of as many ranks.
+        model: whose family must be trained under the layout, where it is known.
+        stated: whether a job states the layout; then the reason ends with what to write instead.
     """
     of_model = None if model is None else _model_refusal(model, layout, stated=stated)
     return way_refusal(method=method, layout=layout) or of_model or _schedule_refusal(layout)
@@ -82,12 +79,6 @@ def _schedule_refusal(layout: Layout) -> str | None:
     return None
 
 
-def _unsplit(model: ModelShape, layout: Layout) -> str | None:
-    """Why no other degrees of a layout's ways would be trained either: by the family, and by what is dropped out."""
-    of_family = _not_sliced(model, layout) or _not_staged(model, layout)
-    return "; ".join(_present(of_family, _skips(model, layout))) or None
-
-
 def _skips(model: ModelShape, layout: Layout) -> str | None:
     if not model.layerdrop or layout.world_size == 1:
         return None
@@ -99,29 +90,26 @@ def _skips(model: ModelShape, layout: Layout) -> str | None:
 
 
 def _not_sliced(model: ModelShape, layout: Layout) -> str | None:
-    # A build that no degree slices evenly was not looked at sliced: that, and not the family, is what is wrong.
+    # A build that no degree slices evenly was not tried sliced: then that is the reason, and not the family.
     if layout.tp == 1 or splits(model, "slices") or (model.built is not None and most_slices(model) == 1):
         return None
-    nearest = _nearest(model, layout)
-    return unseen(model, "slices", nearest=nearest) or (
+    return unseen(model, "slices", nearest=_nearest(model)) or (
         f"{model.family} is not sliced by tensor parallel (tp) in this version; "
-        f"the nearest layout that trains it: {nearest}"
+        f"the nearest layout that trains it: {_nearest(model)}"
     )
-
-
-def _nearest(model: ModelShape, layout: Layout) -> str:
-    """The nearest layout, and what else several ranks ask of a model that leaves blocks out."""
-    return nearest_layout(model, layout) + (", with train.disable_dropout: true" if model.layerdrop else "")
 
 
 def _not_staged(model: ModelShape, layout: Layout) -> str | None:
     if layout.pp == 1 or splits(model, "stages"):
         return None
-    nearest = _nearest(model, layout)
-    return unseen(model, "stages", nearest=nearest) or (
+    return unseen(model, "stages", nearest=_nearest(model)) or (
         f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
-        f"the nearest layout that trains it: {nearest}"
+        f"the nearest layout that trains it: {_nearest(model)}"
     )
+
+
+def _nearest(model: ModelShape) -> str:
+    return "fsdp, with train.disable_dropout: true" if model.layerdrop else "fsdp"
 
 
 def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
@@ -129,39 +117,29 @@ def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | 
 
     Args:
         model: as the job trains it.
-        layout: any.
-        stated: a job states it: the reason ends with the nearest one of as many ranks.
+        stated: whether a job states the layout; then the reason ends with what to write instead.
     """
-    uneven = _present(_uneven(layout.tp, model, heads(model)), _too_many_stages(model, layout))
-    if not uneven:
+    uneven, stages = _uneven(layout.tp, model, heads(model)), _too_many_stages(model, layout)
+    if uneven is None and stages is None:
         return None
-    if model.has_experts:  # which are planned only, under any degrees that come out even
-        return _mended(model, layout, uneven, stated=stated)
-    return _cut_refusal(model, layout, uneven, stated=stated)
+    if not model.has_experts:
+        uneven, stages = _not_sliced(model, layout) or uneven, _not_staged(model, layout) or stages
+        return _joined(uneven, stages, _skips(model, layout), stated=stated)
+    return _joined(uneven, stages, stated=stated)
 
 
 def _model_refusal(model: ModelShape, layout: Layout, *, stated: bool) -> str | None:
-    """Why a model is not trained under a layout, of so many stages as it has blocks or fewer."""
+    """Why a model is not trained under a layout that has no more stages than the model has blocks."""
     parts = {**heads(model), "elements of the MLP's width": model.intermediate_size}
-    return _cut_refusal(model, layout, _present(_uneven(layout.tp, model, parts)), stated=stated)
+    sliced = _not_sliced(model, layout) or _uneven(layout.tp, model, parts)
+    return _joined(sliced, _not_staged(model, layout), _skips(model, layout), stated=stated)
 
 
-def _cut_refusal(model: ModelShape, layout: Layout, uneven: list[str], *, stated: bool) -> str | None:
-    """Of what does not come out even, only what is worth mending: not where other degrees would be refused too."""
-    unsplit = _unsplit(model, layout)
-    if unsplit is None:
-        return _mended(model, layout, uneven, stated=stated) if uneven else None
-    worth = uneven if _unsplit(without_dropout(model), layout) is None else []
-    return "; ".join([*worth, unsplit])
-
-
-def _mended(model: ModelShape, layout: Layout, uneven: list[str], *, stated: bool) -> str:
-    nearest = [f"the nearest layout of as many ranks: {nearest_layout(model, layout)}"] if stated else []
-    return "; ".join([*uneven, *nearest])
-
-
-def _present(*reasons: str | None) -> list[str]:
-    return [reason for reason in reasons if reason]
+def _joined(*reasons: str | None, stated: bool) -> str | None:
+    """The reasons in one sentence; with a layout to write, where none of them names one."""
+    found = [reason for reason in reasons if reason]
+    told = any("fsdp" in reason or "one process" in reason for reason in found)
+    return "; ".join([*found, *(["or use fsdp"] if stated and not told else [])]) if found else None
 
 
 def _uneven(tp: int, model: ModelShape, parts: dict[str, int]) -> str | None:
