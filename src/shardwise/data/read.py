@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.data.chunks import DELIMITERS, Chunk
-from shardwise.data.elements import MAX_ROW_BYTES, nesting_or
+from shardwise.data.chunks import DELIMITERS, MAX_ROW_BYTES, Chunk, nesting_or
 from shardwise.errors import said
 
 PARQUET_BATCH_ROWS = 1024

@@ -38,91 +38,58 @@ CHECKPOINT_PREFIX = "checkpoint-"
 LAUNCH = "SHARDWISE_LAUNCH"
 
 
+class _File:
+    """A file or folder inside the run directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDirectory, _: object) -> Path:
+        return run.root / self._name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths of one run and the files that live there."""
+    """Paths of one run and the files that live there.
+
+    Attributes:
+        job: the job file as the user wrote it.
+        resolved: the job with every default filled in and what each `auto` became, as JSON-compatible YAML.
+        plan: forecasts; the chosen candidate is what runs.
+        environment: versions, devices and measured rates.
+        metrics: one JSON object per optimizer step.
+        data: which prepared data this run reads, and its counts.
+        model: which revision of a model on the hub this run reads.
+        measured: what each rank really held and used, read back from live tensors.
+        final: folder of the trained model or adapter, in the ecosystem's format.
+        report_json, report_html: forecast beside measurement, for programs and as one self-contained page.
+        logs: folder of each rank's output, phases and causes of failure.
+        places: where each key of the job stands in what the user wrote, for messages.
+        events: what rank 0 is doing: one JSON object per phase, each with `time` and `phase`.
+        starts: what each start of the run was to do: `first_step`, `hardware`, `execution`, `world_size`, `peak_flops`.
+        notices: what the user shall read while the run goes on: objects with `time` and `notice`.
+        outcome: how rank 0 says the run ended: `outcome`, `signal`, `step`, and whether that step was saved.
+    """
 
     root: Path
 
-    @property
-    def job(self) -> Path:
-        """The job file as the user wrote it."""
-        return self.root / "job.yaml"
-
-    @property
-    def resolved(self) -> Path:
-        """The job with every default filled in and what each `auto` became, as JSON-compatible YAML."""
-        return self.root / "resolved.yaml"
-
-    @property
-    def places(self) -> Path:
-        """Where each key of the job stands in what the user wrote, for messages."""
-        return self.logs / "places.json"
-
-    @property
-    def plan(self) -> Path:
-        """Forecasts; the chosen candidate is what runs."""
-        return self.root / "plan.json"
-
-    @property
-    def environment(self) -> Path:
-        """Versions, devices and measured rates."""
-        return self.root / "environment.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per optimizer step."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def logs(self) -> Path:
-        """Output of each rank, phases and causes of failure."""
-        return self.root / "logs"
-
-    @property
-    def events(self) -> Path:
-        """What rank 0 is doing: one JSON object per phase, each with `time` and `phase`."""
-        return self.logs / "events.jsonl"
-
-    @property
-    def starts(self) -> Path:
-        """What each start of the run was to do: `first_step`, `hardware`, `execution`, `world_size`, `peak_flops`."""
-        return self.logs / "starts.jsonl"
-
-    @property
-    def notices(self) -> Path:
-        """What the user shall read while the run goes on: one JSON object per sentence, with `time` and `notice`."""
-        return self.logs / "notices.jsonl"
-
-    @property
-    def data(self) -> Path:
-        """data.json: which prepared data this run reads, and its counts."""
-        return self.root / "data.json"
-
-    @property
-    def model(self) -> Path:
-        """model.json: which revision of a model on the hub this run reads, whatever its newest is by then."""
-        return self.root / "model.json"
-
-    @property
-    def measured(self) -> Path:
-        """measured.json: what each rank really held and used, read back from live tensors."""
-        return self.root / "measured.json"
-
-    @property
-    def final(self) -> Path:
-        """The trained model or adapter, in the ecosystem's format."""
-        return self.root / "final"
-
-    @property
-    def report_json(self) -> Path:
-        """Forecast beside measurement, for programs."""
-        return self.root / "report.json"
-
-    @property
-    def report_html(self) -> Path:
-        """Forecast beside measurement, as one self-contained page."""
-        return self.root / "report.html"
+    job = _File("job.yaml")
+    resolved = _File("resolved.yaml")
+    plan = _File("plan.json")
+    environment = _File("environment.json")
+    metrics = _File("metrics.jsonl")
+    data = _File("data.json")
+    model = _File("model.json")
+    measured = _File("measured.json")
+    final = _File("final")
+    report_json = _File("report.json")
+    report_html = _File("report.html")
+    logs = _File("logs")
+    places = _File("logs/places.json")
+    events = _File("logs/events.jsonl")
+    starts = _File("logs/starts.jsonl")
+    notices = _File("logs/notices.jsonl")
+    outcome = _File("logs/outcome.json")
 
     def rank_log(self, rank: int) -> Path:
         """Output of one rank."""
@@ -131,11 +98,6 @@ class RunDirectory:
     def rank_pid(self, rank: int) -> Path:
         """The pid of one rank, written once it listens to signals."""
         return self.logs / f"rank_{rank}.pid"
-
-    @property
-    def outcome(self) -> Path:
-        """How rank 0 says the run ended: `outcome`, `signal`, `step`, and whether that step was saved."""
-        return self.logs / "outcome.json"
 
     def rank_failure(self, rank: int) -> Path:
         """First cause of one rank's failure: `time, rank, phase, error, message, file, line`."""
