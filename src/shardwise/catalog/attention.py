@@ -18,11 +18,7 @@ def separate(
             Matrix(name=f"{module}.k_proj", rows=d.key_value, columns=d.hidden, bias=bias(d)),
             Matrix(name=f"{module}.v_proj", rows=d.key_value, columns=d.hidden, bias=bias(d)),
             Matrix(
-                name=f"{module}.{output}",
-                rows=d.hidden,
-                columns=d.query,
-                bias=output_bias(d),
-                reads="attention_output",
+                name=f"{module}.{output}", rows=d.hidden, columns=d.query, bias=output_bias(d), reads="attention_output"
             ),
         )
 

@@ -211,10 +211,7 @@ LAYER_NORM: dict[str, Family] = {
         eager_attention=True,
     ),
     "phi": _Plain(
-        defaults={
-            **COMMON,
-            **config(51200, 2048, 8192, 24, None, 2048, hidden_act="gelu_new", qk_layernorm=False),
-        },
+        defaults={**COMMON, **config(51200, 2048, 8192, 24, None, 2048, hidden_act="gelu_new", qk_layernorm=False)},
         attention=separate(bias=always, output="dense"),
         mlp=beside_attention(plain_mlp("mlp.fc1", "mlp.fc2", bias=always)),
         norms=_phi_norms,

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.catalog.attention import (
-    GLM_ATTENTION,
-    QWEN2_ATTENTION,
-    UNBIASED_ATTENTION,
-    fused,
-    separate,
-)
+from shardwise.catalog.attention import GLM_ATTENTION, QWEN2_ATTENTION, UNBIASED_ATTENTION, fused, separate
 from shardwise.catalog.blocks import (
     GEMMA2_NORMS,
     GLM4_NORMS,
@@ -110,10 +104,7 @@ LLAMA_LIKE: dict[str, Family] = {
     ),
     "olmo2": Family(defaults=_OLMO, norms=with_whole_norms(POST_NORMS), norm_kind="gemma"),
     "olmo3": Family(
-        defaults={**_OLMO, "sliding_window": 4096},
-        norms=with_whole_norms(POST_NORMS),
-        norm_kind="gemma",
-        whole_every=4,
+        defaults={**_OLMO, "sliding_window": 4096}, norms=with_whole_norms(POST_NORMS), norm_kind="gemma", whole_every=4
     ),
     "phi3": Family(
         defaults={**COMMON, **config(32064, 3072, 8192, None, None, 4096), "sliding_window": None},

@@ -111,11 +111,7 @@ def config(*sizes: int | None, **others: Any) -> dict[str, Any]:
     return {key: size for key, size in zip(_SIZES, sizes, strict=False) if size is not None} | others
 
 
-EQUAL_HEADS: dict[str, Any] = {
-    **config(None, 4096, None, 32, 32),
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
-}
+EQUAL_HEADS: dict[str, Any] = {**config(None, 4096, None, 32, 32), "tie_word_embeddings": False, "hidden_act": "silu"}
 COMMON: dict[str, Any] = {**EQUAL_HEADS, "num_key_value_heads": None, "head_dim": None}
 LLAMA: dict[str, Any] = {**COMMON, **config(32000, 4096, 11008, 32, 32, 2048), "attention_bias": False}
 LLAMA_BIASES: dict[str, Any] = {**LLAMA, "mlp_bias": False}

@@ -88,12 +88,7 @@ _CHANGED = "changed while it was prepared; run again once nothing writes to it"
 
 def _stat(path: str) -> dict[str, int]:
     found = Path(path).stat()
-    return {
-        "size": found.st_size,
-        "mtime_ns": found.st_mtime_ns,
-        "ctime_ns": found.st_ctime_ns,
-        "inode": found.st_ino,
-    }
+    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino}
 
 
 def _remember(note: Path, state: FileState) -> None:

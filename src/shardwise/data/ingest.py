@@ -12,14 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import (
-    Documents,
-    StoreSettings,
-    copy_tokens,
-    evaluation_rows,
-    gather,
-    write_store,
-)
+from shardwise.data.build import Documents, StoreSettings, copy_tokens, evaluation_rows, gather, write_store
 from shardwise.data.chunks import Chunk, cut_file
 from shardwise.data.fingerprint import FileState, check_untouched
 from shardwise.data.formats import FORMATS, Format, recognise

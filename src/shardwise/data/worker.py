@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -53,12 +53,7 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """The reply."""
-        return {
-            "num_rows": self.num_rows,
-            "num_dropped": self.num_dropped,
-            "num_problems": self.num_problems,
-            "problems": sorted(self.problems),
-        }
+        return {**asdict(self), "problems": sorted(self.problems)}
 
 
 @dataclass(frozen=True, kw_only=True)

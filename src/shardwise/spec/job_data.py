@@ -11,14 +11,7 @@ from shardwise.spec.strict import Positive, Share, Strict, Text, Whole
 TrainOn = Literal["auto", "assistant", "completion", "all"]
 OverLong = Literal["error", "drop", "truncate"]
 RowFormat = Literal[
-    "auto",
-    "messages",
-    "conversations",
-    "instruction",
-    "prompt_completion",
-    "question_answer",
-    "query_response",
-    "text",
+    "auto", "messages", "conversations", "instruction", "prompt_completion", "question_answer", "query_response", "text"
 ]
 
 

@@ -77,6 +77,26 @@ def _where(path: Key, located: Located | None, origins: Mapping[Key, str]) -> st
     return located.where(path) if located else None
 
 
+#: What a value should have been, by pydantic's kind of error; braces hold the error's context.
+_EXPECTATIONS = {
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "keys below it",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "greater than or equal to {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "less than or equal to {le}",
+    "string_too_short": "text that is not empty",
+    "string_too_long": "text of {max_length} letters at most",
+    "string_pattern_mismatch": "text without a null character",
+    "string_unicode": "text that can be written as UTF-8",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length} at most",
+    "int_parsing_size": "a number nearer to zero",
+}
+
+
 def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
     """One pydantic error as a sentence."""
     key = ".".join(str(part) for part in path) or "the job"
@@ -91,55 +111,17 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
             sentence = str(context.get("error", detail["msg"]))
             return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
         case "literal_error":
-            expected = str(context["expected"]).replace("'", "")
-            return f"{key} is {quoted(found)}; expected {expected}{_nearest_value(found, expected)}"
+            choices = str(context["expected"]).replace("'", "")
+            expected = f"{choices}{_nearest_value(found, choices)}"
         case "int_type" | "int_from_float" | "float_type" | "finite_number":
-            kind = "a whole number" if detail["type"].startswith("int") else "a number"
             bare = " without quotes" if isinstance(found, str) and _is_number(found) else ""
-            return f"{key} is {quoted(found)}; expected {kind}{bare}"
-        case "bool_type":
-            return f"{key} is {quoted(found)}; expected true or false"
-        case "string_type":
-            return f"{key} is {quoted(found)}; expected text"
-        case "list_type":
-            return f"{key} is {quoted(found)}; expected a list"
-        case "string_pattern_mismatch" if found == "":
-            return f"{key} is ''; expected text that is not empty"
-        case "string_pattern_mismatch":
-            return f"{key} is {quoted(found)}; expected text without a null character"
+            expected = f"{'a whole number' if detail['type'].startswith('int') else 'a number'}{bare}"
         case "model_type" | "model_attributes_type":
-            return f"{key} is {quoted(found)}; expected keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
-        case _:
-            return f"{key} is {quoted(found)}; expected {_bound(detail['type'], context)}"
-
-
-def _bound(kind: str, context: dict[str, Any]) -> str:
-    """What a value that is of the right kind must keep within."""
-    match kind:
-        case "greater_than":
-            return f"greater than {context['gt']}"
-        case "greater_than_equal":
-            return f"greater than or equal to {context['ge']}"
-        case "less_than":
-            return f"less than {context['lt']}"
-        case "less_than_equal":
-            return f"less than or equal to {context['le']}"
-        case "string_too_short":
-            return "text that is not empty"
-        case "string_too_long":
-            return f"text of {context['max_length']} letters at most"
-        case "too_short":
-            return f"a list of {context['min_length']} or more"
-        case "too_long":
-            return f"a list of {context['max_length']} at most"
-        case "dict_type":
-            return "keys below it"
-        case "string_unicode":
-            return "text that can be written as UTF-8"
-        case "int_parsing_size":
-            return "a number nearer to zero"
-        case _:
-            return f"something else ({kind.replace('_', ' ')})"
+            expected = f"keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
+        case kind:
+            kind = "string_too_short" if found == "" else kind
+            expected = _EXPECTATIONS.get(kind, f"something else ({kind.replace('_', ' ')})").format_map(context)
+    return f"{key} is {quoted(found)}; expected {expected}"
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:

@@ -58,10 +58,7 @@ def parse_job(text: str, *, file: str = "job.yaml", overrides: list[str] | None 
 
 
 def job_from_data(
-    data: dict[str, Any],
-    *,
-    located: Located | None = None,
-    origins: dict[tuple[str | int, ...], str] | None = None,
+    data: dict[str, Any], *, located: Located | None = None, origins: dict[tuple[str | int, ...], str] | None = None
 ) -> Job:
     """Validates plain data as a job; `located` and `origins` say where each key came from.
 

@@ -118,8 +118,7 @@ class _Reader:
         tag = str(node.tag)
         if not tag.startswith("tag:yaml.org,2002:") or tag.rpartition(":")[2] not in _PLAIN_TAGS:
             return self._refuse(
-                line,
-                f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values",
+                line, f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values"
             )
         if tag.endswith((":timestamp", ":binary")):
             return cast(str, node.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -172,18 +172,7 @@ def restricted_to(job: dict[str, Any], execution: Execution) -> dict[str, Any]:
     return {**job, "layout": execution.layout.to_json(), "train": {**train, **chosen}}
 
 
-_LEFT_TO_THE_PLANNER = frozenset(
-    {
-        "micro_batch_size",
-        "gradient_checkpointing",
-        "offload",
-        "precision",
-        "optimizer",
-        "loss",
-        "attn_implementation",
-        "compile",
-    }
-)
+_LEFT_TO_THE_PLANNER = {field.name for field in fields(Execution)} - {"layout", "gradient_accumulation_steps"}
 
 
 def _as_text(data: dict[str, Any]) -> str:

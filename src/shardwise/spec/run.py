@@ -17,19 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 METRIC_KEYS = (
-    "step",
-    "epoch",
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "tokens",
-    "trained_tokens",
-    "step_seconds",
-    "tokens_per_second",
-    "mfu",
-    "gpu_utilization",
-    "gpu_utilization_by_rank",
-    "peak_memory_bytes",
+    *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "trained_tokens", "step_seconds"),
+    *("tokens_per_second", "mfu", "gpu_utilization", "gpu_utilization_by_rank", "peak_memory_bytes"),
 )
 
 CHECKPOINT_PREFIX = "checkpoint-"

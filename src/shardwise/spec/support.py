@@ -18,17 +18,9 @@ from shardwise.spec.splits import STAGED_FAMILIES, as_trained, heads, most_slice
 
 #: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
 #: `fsdp x pp`, trains what each of them does.
-TRAINABLE: dict[str, tuple[str, ...]] = {
-    "single": ("full", "lora"),
-    "ddp": ("full", "lora"),
-    "zero1": ("full", "lora"),
-    "zero2": ("full", "lora"),
-    "fsdp": ("full", "lora"),
-    "hsdp": ("full", "lora"),
-    "tp": ("full", "lora"),
-    "mp": ("full", "lora"),
-    "pp": ("full", "lora"),
-}
+TRAINABLE: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp"), ("full", "lora")
+)
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")

@@ -38,8 +38,7 @@ def test_a_tp_that_divides_all_is_trained(tp: int, job: Job, model: ModelShape) 
 
 
 @pytest.mark.parametrize(
-    ("tp", "says"),
-    [(16, "8 key-value heads"), (64, "32 attention heads"), (3, "14336 elements of the MLP's width")],
+    ("tp", "says"), [(16, "8 key-value heads"), (64, "32 attention heads"), (3, "14336 elements of the MLP's width")]
 )
 def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str, job: Job, model: ModelShape) -> None:
     reasons = not_trained(job, sliced(tp), model=model)
