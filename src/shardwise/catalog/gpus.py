@@ -1,8 +1,4 @@
-"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:4`.
-
-An unknown GPU is an error with the nearest names, never a guess: a plan for a GPU whose memory was guessed is worse
-than none.
-"""
+"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:4`."""
 
 from __future__ import annotations
 

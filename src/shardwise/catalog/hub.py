@@ -35,7 +35,7 @@ def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
 
 
 def repository_folder(hub_id: str) -> Path:
-    """Where the Hugging Face cache holds a model, found without the hub's library, which takes long to import."""
+    """The folder of the Hugging Face cache that holds a model."""
     return _cache_folder() / f"models--{hub_id.replace('/', '--')}"
 
 

@@ -21,11 +21,9 @@ class KnownModel:
     """One entry of models.toml.
 
     Attributes:
-        hub_id: where its weights are.
         config: the keys of its config.json that the shape depends on.
-        num_parameters: as its model card states it; the tests hold the counting against it. None where not known.
-        nominal_billions: what it is called, in thousands of millions, where the exact count is not known.
-        source: where the values were read.
+        num_parameters: as its model card states it; None where not known.
+        nominal_billions: from its name, where the exact count is not known.
     """
 
     name: str
@@ -126,5 +124,5 @@ def _from_hub(name: str, *, offline: bool) -> ModelShape:
 
 
 def _with_nearest(problem: Problem, name: str) -> Problem:
-    """What cannot be had from the hub may have been meant as a name that needs none."""
+    """Adds the nearest known names."""
     return Problem(where=problem.where, message=problem.message + _nearest(name))

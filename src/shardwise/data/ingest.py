@@ -1,6 +1,6 @@
-"""The work on a cache miss: cut the files, recognise their rows, hand the chunks to workers, join what they wrote.
+"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results.
 
-Everything that is wrong anywhere is collected first and reported once; only a set without a problem becomes an entry.
+All problems are collected and reported at once; only data without a problem becomes an entry.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Reads a chunk's rows one after the other, each with the line it stands on; a bad row is reported, not raised, so that
-all of a file's errors are found at once."""
+"""Reads a chunk's rows with their lines; a bad row is reported, not raised, so that all are found at once."""
 
 from __future__ import annotations
 

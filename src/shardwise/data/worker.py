@@ -1,7 +1,6 @@
 """A preparation worker: a child process that reads, renders and tokenises chunks under limits.
 
-It speaks JSON lines: requests on stdin, one reply each on stdout. Rows come from strangers and so do chat templates, so
-this is the only process that parses and renders them, and nothing it says is ever executed or unpickled.
+It alone parses rows and renders chat templates, both from strangers. It speaks JSON lines, one reply per request:
 
     {"do": "load", ...}    -> facts about the tokenizer, or {"error": ...}
     {"do": "chunk", ...}   -> what became of a chunk's rows; tokens go to files
@@ -176,11 +175,7 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 
 
 def main() -> None:
-    """Keeps the reply channel for replies: what libraries print to stdout goes to stderr.
-
-    To transformers torch is not installed here: tokenizers do not use it, and it would cost every worker more than half
-    of its start and a few hundred MiB.
-    """
+    """Serves stdin. What libraries print goes to stderr; torch is hidden from transformers, to start faster."""
     sys.modules["torch"] = cast(Any, None)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         os.dup2(2, 1)

@@ -1,8 +1,4 @@
-"""What weights are called in files, where the model calls them otherwise: transformers' own renamings, both ways.
-
-Some checkpoints are older than the names that transformers gives modules today (GPT-NeoX: `embed_out` for `lm_head`).
-It keeps a list of what became of names for each architecture, applies it as it loads, and undoes it as it saves.
-"""
+"""Names of weights in files and in the model, by transformers' own renamings (GPT-NeoX: `embed_out` for `lm_head`)."""
 
 from __future__ import annotations
 
@@ -14,10 +10,9 @@ from torch import nn
 
 
 class Keys:
-    """The names of a model's weights, and the keys of a folder's files that they are stored under.
+    """The names of a model's weights, and the keys of files that they are stored under.
 
-    Only renamings are applied. Where transformers also joins or splits tensors (experts), the keys of these stay as
-    they are, and have no place in the model.
+    Only renamings are applied: tensors that transformers joins or splits (experts) have no place in the model.
 
     Attributes:
         names: key of a file -> what the model calls it.

@@ -1,4 +1,4 @@
-"""Which kind of norm a module is, told by the operators that it runs and by their types, not by its name."""
+"""Which kind of norm a module is, by the operators that it runs and their types."""
 
 from __future__ import annotations
 

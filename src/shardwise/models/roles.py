@@ -1,8 +1,7 @@
-"""What each matrix of a block is for, told by what it reads and who reads what it gives.
+"""What each matrix of a block is for, by what it reads and what reads its output; names are not used.
 
-Nothing is taken from names. A block is understood if it is attention and an MLP: matrices that read one tensor and end
-in queries, keys and values, one that reads what attention gives, and an MLP of one or two matrices with a known
-activation and one behind it. Whatever is in a block beside that is a reason not to count it.
+A block is known if it is attention and an MLP: matrices that make queries, keys and values of one tensor, one that
+reads attention's output, and one or two matrices with a known activation and one behind them. Else it is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a forward was seen to do: the nouns that `watch.py` fills, and `shape.py` reads a model's shape from."""
+"""What a forward was seen to do: filled by `watch.py`, read by `shape.py`."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Cluster:
         return cls(node=inside, num_nodes=data["num_nodes"], network=None if network is None else Link(**network))
 
     def part(self, num_gpus: int) -> Cluster:
-        """The cluster as if it had so many GPUs: of one node, or of whole nodes."""
+        """The cluster with only `num_gpus` GPUs: part of one node, or whole nodes."""
         if num_gpus <= self.node.num_gpus:
             return replace(self, node=replace(self.node, num_gpus=num_gpus), num_nodes=1, network=None)
         return replace(self, num_nodes=-(-num_gpus // self.node.num_gpus))

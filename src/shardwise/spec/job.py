@@ -1,8 +1,4 @@
-"""Job: what the user asks for, as strict nouns.
-
-The words are the ecosystem's (Transformers, TRL, PEFT); the global batch is stated, the micro-batch derived. What
-reads a file as a job is in `job_file.py`.
-"""
+"""Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and PEFT."""
 
 from __future__ import annotations
 
@@ -161,7 +157,7 @@ class LayoutSpec(LayoutKeys):
 
 
 def _as_alternatives(value: Any) -> Any:
-    """Alternatives may be a list, also one written as text, as in a flag; they are kept separated by commas."""
+    """A list of alternatives, also one written as text in a flag, becomes text separated by commas."""
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
         return value.strip()[1:-1].strip()
     if not isinstance(value, list):
@@ -195,7 +191,7 @@ class Job(Strict):
 
     @property
     def stated_layout(self) -> LayoutSpec | str | None:
-        """The one layout there is to take; None where there are several to choose among."""
+        """The one layout to take; None where there are several to choose among."""
         return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
 
     @model_validator(mode="after")

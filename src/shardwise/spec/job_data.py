@@ -1,4 +1,4 @@
-"""The `data` section of a job: the rows to train on, and how they become token sequences"""
+"""The `data` section of a job: the rows to train on, and how they become token sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says in sentences, each at its place, what is wrong with a job: pydantic's findings for people who know only YAML."""
+"""Turns pydantic's errors into sentences, each at its place in the job file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def problems_in(
 
     Args:
         data: what was validated.
-        root: the model it was validated as, whose keys are the valid ones.
+        root: the model it was validated as.
         located: where each key stands in the file, if it came from one.
         origins: keys that came from elsewhere, and from where.
     """
@@ -42,7 +42,7 @@ def problems_in(
 
 
 def _path_in_data(loc: Key, data: Any) -> Key:
-    """Pydantic's location without the names of union branches, which are not in the file."""
+    """Pydantic's location without the names of union branches."""
     path: list[str | int] = []
     at: Any = data
     for part in loc:
@@ -64,7 +64,7 @@ def _path_in_data(loc: Key, data: Any) -> Key:
 
 
 def _path_in_sentence(detail: Any, data: dict[str, Any]) -> Key:
-    """A rule between keys is broken at the job as a whole; its sentence begins with the key to look at."""
+    """The key that the sentence of a rule about several keys begins with."""
     context: dict[str, Any] = detail.get("ctx") or {}
     key = str(context.get("error", "")).partition(":")[0]
     return (key,) if key in data else ()
@@ -125,7 +125,7 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """A union reports once per branch; a wrong `layout` needs one sentence, the last branch's."""
+    """A wrong `layout` fails in each branch of its union; one sentence is kept."""
     layout = [p for p in problems if p.message.startswith("layout is ")]
     inside = any(p.message.startswith(("layout.", "layout:", "unknown key 'layout.")) for p in problems)
     if inside:
@@ -139,7 +139,7 @@ def _without_echoes(problems: list[Problem]) -> list[Problem]:
 
 
 def _in_one_sentence(problems: list[Problem]) -> list[Problem]:
-    """A value that no branch of a union takes is one mistake: one sentence with what each branch expects."""
+    """Joins what the branches of a union expect of one value."""
     joined: dict[tuple[str | None, str], Problem] = {}
     for problem in problems:
         found, expects, expected = problem.message.partition(_EXPECTED)

@@ -1,7 +1,4 @@
-"""The reader of a job file: YAML and `--set` overrides become a Job, or an error that names every line to change
-
-Unknown keys are errors with the nearest valid key, and all errors of a file are reported at once, each with its line.
-"""
+"""Reads a job file: YAML and `--set` overrides become a Job, or an error that names every line to change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""YAML with line numbers: plain data plus the line every key and item came from.
+"""YAML with the line of every key and item.
 
-A job file comes from a stranger as often as from a friend, so the reader takes plain scalars, lists and mappings only:
-no tags, no anchors or aliases, no duplicate keys, and limits on size and depth.
+A job file may come from a stranger: tags, anchors, aliases and duplicate keys are refused, and size and depth limited.
 """
 
 from __future__ import annotations

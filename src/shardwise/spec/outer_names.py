@@ -1,4 +1,4 @@
-"""What the modules of a model outside its blocks are called, by which adapters and copies are asked for."""
+"""Names of a model's modules outside its blocks, by which adapters and copies are asked for."""
 
 from __future__ import annotations
 

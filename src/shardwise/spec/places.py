@@ -1,6 +1,4 @@
-"""Where each key of a run's job stands: kept in the run directory, so that a process that knows only that folder can
-still name the line that the user has to change.
-"""
+"""Where each key of a run's job was written, kept in the run directory for later messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The keys of plan.json that this program reads, and what may stand under each
+"""The keys of plan.json that this program reads.
 
-What is obeyed knows all its keys: one that this program does not know may be a choice that it would silently leave out.
-Elsewhere keys are added without another version, so that those which are not known are passed over.
+Unknown keys are refused in what is executed, and passed over elsewhere: later versions add keys.
 """
 
 from __future__ import annotations

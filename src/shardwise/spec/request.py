@@ -1,4 +1,4 @@
-"""A job together with the text it came from, so that whatever is found wrong with it later can still name the place."""
+"""A job with the text it came from, so that errors found later can name the place."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Request:
     overrides: tuple[Override, ...] = ()
 
     def where(self, *path: str | int) -> str:
-        """`file:line`, or the flag, that a key's value came from, or that implies it."""
+        """`file:line` or flag of a key's value, or of what implies it."""
         section = path[:1]
         if section in _IMPLIED_BY and not self._states(section):
             path = _IMPLIED_BY[section]
@@ -148,7 +148,7 @@ def _of_text(text: str, *, file: str, overrides: tuple[Override, ...]) -> Reques
 
 @contextmanager
 def _naming_flags(overrides: Sequence[Override]) -> Generator[None]:
-    """The reader of jobs knows `--set` only; a user who wrote `--method` shall read `--method`."""
+    """Errors name the flag that the user wrote instead of the `--set` it stands for."""
     names = {f"--set {override.text}": override.where for override in overrides}
     try:
         yield

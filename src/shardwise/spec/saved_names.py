@@ -1,7 +1,6 @@
 """The names that `lora.modules_to_save` may hold: whole ends of module names, such as `lm_head` or `mlp.down_proj`.
 
-PEFT copies every module whose name ends with one of them. A name is accepted here only where it names a module whose
-copy the planner counts.
+PEFT copies every module whose name ends with one of them. Accepted are names of modules whose copies are counted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Which decoder blocks each pipeline stage holds: one answer, which the planner forecasts and the trainer builds.
+"""Which decoder blocks each pipeline stage holds, for planner and trainer alike.
 
-Stages are balanced by what their parts cost, not by counting blocks. The cost of a part is the mean of the elements it
-multiplies with (its FLOPs) and the elements it stores (its bytes): a block and the head do both, the embedding only
-stores.
+Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored elements (bytes) of their parts.
 """
 
 from __future__ import annotations
@@ -14,11 +12,7 @@ from shardwise.spec.model import ModelShape
 
 
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
-    """The indices of the blocks of each stage, from the first stage to the last.
-
-    Args:
-        model: any shape; blocks of several kinds count alike, at their mean cost.
-        num_stages: stages of all pipeline ranks together.
+    """The block indices of each stage, in order; blocks of several kinds count at their mean cost.
 
     Raises:
         ValueError: there are more stages than blocks.

@@ -1,4 +1,4 @@
-"""What the sections of a job file are made of: models that know their keys, and numbers within bounds"""
+"""Base model and number types of the sections of a job file."""
 
 from __future__ import annotations
 

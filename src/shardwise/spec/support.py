@@ -1,8 +1,7 @@
 """What the trainer accepts: one table, read by the planner and by the trainer.
 
-There are two levels. What is trained is all that `auto` ever chooses. What a user asks for by name (a method, an
-optimizer, a model, a layout) is forecast too where a forecast can be made, with a sentence that says that this version
-plans it and does not train it; the trainer refuses it before it loads any weight.
+`auto` chooses only what is trained. What a user asks for by name is forecast even where it is not trained, with a
+sentence that says so; the trainer refuses it before it loads any weight.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def _joined(*reasons: str | None, stated: bool) -> str | None:
 
 
 def _uneven(tp: int, model: ModelShape, parts: dict[str, int]) -> str | None:
-    """Which of the parts `tp` does not divide, and the largest that divides all of the model; None where it does."""
+    """Which of the parts `tp` does not divide; None where it divides all."""
     uneven = [f"{count} {what}" for what, count in parts.items() if count % tp]
     if not uneven:
         return None
@@ -151,7 +150,7 @@ def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
 
 
 def _fewer_stages(model: ModelShape, layout: Layout) -> str:
-    """The most pipeline ranks whose stages have a block each; one rank is no pipeline, and has no schedule."""
+    """The most pipeline ranks whose stages have a block each."""
     most = model.num_layers * layout.pp // layout.num_stages
     if most > 1:
         return f"use pp: {most} at most"
@@ -161,24 +160,19 @@ def _fewer_stages(model: ModelShape, layout: Layout) -> str:
 def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
     """Why `layout: auto` leaves a layout out; None where it considers it.
 
-    A method or a model that is trained under no layout at all was asked for all the same: it is forecast under every
-    layout that trains another one.
+    A method or model that no layout trains is forecast under the layouts that train another.
     """
     known = None if model is None or model.has_experts else model
     return refusal(method=method if method_refusal(method) is None else NEAREST_METHOD, layout=layout, model=known)
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """Every reason why an execution of a job cannot be trained; empty where it can.
-
-    Args:
-        model: the job's model, where it has been read already.
-    """
+    """Every reason why an execution of a job cannot be trained; empty where it can."""
     return [*impossibilities(job, execution, model=model), *not_trained(job, execution, model=model)]
 
 
 def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """What contradicts itself in an execution, or would train another model: it is neither trained nor planned."""
+    """What contradicts itself in an execution: it is neither trained nor planned."""
     reasons: list[str] = []
     layout = execution.layout
     if model is not None and layout.num_stages > model.num_layers:
@@ -199,7 +193,7 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
 
 
 def _streaming_contradictions(execution: Execution) -> list[str]:
-    """What does not go with weights that come from the host as they are used."""
+    """What contradicts weights that are streamed from the host."""
     layout, asked = execution.layout, f"offload {execution.offload}"
     if layout.shards_states_only:
         return [
@@ -224,13 +218,13 @@ def not_trained_under(execution: Execution) -> list[str]:
 
 
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
-    """Why a job is trained under no layout at all, by what its model is; empty where some layout may train it."""
+    """Why a model is trained under no layout; empty where some layout may train it."""
     experts = f"{model.family} {NO_EXPERTS}"
     return [*([experts] if model.has_experts else []), *follows_the_batch(job, model)]
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
+    """What of an execution is planned but not trained; empty where all is trained."""
     # Of experts no layout is trained: the nearest to one would not be either.
     known = None if model is None or model.has_experts else as_trained(job, model)
     of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)

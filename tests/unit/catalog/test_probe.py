@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from shardwise.catalog.probe import LIBRARIES, machine_facts, parse_gpu_list, this_machine
-from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, cpu_model, probe_file, usable_cores
+from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, usable_cores
 from shardwise.errors import HardwareError
 
 TWO_H200 = "0, GPU-aaa, NVIDIA H200, 143771, 570.1\n1, GPU-bbb, NVIDIA H200, 143000, 570.1\n"
@@ -67,18 +67,6 @@ def test_without_gpus_processes_stand_in_with_nominal_rates(driver):
     assert cluster.gpu.dense_flops["float32"] == pytest.approx(NOMINAL_FLOPS["float32"] * cores / count)
     assert not cluster.gpu.measured
     assert 0 < cluster.gpu.memory_bytes * count < 2**50
-
-
-def test_measured_rates_replace_nominal_ones_on_the_same_processor_only(driver):
-    rates = {"flops_per_second": {"float32": 8e10}, "memory_bytes_per_second": 2e10, "cpu": cpu_model()}
-    probe_file().write_text(json.dumps(rates))
-    gpu = this_machine().gpu
-    assert gpu.measured
-    assert gpu.dense_flops["float32"] * this_machine().num_gpus == pytest.approx(8e10)
-    probe_file().write_text(json.dumps({**rates, "cpu": "another"}))
-    assert not this_machine().gpu.measured
-    probe_file().write_text('{"flops_per_second": {"float32": "fast"}}')
-    assert not this_machine().gpu.measured
 
 
 def test_lines_that_are_no_gpu_are_left_out():
