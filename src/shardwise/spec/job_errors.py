@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from shardwise.errors import Problem, quoted
-from shardwise.spec.located import Located
-
-Key = tuple[str | int, ...]
+from shardwise.spec.places import Key, Places
 
 #: What a sentence has between what was found, what is expected, and the nearest of it.
 _EXPECTED, _NEAR = "; expected ", "; did you mean "
@@ -22,21 +20,19 @@ def problems_in(
     error: ValidationError,
     *,
     root: type[BaseModel],
-    located: Located | None,
-    origins: Mapping[Key, str],
+    places: Places | None,
 ) -> list[Problem]:
     """One problem per invalid key.
 
     Args:
         data: what was validated.
         root: the model it was validated as.
-        located: where each key stands in the file, if it came from one.
-        origins: keys that came from elsewhere, and from where.
+        places: where each key was written, if anywhere.
     """
     problems: dict[str, Problem] = {}
     for detail in error.errors():
         path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
-        problem = Problem(where=_where(path, located, origins), message=_sentence(detail, path, root))
+        problem = Problem(where=places.where(*path) if places else None, message=_sentence(detail, path, root))
         problems.setdefault(str(problem), problem)
     return _in_one_sentence(_without_echoes(list(problems.values())))
 
@@ -68,13 +64,6 @@ def _path_in_sentence(detail: Any, data: dict[str, Any]) -> Key:
     context: dict[str, Any] = detail.get("ctx") or {}
     key = str(context.get("error", "")).partition(":")[0]
     return (key,) if key in data else ()
-
-
-def _where(path: Key, located: Located | None, origins: Mapping[Key, str]) -> str | None:
-    for end in range(len(path), 0, -1):
-        if path[:end] in origins:
-            return origins[path[:end]]
-    return located.where(path) if located else None
 
 
 #: What a value should have been, by pydantic's kind of error; braces hold the error's context.

@@ -56,7 +56,7 @@ def plan_from_json(data: Any) -> Plan:
     try:
         PlanKeys.model_validate(found)
     except ValidationError as error:
-        raise InputError(problems_in(found, error, root=PlanKeys, located=None, origins={})) from None
+        raise InputError(problems_in(found, error, root=PlanKeys, places=None)) from None
     try:
         plan = Plan.from_json(found)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
