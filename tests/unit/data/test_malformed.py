@@ -243,10 +243,11 @@ def test_what_the_job_makes_of_good_rows_is_named_with_the_line_of_the_job(
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
     run.resolved.write_text(text)
+    write_places(run, {"data": "job.yaml:3"})
     with pytest.raises(DataError) as caught:
         prepare(run)
     expected = says.replace("ROWS", str(rows)).replace("FOLDER", str(tmp_path))
-    assert str(caught.value).startswith(f"{run.resolved}:3: {expected}")
+    assert str(caught.value).startswith(f"job.yaml:3: {expected}")
 
 
 @pytest.mark.parametrize("damage", [None, "{"])
