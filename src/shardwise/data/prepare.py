@@ -1,4 +1,4 @@
-"""`python -m shardwise.data.prepare RUN_DIR`: from the job's data to data.json, before any training process exists."""
+"""`python -m shardwise.data.prepare RUN_DIR`: from the job's data to data.json, before training starts."""
 
 from __future__ import annotations
 
