@@ -71,6 +71,8 @@ _EXPECTATIONS = {
     "bool_type": "true or false",
     "string_type": "text",
     "list_type": "a list",
+    "tuple_type": "a list",
+    "dataclass_type": "keys below it",
     "dict_type": "keys below it",
     "greater_than": "greater than {gt}",
     "greater_than_equal": "greater than or equal to {ge}",

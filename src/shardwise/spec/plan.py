@@ -7,7 +7,9 @@ added, never renamed.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
@@ -15,6 +17,9 @@ from shardwise.spec.offers import Offers
 from shardwise.spec.solved import Solved
 
 VERSION = 1
+
+#: Of the parts of plan.json that nothing executes: a later version may have added keys.
+_OPEN = ConfigDict(extra="ignore", strict=True)
 
 #: The parts of a rank's memory, in the order they are drawn.
 PARTS = (
@@ -67,6 +72,8 @@ class MemoryForecast:
         peak_instant: when the peak is reached, in words: `backward of layer 31`.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
     capacity_bytes: int
     peak_bytes: int
     peak_reserved_bytes: int
@@ -84,6 +91,8 @@ class TimeForecast:
         total_seconds: None where the number of steps is not known.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
     step_seconds: float
     tokens_per_second: float
     mfu: float
@@ -95,6 +104,8 @@ class TimeForecast:
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """Rental price; None where the catalogue knows none."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
 
     usd: float | None = None
     usd_per_hour: float | None = None

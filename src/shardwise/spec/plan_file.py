@@ -54,7 +54,8 @@ def plan_from_json(data: Any) -> Plan:
         said = "the key 'version' is missing" if "version" not in found else f"version is {quoted(version)}"
         raise InputError(f"{said}; expected {VERSION}, the one that this program reads: make the plan again with it")
     try:
-        PlanKeys.model_validate(found)
+        # As JSON, in which lists are tuples and objects are dataclasses.
+        PlanKeys.model_validate_json(json.dumps(found))
     except ValidationError as error:
         raise InputError(problems_in(found, error, root=PlanKeys, places=None)) from None
     try:
