@@ -6,7 +6,7 @@ added, never renamed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
@@ -15,6 +15,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
 from shardwise.spec.offers import Offers
 from shardwise.spec.solved import Solved
+from shardwise.spec.strict import from_plain
 
 VERSION = 1
 
@@ -142,25 +143,15 @@ class Candidate:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Candidate:
         """The inverse of `to_json`."""
-        memory = dict(data["memory"])
-        memory["ranks"] = tuple(
-            RankMemory(ranks=tuple(rank["ranks"]), peak_bytes=rank["peak_bytes"], parts=rank["parts"])
-            for rank in memory["ranks"]
-        )
         return cls(
             execution=Execution.from_json(data),
             fits=data["fits"],
-            memory=MemoryForecast(**_known(MemoryForecast, memory)),
-            time=TimeForecast(**_known(TimeForecast, data["time"])),
-            cost=Cost(**_known(Cost, data["cost"])),
+            memory=from_plain(MemoryForecast, data["memory"]),
+            time=from_plain(TimeForecast, data["time"]),
+            cost=from_plain(Cost, data["cost"]),
             reasons=tuple(data["reasons"]),
             not_trained=tuple(data.get("not_trained", ())),
         )
-
-
-def _known(noun: type[MemoryForecast | TimeForecast | Cost], data: dict[str, Any]) -> dict[str, Any]:
-    """Without the figures that a later program has added."""
-    return {f.name: data[f.name] for f in fields(noun) if f.name in data}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,10 +220,7 @@ class Plan:
             model=data["model"],
             chosen=data["chosen"],
             candidates=tuple(Candidate.from_json(candidate) for candidate in data["candidates"]),
-            rejected=tuple(
-                Rejection(strategy=r["strategy"], layout=Layout.from_json(r["layout"]), reason=r["reason"])
-                for r in data["rejected"]
-            ),
+            rejected=tuple(from_plain(Rejection, rejection) for rejection in data["rejected"]),
             advice=tuple(data.get("advice", ())),
             solved=Solved.from_json(data["solved"]) if data.get("solved") else None,
             offers=Offers.from_json(data),
