@@ -207,7 +207,7 @@ def _report_problems(
 def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[str, dict[str, Any]]:
     """Writes both stores; part name -> manifest."""
     documents = gather(shards, source_of_file=asked.source_of_file)
-    by_path = documents.sources >= len(asked.train)
+    by_path = documents["source"] >= len(asked.train)
     seed, fraction = asked.job.train.seed, asked.job.data.eval_fraction
     chosen = by_path | evaluation_rows(len(documents), fraction=fraction, seed=seed)
     parts = {"train": (~chosen, 0, asked.train)}
@@ -220,7 +220,7 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[s
         (into / name).mkdir()
     copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
     return {
-        name: _write_part(into / name, documents.only(mask), asked, first_source=first, sources=sources)
+        name: _write_part(into / name, documents[mask], asked, first_source=first, sources=sources)
         for name, (mask, first, sources) in parts.items()
     }
 
@@ -229,18 +229,15 @@ def _write_part(
     folder: Path, documents: Documents, asked: Preparation, *, first_source: int, sources: tuple[Source, ...]
 ) -> dict[str, Any]:
     first_file = sum(len(source.files) for source in asked.sources[:first_source])
-    numbered_from_0 = Documents(
-        rows=documents.rows,
-        files=documents.files - np.uint32(first_file),
-        sources=documents.sources - np.uint16(first_source),
-    )
+    documents["file"] -= np.uint32(first_file)
+    documents["source"] -= np.uint16(first_source)
     settings = StoreSettings(
         files=tuple(file.label for source in sources for file in source.files),
         weights=tuple(source.weight for source in sources),
         packed=asked.job.data.packing,
         max_length=asked.job.data.max_length,
     )
-    return write_store(folder, numbered_from_0, settings)
+    return write_store(folder, documents, settings)
 
 
 def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
