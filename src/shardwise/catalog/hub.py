@@ -28,7 +28,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
-    """The newest config.json that the Hugging Face cache holds for a hub id, or that of one revision; None without."""
+    """The config.json that the Hugging Face cache holds for a hub id: of one revision, or the newest; None where none."""
     found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
     there = (path for path in found if path.is_file())
     return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)

@@ -90,7 +90,7 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
 
 
 def read_model(name: str, *, revision: str | None = None) -> ModelShape:
-    """Like `find_model`, but never over the network: for workers, whose model is on this machine already."""
+    """Like `find_model`, but never over the network: for workers."""
     return find_model(name, offline=True, revision=revision)
 
 

@@ -23,8 +23,7 @@ from shardwise.spec.job_data import SourceSpec
 def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
     """The Parquet file of a hub data set's split, and a note for the user.
 
-    The hub is asked for the newest commit; where it does not answer, the newest copy in the cache is used, and the note
-    says so.
+    Where the hub does not answer, the newest copy in the cache is used, and the note says so.
 
     Raises:
         DataError: `datasets` is not installed, or the data set cannot be loaded.

@@ -35,10 +35,10 @@ class Anatomy:
 
 
 def find_anatomy(model: nn.Module) -> Anatomy:
-    """Finds the parts of a causal language model from transformers.
+    """The parts of a causal language model from transformers.
 
     Raises:
-        UnsupportedError: the model does not have one embedding, one list of blocks and one linear head.
+        UnsupportedError: it does not have one embedding, one list of blocks and one linear head.
     """
     hugging_face = cast(Any, model)
     embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()

@@ -40,10 +40,7 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
 
 
 def _renamings(model: nn.Module) -> list[Any]:
-    """What `from_pretrained` applies to each key of a folder, in its order.
-
-    A transformers that keeps its list elsewhere has none here: a folder that needs it is refused by the names it lacks.
-    """
+    """What `from_pretrained` applies to each key of a folder, in its order; none in a transformers that keeps it elsewhere."""
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightRenaming

@@ -136,7 +136,7 @@ class _Reader:
             raise self._error(f"{', '.join(twice)} runs more than once")
 
     def _attention_matrices(self, attention: Attention) -> tuple[list[Call], Call]:
-        """Those that end in queries, keys and values, in order, and the one that reads what attention gives."""
+        """The matrices that make queries, keys and values, in order, and the one that reads attention's output."""
         ends = [self._matrices_behind(tensor) for tensor in (attention.query, attention.key, attention.value)]
         if any(len(end) != 1 for end in ends):
             raise self._error("queries, keys and values are not each made by one matrix that reads the residual stream")
@@ -179,7 +179,7 @@ class _Reader:
         return first, last[0]
 
     def _ancestors(self, origins: Origins) -> set[str]:
-        """All landmarks of the block behind some, however far back; through attention it does not look."""
+        """All landmarks of the block behind some; attention is not looked through."""
         found: set[str] = set()
         open_ = [*origins]
         while open_:
@@ -234,7 +234,7 @@ def columns_of(call: Call) -> int:
 
 
 def joined(norms: Iterable[Norm]) -> tuple[Norm, ...]:
-    """Norms that stand in one list are one norm with a count, as the catalogue says it."""
+    """Norms that stand in one list become one norm with a count, as in the catalogue."""
     found: dict[tuple[str, int], Norm] = {}
     for norm in norms:
         stem, _, number = norm.name.rpartition(".")

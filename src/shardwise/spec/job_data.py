@@ -21,8 +21,7 @@ class SourceSpec(Strict):
     Attributes:
         path: a file (JSONL, JSON, CSV, Parquet), a folder of such files, or a hub id.
         weight: how often its rows are seen per epoch; 0.5 is half of them, another half each epoch.
-        split: split of a hub data set.
-        name: configuration of a hub data set.
+        split, name: split and configuration of a hub data set.
         format: how rows are read; `auto` recognises them by their columns.
     """
 

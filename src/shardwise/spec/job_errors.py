@@ -123,7 +123,7 @@ def _without_echoes(problems: list[Problem]) -> list[Problem]:
         return [p for p in problems if p not in layout]
     if len(layout) < 2:
         return problems
-    # Of a list only what is wrong with it as a list is of interest.
+    # Of a wrong list, the sentence about lists.
     ranked = (p for words in ("expected a list of", "expected auto") for p in layout if words in p.message)
     kept = next(ranked, layout[0])
     return [p for p in problems if p not in layout or p is kept]

@@ -20,7 +20,7 @@ class Places:
     file: str
 
     def where(self, *key: str | int) -> str:
-        """The place of a key, or of its nearest ancestor that stands somewhere."""
+        """The place of a key, or of its nearest ancestor that was written."""
         for end in range(len(key), -1, -1):
             if (place := self.by_key.get(dotted(key[:end]))) is not None:
                 return place

@@ -178,13 +178,13 @@ def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def note_start(run: RunDirectory, start: dict[str, Any]) -> None:
-    """Adds a line to `RunDirectory.starts`, which is whole at any time: a torn one would give its steps to another."""
+    """Adds a line to `RunDirectory.starts` by rewriting the whole file."""
     lines = [*read_lines(run.starts), start]
     write_text(run.starts, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
 
 def forget_steps_after(run: RunDirectory, step: int) -> None:
-    """Removes the records of steps that a resumed run takes again, so that each step has one."""
+    """Removes the records of later steps, which a resumed run takes again."""
     if run.metrics.is_file():
         _write_metrics(run, [record for record in read_metrics(run) if record["step"] <= step])
 
@@ -213,7 +213,7 @@ _REVISION = re.compile("[0-9a-f]{7,64}")
 
 
 def revision_of(run: RunDirectory, model: str) -> str | None:
-    """The revision of a model on the hub that a run has read; None where it has not yet, or the model is a folder."""
+    """The revision of a model on the hub that a run has read; None where there is none."""
     known = read_json(run.model) or {}
     revision = known.get("revision")
     is_one = isinstance(revision, str) and _REVISION.fullmatch(revision) is not None
@@ -221,14 +221,14 @@ def revision_of(run: RunDirectory, model: str) -> str | None:
 
 
 def hub_revision(model: str, *, folder: Path) -> str | None:
-    """The revision of a model on the hub, by the folder of the hub's cache that it was found in; None for a folder."""
+    """The revision that a folder of the hub's cache holds; None for another folder."""
     if folder.parent.name != "snapshots" or Path(model).expanduser().exists():
         return None
     return folder.name
 
 
 def note_revision(run: RunDirectory, model: str, *, folder: Path) -> None:
-    """Notes which revision of a model on the hub a run reads, so that all of it and later starts read the same."""
+    """Notes which revision of a model on the hub a run reads, so that later starts read the same."""
     revision = hub_revision(model, folder=folder)
     if revision is not None:
         write_json(run.model, {"model": model, "revision": revision})

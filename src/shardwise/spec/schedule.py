@@ -43,14 +43,7 @@ Plain = tuple[ActionKind, int, int]
 
 @lru_cache(maxsize=4096)
 def actions(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> tuple[Action, ...]:
-    """What one pipeline rank does in one optimizer step, in order.
-
-    Args:
-        schedule: whose order.
-        num_ranks: pipeline ranks.
-        rank: which of them.
-        num_micro_batches: of the step; any number.
-    """
+    """What one pipeline rank does in one optimizer step, in order."""
     order = order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
     return tuple(map(Action._make, order))
 
