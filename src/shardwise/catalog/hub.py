@@ -28,7 +28,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
-    """The config.json that the Hugging Face cache holds for a hub id: of one revision, or the newest; None where none."""
+    """The config.json in the Hugging Face cache for a hub id, of one revision or the newest; None where none is."""
     found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
     there = (path for path in found if path.is_file())
     return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)

@@ -40,7 +40,7 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
 
 
 def _renamings(model: nn.Module) -> list[Any]:
-    """What `from_pretrained` applies to each key of a folder, in its order; none in a transformers that keeps it elsewhere."""
+    """What `from_pretrained` applies to each key of a folder, in its order."""
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightRenaming
