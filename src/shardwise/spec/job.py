@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shardwise.spec.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
 from shardwise.spec.job_data import DataSpec
@@ -166,6 +166,10 @@ def _as_alternatives(value: Any) -> Any:
     return ", ".join(items) if items and all(isinstance(item, str) for item in items) else items
 
 
+def _kind_of_layout(value: Any) -> str:
+    return "List" if isinstance(value, list) else "Keys" if isinstance(value, dict | LayoutSpec) else "Name"
+
+
 class Job(Strict):
     """What the user asks; every `auto` is still open.
 
@@ -182,11 +186,12 @@ class Job(Strict):
     train: TrainSpec = TrainSpec()
     hardware: Annotated[str | None, BeforeValidator(_as_alternatives)] = None
     goal: Goal = "fastest"
-    layout: (
-        Literal["auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
-        | LayoutSpec
-        | Annotated[list[Strategy], Field(min_length=1)]
-    ) = "auto"
+    layout: Annotated[
+        Annotated[Auto | Strategy, Tag("Name")]
+        | Annotated[LayoutSpec, Tag("Keys")]
+        | Annotated[list[Strategy], Field(min_length=1), Tag("List")],
+        Discriminator(_kind_of_layout),
+    ] = "auto"
     output_dir: Text = "runs/first"
 
     @property

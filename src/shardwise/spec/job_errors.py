@@ -34,7 +34,7 @@ def problems_in(
         path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
         problem = Problem(where=places.where(*path) if places else None, message=_sentence(detail, path, root))
         problems.setdefault(str(problem), problem)
-    return _in_one_sentence(_without_echoes(list(problems.values())))
+    return _in_one_sentence(list(problems.values()))
 
 
 def _path_in_data(loc: Key, data: Any) -> Key:
@@ -113,20 +113,6 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
             kind = "string_too_short" if found == "" else kind
             expected = _EXPECTATIONS.get(kind, f"something else ({kind.replace('_', ' ')})").format_map(context)
     return f"{key} is {quoted(found)}; expected {expected}"
-
-
-def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """A wrong `layout` fails in each branch of its union; one sentence is kept."""
-    layout = [p for p in problems if p.message.startswith("layout is ")]
-    inside = any(p.message.startswith(("layout.", "layout:", "unknown key 'layout.")) for p in problems)
-    if inside:
-        return [p for p in problems if p not in layout]
-    if len(layout) < 2:
-        return problems
-    # Of a wrong list, the sentence about lists.
-    ranked = (p for words in ("expected a list of", "expected auto") for p in layout if words in p.message)
-    kept = next(ranked, layout[0])
-    return [p for p in problems if p not in layout or p is kept]
 
 
 def _in_one_sentence(problems: list[Problem]) -> list[Problem]:
