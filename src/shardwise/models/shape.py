@@ -1,7 +1,7 @@
 """The shape of a model whose family has no row in the catalogue, read from a build on the meta device.
 
-`python -m shardwise.models.shape < config.json` runs one forward without numbers and writes the shape as JSON, or a
-sentence that says what is not understood. A model's own Python code is never run.
+`python -m shardwise.models.shape < config.json` runs one forward without numbers and writes the shape as JSON, or
+a sentence that says what is not understood. A model's own Python code is never run.
 """
 
 from __future__ import annotations
