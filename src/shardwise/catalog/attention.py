@@ -1,4 +1,4 @@
-"""The matrices of a block's attention, as each kind of transformers' code builds them."""
+"""The matrices of a block's attention, by kind of transformers' code."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ def separate(
             Matrix(name=f"{module}.k_proj", rows=d.key_value, columns=d.hidden, bias=bias(d)),
             Matrix(name=f"{module}.v_proj", rows=d.key_value, columns=d.hidden, bias=bias(d)),
             Matrix(
-                name=f"{module}.{output}",
-                rows=d.hidden,
-                columns=d.query,
-                bias=output_bias(d),
-                reads="attention_output",
+                name=f"{module}.{output}", rows=d.hidden, columns=d.query, bias=output_bias(d), reads="attention_output"
             ),
         )
 
@@ -55,7 +51,7 @@ def fused(module: str, qkv: str, output: str, *, bias: Bias, transposed: bool = 
 
 
 def latent_attention(d: Dimensions) -> tuple[Matrix, ...]:
-    """Queries out of a latent where it has a rank, keys and values out of another (DeepSeek-V2, 2024, section 2.1)."""
+    """Queries, keys and values from latents of low rank (DeepSeek-V2, 2024, section 2.1)."""
     bias, rank = d.flags["attention_bias"], d.optional["q_lora_rank"]
     latent, values = d.numbers["kv_lora_rank"], d.numbers["v_head_dim"]
     expanded = d.heads * (d.numbers["qk_nope_head_dim"] + values)
@@ -79,7 +75,7 @@ def latent_attention(d: Dimensions) -> tuple[Matrix, ...]:
 
 
 def with_latent_norms(norms: Norms) -> Norms:
-    """And those of the latents."""
+    """With the norms of the latents."""
 
     def all_norms(d: Dimensions) -> tuple[Norm, ...]:
         rank, latent = d.optional["q_lora_rank"], d.numbers["kv_lora_rank"]

@@ -1,4 +1,4 @@
-"""What a configuration says of training beyond shapes: whether anything is dropped out, and how far positions hold"""
+"""What a configuration says about dropout and rotary positions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ _OTHER_HEADS = ("summary_", "classifier_")
 
 
 def drops_out(stated: Mapping[str, Any]) -> bool:
-    """Whether a model drops anything out at random in training, by keys such as `attention_dropout` or `resid_pdrop`.
-
-    Args:
-        stated: the keys of a configuration, with what its family takes them for where it leaves them out.
-    """
+    """Whether a model has dropout, by keys of its configuration such as `attention_dropout` or `resid_pdrop`."""
     return any(rate > 0 for rate in _rates(stated))
 
 
@@ -28,12 +24,7 @@ def _rates(stated: Mapping[str, Any]) -> Iterator[float]:
 
 
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
-    """Up to which length rotary frequencies do not follow the longest sequence of a micro-batch; None for any.
-
-    Args:
-        stated: the keys of a configuration.
-        positions: its `max_position_embeddings`.
-    """
+    """The length up to which rotary frequencies do not depend on the longest sequence; None for any."""
     for _, rotation in _following(stated):
         if _kind(rotation) == "dynamic":
             return positions
@@ -43,11 +34,7 @@ def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None
 
 
 def rotation_by_length(stated: Mapping[str, Any]) -> str | None:
-    """The key by which rotary frequencies follow the longest sequence, and what it is; None where none says so.
-
-    Args:
-        stated: the keys of a configuration.
-    """
+    """The key that makes rotary frequencies depend on the sequence length, and its value; None where none does."""
     for place, rotation in _following(stated):
         key = "rope_type" if "rope_type" in rotation else "type"
         return f"{place}.{key} is {_kind(rotation)!r}"
@@ -55,7 +42,7 @@ def rotation_by_length(stated: Mapping[str, Any]) -> str | None:
 
 
 def _following(stated: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rotations whose frequencies follow the length of sequences, and where the configuration states them."""
+    """Rotations whose frequencies depend on the sequence length, with their keys."""
     place = "rope_parameters" if stated.get("rope_parameters") else "rope_scaling"
     rope = stated.get(place)
     if not isinstance(rope, dict):

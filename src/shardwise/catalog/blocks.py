@@ -1,7 +1,4 @@
-"""The MLPs and norms of a block, as each kind of transformers' code builds them from a configuration's dimensions.
-
-Names are those of the Hugging Face module tree, so that LoRA targets mean the same here and in PEFT.
-"""
+"""The MLPs and norms of a block, by kind of transformers' code, under the names of the Hugging Face module tree."""
 
 from __future__ import annotations
 
@@ -13,14 +10,7 @@ from shardwise.spec.model import Matrix, Norm, Reads
 
 @dataclass(frozen=True, kw_only=True)
 class Dimensions:
-    """The checked values of a config.json that a family's rules read.
-
-    Attributes:
-        flags: boolean keys by name, defaults filled in.
-        numbers: whole numbers that only this family's rules read, by name.
-        optional: those of them that may be null.
-        layer_lists: lists of layer indices by name, None where the file leaves them out.
-    """
+    """The checked values of a config.json that a family's rules read; see `Family` for the keys in the mappings."""
 
     hidden: int
     intermediate: int
@@ -52,22 +42,22 @@ Bias = Callable[[Dimensions], bool]
 
 
 def always(_: Dimensions) -> bool:
-    """A bias, or another property, that the family always has."""
+    """True: what the family always has."""
     return True
 
 
 def never(_: Dimensions) -> bool:
-    """One that it never has."""
+    """False: what the family never has."""
     return False
 
 
 def flag(name: str) -> Bias:
-    """One that the configuration's key says."""
+    """What a key of the configuration says."""
     return lambda d: d.flags[name]
 
 
 def mlp_bias(d: Dimensions) -> bool:
-    """That of a gated MLP: the key of this name says it, where the family reads it."""
+    """What `mlp_bias` says, where the family reads it."""
     return d.flags.get("mlp_bias", False)
 
 
@@ -93,7 +83,7 @@ def gated(
 
 
 def gated_mlp(d: Dimensions) -> tuple[Matrix, ...]:
-    """Gate, up and down; under a parallel residual they read what attention reads."""
+    """Gate, up and down; with a parallel residual they read what attention reads."""
     reads = "attention_input" if d.flags.get("use_parallel_residual", False) else "mlp_input"
     return gated("mlp", width=lambda d: d.intermediate, bias=mlp_bias, reads=reads)(d)
 
@@ -118,7 +108,7 @@ def plain_mlp(up: str, down: str, *, bias: Bias, transposed: bool = False) -> Ma
 
 
 def beside_attention(mlp: Matrices, *, where: Bias = always) -> Matrices:
-    """An MLP that reads the very tensor that attention reads: one norm stands before both."""
+    """An MLP that reads the tensor that attention reads."""
 
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
         if not where(d):
@@ -139,7 +129,7 @@ def bare_norms(*names: str) -> Norms:
 
 
 def with_head_norms(norms: Norms, *, query: str = "q_norm", key: str = "k_norm") -> Norms:
-    """And one over each head of queries and keys, which share its weight."""
+    """With a norm over each head of queries and of keys."""
     return lambda d: (
         *norms(d),
         Norm(name=f"self_attn.{query}", size=d.head_dim, width=d.query),
@@ -148,7 +138,7 @@ def with_head_norms(norms: Norms, *, query: str = "q_norm", key: str = "k_norm")
 
 
 def with_whole_norms(norms: Norms) -> Norms:
-    """And one over all queries, and one over all keys."""
+    """With a norm over all queries and one over all keys."""
     return lambda d: (
         Norm(name="self_attn.q_norm", size=d.query, width=d.query),
         Norm(name="self_attn.k_norm", size=d.key_value, width=d.key_value),
@@ -157,44 +147,8 @@ def with_whole_norms(norms: Norms) -> Norms:
 
 
 def where(condition: Bias, then: Norms, otherwise: Norms) -> Norms:
-    """The one or the other, as the configuration says."""
+    """One or the other, by the configuration."""
     return lambda d: then(d) if condition(d) else otherwise(d)
-
-
-def stablelm_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """One or two over the width, and one of its own for each head where `qk_layernorm` says so."""
-    names = (
-        ("input_layernorm",) if d.flags["use_parallel_residual"] else ("input_layernorm", "post_attention_layernorm")
-    )
-    norms = hidden_norms(*names, bias=True)(d)
-    if not d.flags["qk_layernorm"]:
-        return norms
-    return (
-        *norms,
-        Norm(name="self_attn.q_layernorm.norms", size=d.head_dim, width=d.query, count=d.heads),
-        Norm(name="self_attn.k_layernorm.norms", size=d.head_dim, width=d.key_value, count=d.kv_heads),
-    )
-
-
-def phi_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """One before attention and MLP, and one over each head where `qk_layernorm` says so."""
-    norms = hidden_norms("input_layernorm", bias=True)(d)
-    if not d.flags["qk_layernorm"]:
-        return norms
-    return (
-        *norms,
-        Norm(name="self_attn.q_layernorm", size=d.head_dim, width=d.query, bias=True),
-        Norm(name="self_attn.k_layernorm", size=d.head_dim, width=d.key_value, bias=True),
-    )
-
-
-def falcon_norms(d: Dimensions) -> tuple[Norm, ...]:
-    """One, or two that stand before attention and MLP side by side or one after the other."""
-    if not d.flags["parallel_attn"]:
-        return LAYER_NORMS(d)
-    usual = 2 if d.flags["new_decoder_architecture"] else 1
-    count = d.optional["num_ln_in_parallel_attn"] or usual
-    return hidden_norms(*(("ln_attn", "ln_mlp") if count == 2 else ("input_layernorm",)), bias=True)(d)
 
 
 LLAMA_NORMS = hidden_norms("input_layernorm", "post_attention_layernorm")

@@ -1,7 +1,7 @@
-"""config.json -> ModelShape, strictly: a file from a stranger is plain JSON of known keys and sane values, or an error.
+"""config.json -> ModelShape, strictly: plain JSON with known keys and sane values, or an error.
 
-No code is run for it and none is looked for. A configuration that names Python code of its own beside a model_type that
-transformers has natively is read as that type: transformers, told to trust no code, does the same.
+No code is run for it. A configuration that names Python code beside a model_type that transformers has is read as that
+type, as transformers does when told to trust no code.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def _not_a_number(name: str) -> Any:
 
 
 def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape a configuration describes; `file` names it in messages.
-
-    Of a model of text and images it is the language model's.
+    """The shape that a configuration describes; of a model of text and images, that of its language model.
 
     Raises:
         ModelError: a sentence naming the key, what it holds and what was expected.
@@ -94,7 +92,7 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
 
 
 def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
-    """The language model's configuration, with what the whole says for it; its own model_type, where it names one."""
+    """The configuration of the language model inside a model of text and images."""
     part: Any = data.get("text_config")
     if not isinstance(part, dict):
         raise ModelError(
@@ -125,13 +123,13 @@ class _Config:
         return ModelError(Problem(where=self.file, message=message))
 
     def name(self, key: str) -> str:
-        """Under which name transformers reads a key, where a file may state it twice."""
+        """The name that transformers reads a key by, where a file may state it twice."""
         own = self.family.keys.get(key, key)
         counts = key in self.family.aliases or (key in self.family.fallbacks and own not in self.data)
         return key if key in self.data and counts else own
 
     def value(self, key: str) -> Any:
-        """What the file says, or the family's default; a key that the family does not read is None."""
+        """What the file says, or the family's default; None for a key that the family does not read."""
         if key not in self.family.defaults:
             return None
         return self.data.get(self.name(key), self.family.defaults[key])

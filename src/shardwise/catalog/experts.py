@@ -1,4 +1,4 @@
-"""Experts: their matrices, which transformers keeps in two stacked parameters, and the layers that have them."""
+"""Experts: their matrices, which transformers stacks in two parameters, and the blocks that have them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,11 @@ def experts(
     active: str = "num_experts_per_tok",
     width: str | None = None,
 ) -> Matrices:
-    """A router, and gate-and-up and down of every expert, stacked.
+    """A router, and the stacked gate-and-up and down projections of all experts.
 
     Args:
-        module: the name of the module that holds both.
-        router: the router's name inside it.
-        count: the key that says how many experts there are.
-        active: the key that says how many a token is routed to.
-        width: the key of one expert's intermediate size, where it is not the usual one.
+        count, active: keys of the number of experts, and of those that a token is routed to.
+        width: key of an expert's intermediate size, where it is not the usual one.
     """
 
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
@@ -74,7 +71,7 @@ def experts(
 
 
 def changed(matrices: Matrices, *, router: bool = False, stacks: bool = False, **changes: bool) -> Matrices:
-    """The same with other properties of the router, or of the stacks."""
+    """The same matrices with other properties of the router, or of the stacks."""
 
     def all_matrices(d: Dimensions) -> tuple[Matrix, ...]:
         return tuple(replace(m, **changes) if (stacks if m.stacked else router) else m for m in matrices(d))
@@ -83,7 +80,7 @@ def changed(matrices: Matrices, *, router: bool = False, stacks: bool = False, *
 
 
 def together(*parts: Matrices) -> Matrices:
-    """All of them: experts, and what runs beside them for every token."""
+    """All of them: experts, and what runs for every token."""
     return lambda d: tuple(matrix for part in parts for matrix in part(d))
 
 

@@ -1,17 +1,14 @@
-"""All families of models that are known, by the `model_type` of their config.json."""
+"""All known families of models, by the `model_type` of their config.json."""
 
 from __future__ import annotations
 
 from shardwise.catalog.families_experts import EXPERTS
-from shardwise.catalog.families_gpt import GPT
 from shardwise.catalog.families_layer_norm import LAYER_NORM
-from shardwise.catalog.families_llama import LLAMA_KIN
-from shardwise.catalog.families_llama_later import LATER_LLAMA_KIN
-from shardwise.catalog.families_shared import SHARED
+from shardwise.catalog.families_llama import LLAMA_LIKE
 from shardwise.catalog.family import Family
 
 #: model_type -> its rules.
-FAMILIES: dict[str, Family] = {**LLAMA_KIN, **LATER_LLAMA_KIN, **GPT, **LAYER_NORM, **EXPERTS, **SHARED}
+FAMILIES: dict[str, Family] = {**LLAMA_LIKE, **LAYER_NORM, **EXPERTS}
 
-#: model_type of a model of text and images -> that of the language model in its `text_config`, where that names none.
+#: model_type of a model of text and images -> that of the language model in its `text_config`, where it states none.
 TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}

@@ -1,63 +1,91 @@
-"""Mixtral and its kin: experts in every block, or in every so-manieth."""
+"""Mixtures of experts, in every block or in some."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from shardwise.catalog.attention import (
-    LLAMA_ATTENTION,
-    UNBIASED_ATTENTION,
-    separate,
-)
+from shardwise.catalog.attention import UNBIASED_ATTENTION, latent_attention, separate, with_latent_norms
 from shardwise.catalog.blocks import (
     LAYER_NORMS,
     LLAMA_NORMS,
+    Dimensions,
     Norms,
     always,
     flag,
     gated,
-    gated_mlp,
+    mlp_bias,
     never,
     no_matrices,
+    where,
     with_head_norms,
     with_whole_norms,
 )
-from shardwise.catalog.experts import changed, every_few, experts, interleaved, shared_gate, together
-from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, LLAMA, Family
+from shardwise.catalog.experts import behind_first, changed, every_few, experts, interleaved, shared_gate, together
+from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, LLAMA, Family, config
 from shardwise.catalog.windows import every_other_up_to_a_layer
 from shardwise.spec.model import Norm
 
 _ROUTED = ("num_experts", "num_experts_per_tok")
 _LOCAL = ("num_local_experts", "num_experts_per_tok")
-#: Of these families transformers reads the number of experts by two names; the second counts where both are stated.
+#: transformers reads these families' number of experts by two names; the second counts where both are stated.
 _CALLED_LOCAL: dict[str, Any] = {"keys": {"num_experts": "num_local_experts"}, "fallbacks": ("num_experts",)}
 _CALLED_PLAIN: dict[str, Any] = {"keys": {"num_local_experts": "num_experts"}, "fallbacks": ("num_local_experts",)}
 _MIXTRAL: dict[str, Any] = {
     **COMMON,
-    "vocab_size": 32000,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "sliding_window": None,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
+    **config(32000, None, 14336, None, None, 131072, 8, sliding_window=None, num_local_experts=8),
+    **config(num_experts_per_tok=2),
 }
 _QWEN_MOE: dict[str, Any] = {
     **COMMON,
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "num_hidden_layers": 24,
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": None,
+    **config(151936, 2048, None, 24, None, 32768, use_sliding_window=False, sliding_window=4096),
+    **config(decoder_sparse_step=1, mlp_only_layers=None),
 }
+_DEEPSEEK: dict[str, Any] = {
+    **LLAMA,
+    "vocab_size": 102400,
+    **config(q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
+    **config(n_routed_experts=64, n_shared_experts=2, num_experts_per_tok=None, moe_intermediate_size=1407),
+    **config(first_k_dense_replace=0),
+}
+_SHARED_NUMBERS = ("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size")
+_LATENT_NUMBERS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 def _with_sinks(norms: Norms) -> Norms:
-    """A score for each head beside those of the keys; a parameter that stands among the norms and keeps nothing."""
+    """With a score for each head beside those of the keys: a parameter that is listed with the norms."""
     return lambda d: (Norm(name="self_attn.sinks", size=d.heads, width=0), *norms(d))
 
+
+def _latent_heads(d: Dimensions) -> Dimensions:
+    """Each head has keys of its own, of a rotated part and another."""
+    return replace(d, kv_heads=d.heads, head_dim=d.numbers["qk_nope_head_dim"] + d.numbers["qk_rope_head_dim"])
+
+
+def _shared_width(d: Dimensions) -> int:
+    return d.numbers["n_shared_experts"] * d.numbers["moe_intermediate_size"]
+
+
+_SHARED: dict[str, Any] = {
+    "experts": together(
+        experts("mlp", count="n_routed_experts", width="moe_intermediate_size"),
+        gated("mlp.shared_experts", width=_shared_width, bias=mlp_bias),
+    ),
+    "placement": behind_first,
+    "bare_experts": "qwen2_moe",
+    "fallbacks": ("n_routed_experts",),
+    "partial_rotary": True,
+}
+_LATENT: dict[str, Any] = {
+    **_SHARED,
+    "numbers": (*_LATENT_NUMBERS, *_SHARED_NUMBERS),
+    "optional": ("q_lora_rank", "first_k_dense_replace"),
+    "refine": _latent_heads,
+    "attention": latent_attention,
+    "norms": with_latent_norms(LLAMA_NORMS),
+}
+_LOCAL_EXPERTS = experts("mlp", count="num_local_experts")
+_LOCAL_EXPERTS_WITH_ROUTER = experts("mlp", router="router", count="num_local_experts")
 
 #: model_type -> its rules.
 EXPERTS: dict[str, Family] = {
@@ -67,23 +95,18 @@ EXPERTS: dict[str, Family] = {
         numbers=_LOCAL,
         attention=UNBIASED_ATTENTION,
         mlp=no_matrices,
-        experts=experts("mlp", count="num_local_experts"),
+        experts=_LOCAL_EXPERTS,
         bare_experts="mixtral",
-        norms=LLAMA_NORMS,
     ),
     "phimoe": Family(
         defaults={
             **_MIXTRAL,
-            "vocab_size": 32064,
-            "intermediate_size": 6400,
-            "num_local_experts": 16,
-            "attention_bias": False,
-            "lm_head_bias": False,
+            **config(vocab_size=32064, intermediate_size=6400, num_local_experts=16, attention_bias=False),
+            **config(lm_head_bias=False),
         },
         numbers=_LOCAL,
-        attention=LLAMA_ATTENTION,
         mlp=no_matrices,
-        experts=changed(experts("mlp", router="router", count="num_local_experts"), router=True, adaptable=True),
+        experts=changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, adaptable=True),
         norms=LAYER_NORMS,
         norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
@@ -92,19 +115,10 @@ EXPERTS: dict[str, Family] = {
     "olmoe": Family(
         defaults={
             **COMMON,
-            "vocab_size": 50304,
-            "hidden_size": 2048,
-            "intermediate_size": 2048,
-            "attention_bias": False,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 16,
-            "max_position_embeddings": 4096,
-            "num_experts": 64,
-            "num_experts_per_tok": 8,
+            **config(50304, 2048, 2048, 16, 16, 4096, attention_bias=False, num_experts=64, num_experts_per_tok=8),
         },
         **_CALLED_LOCAL,
         numbers=_ROUTED,
-        attention=LLAMA_ATTENTION,
         mlp=no_matrices,
         experts=experts("mlp"),
         bare_experts="qwen2_moe",
@@ -114,56 +128,38 @@ EXPERTS: dict[str, Family] = {
     "granitemoe": Family(
         defaults={**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "logits_scaling": 1.0},
         numbers=_LOCAL,
-        attention=LLAMA_ATTENTION,
         mlp=no_matrices,
         experts=experts("block_sparse_moe", router="router", count="num_local_experts"),
-        norms=LLAMA_NORMS,
     ),
     "qwen2_moe": Family(
         defaults={
             **_QWEN_MOE,
-            "intermediate_size": 5632,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "sliding_window": 4096,
-            "max_window_layers": 28,
-            "num_experts": 60,
-            "num_experts_per_tok": 4,
-            "moe_intermediate_size": 1408,
-            "shared_expert_intermediate_size": 5632,
-            "qkv_bias": True,
+            **config(intermediate_size=5632, num_attention_heads=16, num_key_value_heads=16, qkv_bias=True),
+            **config(max_window_layers=28, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408),
+            **config(shared_expert_intermediate_size=5632),
         },
         numbers=(*_ROUTED, "moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"),
         optional=("max_window_layers",),
         layer_lists=("mlp_only_layers",),
         attention=separate(bias=flag("qkv_bias"), output_bias=never),
-        mlp=gated_mlp,
         experts=together(
             experts("mlp", width="moe_intermediate_size"),
             gated("mlp.shared_expert", width=lambda d: d.numbers["shared_expert_intermediate_size"]),
             shared_gate,
         ),
         placement=every_few,
-        norms=LLAMA_NORMS,
         optional_window=True,
         windowed=every_other_up_to_a_layer,
     ),
     "qwen3_moe": Family(
         defaults={
             **_QWEN_MOE,
-            "intermediate_size": 6144,
-            "num_key_value_heads": 4,
-            "sliding_window": 4096,
-            "attention_bias": False,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 768,
+            **config(intermediate_size=6144, num_key_value_heads=4, attention_bias=False, num_experts=128),
+            **config(num_experts_per_tok=8, moe_intermediate_size=768),
         },
         **_CALLED_LOCAL,
         numbers=(*_ROUTED, "moe_intermediate_size", "decoder_sparse_step"),
         layer_lists=("mlp_only_layers",),
-        attention=LLAMA_ATTENTION,
-        mlp=gated_mlp,
         experts=experts("mlp", width="moe_intermediate_size"),
         placement=every_few,
         bare_experts="qwen2_moe",
@@ -171,29 +167,16 @@ EXPERTS: dict[str, Family] = {
         optional_window=True,
     ),
     "llama4_text": Family(
-        # Every token runs through every expert, with zeros where it is not routed to.
+        # Every token runs through every expert, with zeros where it is not routed.
         defaults={
             **COMMON,
-            "vocab_size": 202048,
-            "hidden_size": 5120,
-            "intermediate_size": 8192,
-            "intermediate_size_mlp": 16384,
-            "num_hidden_layers": 48,
-            "num_attention_heads": 40,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "max_position_embeddings": 131072,
-            "attention_bias": False,
-            "num_local_experts": 16,
-            "num_experts_per_tok": 1,
-            "moe_layers": None,
-            "interleave_moe_layer_step": 1,
-            "sliding_window": 8192,
+            **config(202048, 5120, 8192, 48, 40, 131072, 8, intermediate_size_mlp=16384, head_dim=128),
+            **config(attention_bias=False, sliding_window=8192, num_local_experts=16, num_experts_per_tok=1),
+            **config(moe_layers=None, interleave_moe_layer_step=1),
         },
         keys={"sliding_window": "attention_chunk_size"},
         numbers=(*_LOCAL, "intermediate_size_mlp", "interleave_moe_layer_step"),
         layer_lists=("moe_layers",),
-        attention=LLAMA_ATTENTION,
         mlp=gated("feed_forward", width=lambda d: d.numbers["intermediate_size_mlp"]),
         experts=together(
             changed(
@@ -207,38 +190,50 @@ EXPERTS: dict[str, Family] = {
             gated("feed_forward.shared_expert", width=lambda d: d.intermediate),
         ),
         placement=interleaved,
-        norms=LLAMA_NORMS,
         whole_every=4,
         pattern_key="no_rope_layer_interval",
     ),
     "gpt_oss": Family(
         defaults={
             **COMMON,
-            "vocab_size": 201088,
-            "hidden_size": 2880,
-            "intermediate_size": 2880,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "head_dim": 64,
-            "max_position_embeddings": 131072,
-            "sliding_window": 128,
-            "num_local_experts": 128,
-            "num_experts_per_tok": 4,
-            "attention_bias": True,
+            **config(201088, 2880, 2880, 36, 64, 131072, 8, head_dim=64, sliding_window=128, attention_bias=True),
+            **config(num_local_experts=128, num_experts_per_tok=4),
         },
         **_CALLED_PLAIN,
         numbers=_LOCAL,
-        attention=LLAMA_ATTENTION,
         mlp=no_matrices,
         experts=changed(
-            changed(experts("mlp", router="router", count="num_local_experts"), router=True, stacks=True, bias=True),
-            stacks=True,
-            transposed=True,
+            changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, stacks=True, bias=True), stacks=True, transposed=True
         ),
         norms=_with_sinks(LLAMA_NORMS),
         norm_kind="gemma",
         whole_every=2,
         eager_attention=True,
+    ),
+    "deepseek_v2": Family(
+        defaults={**_DEEPSEEK, "mlp_bias": False}, keys={"n_routed_experts": "num_experts"}, **_LATENT
+    ),
+    "deepseek_v3": Family(
+        defaults={
+            **_DEEPSEEK,
+            **config(129280, 7168, 18432, 61, 128, 4096, 128, n_routed_experts=256, n_shared_experts=1),
+            **config(num_experts_per_tok=8, moe_intermediate_size=2048, first_k_dense_replace=3),
+        },
+        keys={"n_routed_experts": "num_local_experts"},
+        **_LATENT,
+    ),
+    "glm4_moe": Family(
+        defaults={
+            **LLAMA,
+            **config(151552, None, 10944, 46, 96, 131072, 8, use_qk_norm=False, n_routed_experts=128),
+            **config(n_shared_experts=1, num_experts_per_tok=8, moe_intermediate_size=1408, first_k_dense_replace=1),
+        },
+        keys={"n_routed_experts": "num_local_experts"},
+        **_SHARED,
+        numbers=_SHARED_NUMBERS,
+        optional=("first_k_dense_replace",),
+        attention=separate(bias=flag("attention_bias"), output_bias=never),
+        norms=where(flag("use_qk_norm"), with_head_norms(LLAMA_NORMS), LLAMA_NORMS),
+        floors_head_dim=True,
     ),
 }

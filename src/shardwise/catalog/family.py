@@ -1,7 +1,7 @@
 """What a family's row says, and the defaults that rows share.
 
-The defaults are those of transformers' configuration classes (checked against them by the tests), because a
-config.json leaves out what equals the default.
+A config.json leaves out keys that equal the defaults of transformers' configuration class, so a row states those.
+Tests compare them with transformers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.catalog.blocks import Bias, Dimensions, Matrices, Norms, hidden_norms, never, no_matrices, no_norms
+from shardwise.catalog.attention import LLAMA_ATTENTION
+from shardwise.catalog.blocks import (
+    LLAMA_NORMS,
+    Bias,
+    Dimensions,
+    Matrices,
+    Norms,
+    gated_mlp,
+    hidden_norms,
+    never,
+    no_matrices,
+    no_norms,
+)
 from shardwise.catalog.experts import Placement, everywhere
 from shardwise.spec.model import MlpKind, NormKind
 from shardwise.spec.outer_names import LLAMA_NAMES, OuterNames
@@ -19,19 +31,8 @@ FINAL_NORM = hidden_norms("norm")
 BIASED_FINAL_NORM = hidden_norms("norm", bias=True)
 
 
-def as_they_are(d: Dimensions) -> Dimensions:
-    """Dimensions that mean what their keys say."""
-    return d
-
-
-#: Keys by which a family caps or scales its logits behind the head; such a head is not plain.
-LOGIT_TRANSFORMS = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "logits_scaling",
-    "lm_head_multiplier",
-    "mup_width_scale",
-)
+#: Keys by which a family caps or scales its logits.
+LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "mup_width_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,44 +40,35 @@ class Family:
     """The rules of one `model_type`.
 
     Attributes:
-        defaults: the keys this family reads, with what they are where config.json leaves them out. A None for
-            `num_key_value_heads` means as many as heads, for `head_dim` hidden_size / heads.
-        keys: this family's own names of the usual keys, which are not read unless the next two name them.
-        aliases: usual names that count too, and more than the own ones where a file states both.
-        fallbacks: usual names that count where a file does not state the own ones.
-        numbers: those of the keys that only its own rules read, as whole numbers from 1.
-        optional: those that are whole numbers from 0, or null.
-        layer_lists: those that list layer indices, or are null.
-        mlp: of the blocks without experts.
-        experts: what stands in its place in the blocks that have them.
-        placement: which blocks those are.
-        bare_experts: see ModelShape.
-        final_norm: before the head.
-        names: see ModelShape.
-        head_bias: the head has one.
-        position_offset: rows of the table of positions beyond `max_position_embeddings`; None where there is no table.
-        outer_matrices: see ModelShape.
-        outer_norms: see ModelShape.
-        embedding_key: the key that says how wide embedding and head are, where it is one of `optional`.
-        refine: the dimensions that other keys change.
-        parallel: see ModelShape.parallel_residual.
-        activation: the MLP's, where no key says it.
-        optional_window: `sliding_window` counts only where `use_sliding_window` says so.
-        windowed: how many blocks' attention has the window, by other keys than `layer_types`, which counts before them.
-        whole_every: the attention of every so-manieth block has no window; 0 where all have it.
-        pattern_key: the key that says so.
-        floors_head_dim: heads that do not divide `hidden_size` are as wide as the quotient rounded down; elsewhere
-            transformers refuses them.
-        even_heads: transformers takes heads to be as wide as hidden_size / heads in a norm or the output projection,
-            whatever `head_dim` says, and runs no model where that is another.
-        partial_rotary: see ModelShape.
-        eager_attention: see ModelShape.
+        defaults: the keys that this family reads, with their default values. None for `num_key_value_heads` means
+            `num_attention_heads`, and for `head_dim` hidden_size / num_attention_heads.
+        keys: usual key -> this family's own name for it.
+        aliases: usual keys that are read too, before the own name.
+        fallbacks: usual keys that are read where a file does not state the own name.
+        numbers: keys that only this family's rules read: whole numbers from 1.
+        optional: likewise, whole numbers from 0 or null.
+        layer_lists: likewise, lists of layer indices or null.
+        attention, mlp, norms: of a block without experts.
+        experts: replace the MLP in the blocks that `placement` names.
+        head_bias: whether the head has a bias.
+        position_offset: rows of the position table beyond `max_position_embeddings`; None where there is no table.
+        embedding_key: the key of the width of embedding and head, one of `optional`.
+        refine: changes dimensions that other keys change.
+        activation: of the MLP, where no key states it.
+        optional_window: `sliding_window` counts only where `use_sliding_window` is true.
+        windowed: number of blocks whose attention has the window, where `layer_types` does not state it.
+        whole_every: every n-th block's attention has no window; 0 where all blocks have it.
+        pattern_key: the key of that n.
+        floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers refuses a remainder
+            in other families.
+        even_heads: transformers runs the model only where `head_dim` is hidden_size / num_attention_heads.
+        bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, eager_attention: see ModelShape.
     """
 
     defaults: Mapping[str, Any]
-    attention: Matrices
-    mlp: Matrices
-    norms: Norms
+    attention: Matrices = LLAMA_ATTENTION
+    mlp: Matrices = gated_mlp
+    norms: Norms = LLAMA_NORMS
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     aliases: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
@@ -95,7 +87,7 @@ class Family:
     outer_matrices: Matrices = no_matrices
     outer_norms: Norms = no_norms
     embedding_key: str | None = None
-    refine: Callable[[Dimensions], Dimensions] = as_they_are
+    refine: Callable[[Dimensions], Dimensions] = lambda d: d
     parallel: Bias = never
     activation: str | None = None
     optional_window: bool = False
@@ -108,19 +100,18 @@ class Family:
     eager_attention: bool = False
 
 
-EQUAL_HEADS: dict[str, Any] = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
-}
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("max_position_embeddings", "num_key_value_heads"),
+)
+
+
+def config(*sizes: int | None, **others: Any) -> dict[str, Any]:
+    """Keys of a configuration: `sizes` in the order of `_SIZES` (None leaves one out), and others by name."""
+    return {key: size for key, size in zip(_SIZES, sizes, strict=False) if size is not None} | others
+
+
+EQUAL_HEADS: dict[str, Any] = {**config(None, 4096, None, 32, 32), "tie_word_embeddings": False, "hidden_act": "silu"}
 COMMON: dict[str, Any] = {**EQUAL_HEADS, "num_key_value_heads": None, "head_dim": None}
-LLAMA: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 32000,
-    "intermediate_size": 11008,
-    "max_position_embeddings": 2048,
-    "attention_bias": False,
-}
+LLAMA: dict[str, Any] = {**COMMON, **config(32000, 4096, 11008, 32, 32, 2048), "attention_bias": False}
 LLAMA_BIASES: dict[str, Any] = {**LLAMA, "mlp_bias": False}

@@ -1,4 +1,4 @@
-"""Which files of a model folder make up its tokenizer: what data preparation hashes is what `final/` gets."""
+"""The tokenizer's files of a model folder."""
 
 from __future__ import annotations
 

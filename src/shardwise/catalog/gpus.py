@@ -1,8 +1,4 @@
-"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:4`.
-
-A name that a user writes and the catalogue does not have is an error with the nearest names: a plan for a GPU whose
-memory was guessed is worse than none. One that is here, and whose memory the driver reports, has nominal rates.
-"""
+"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:4`."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
-    """The newest config.json that the Hugging Face cache holds for a hub id, or that of one revision; None without."""
+    """The config.json in the Hugging Face cache for a hub id, of one revision or the newest; None where none is."""
     found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
     there = (path for path in found if path.is_file())
     return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
 
 
 def repository_folder(hub_id: str) -> Path:
-    """Where the Hugging Face cache holds a model, found without the hub's library, which takes long to import."""
+    """The folder of the Hugging Face cache that holds a model."""
     return _cache_folder() / f"models--{hub_id.replace('/', '--')}"
 
 

@@ -21,11 +21,9 @@ class KnownModel:
     """One entry of models.toml.
 
     Attributes:
-        hub_id: where its weights are.
         config: the keys of its config.json that the shape depends on.
-        num_parameters: as its model card states it; the tests hold the counting against it. None where not known.
-        nominal_billions: what it is called, in thousands of millions, where the exact count is not known.
-        source: where the values were read.
+        num_parameters: as its model card states it; None where not known.
+        nominal_billions: from its name, where the exact count is not known.
     """
 
     name: str
@@ -92,7 +90,7 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
 
 
 def read_model(name: str, *, revision: str | None = None) -> ModelShape:
-    """Like `find_model`, but never over the network: for workers, whose model is on this machine already."""
+    """Like `find_model`, but never over the network: for workers."""
     return find_model(name, offline=True, revision=revision)
 
 
@@ -126,5 +124,5 @@ def _from_hub(name: str, *, offline: bool) -> ModelShape:
 
 
 def _with_nearest(problem: Problem, name: str) -> Problem:
-    """What cannot be had from the hub may have been meant as a name that needs none."""
+    """Adds the nearest known names."""
     return Problem(where=problem.where, message=problem.message + _nearest(name))

@@ -1,4 +1,4 @@
-"""Which blocks of a model are of which kind: with experts or dense."""
+"""Which blocks of a model have experts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shardwise.spec.model import OtherBlocks
 
 
 def blocks_of(family: Family, d: Dimensions) -> tuple[OtherBlocks, ...]:
-    """The kinds of blocks that a model has, the most numerous first."""
+    """The kinds of blocks of a model, the most numerous first."""
     norms, attention = family.norms(d), family.attention(d)
     sparse = sum(map(bool, family.placement(d))) if family.experts else 0
     dense = OtherBlocks(count=d.layers - sparse, matrices=attention + family.mlp(d), norms=norms)

@@ -1,7 +1,4 @@
-"""Families that have no row in the catalogue: refused, or left to those who can build the model and read its shape.
-
-Whether transformers has such a model is looked up in its own list as text: importing it would need torch.
-"""
+"""Families without a row in the catalogue: refused, or left to those who can build the model and read its shape."""
 
 from __future__ import annotations
 
@@ -21,12 +18,7 @@ _LISTS = ("auto_mappings.py", "configuration_auto.py")
 
 
 class UnlistedFamilyError(ModelError):
-    """The catalogue has no row for a family that the installed transformers has: its shape can be read off a build.
-
-    Attributes:
-        data: the keys of its configuration.
-        file: what messages call it.
-    """
+    """The installed transformers has a family without a row in the catalogue: its shape can be read from a build."""
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         message = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and was not built"
@@ -36,16 +28,7 @@ class UnlistedFamilyError(ModelError):
 
 
 def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError:
-    """What to raise for a configuration whose family has no row: that it must be built, or that it is not known.
-
-    Args:
-        data: the keys of its configuration.
-        file: what messages call it.
-        known: the families that have one.
-
-    Raises:
-        ModelError: it is none that would be built.
-    """
+    """What to raise for a family without a row: that it must be built, or that it is not known."""
     kind = data.get("model_type")
     installed = _installed()
     if isinstance(kind, str) and installed is not None and _has(installed, kind):
@@ -68,7 +51,7 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
 
 
 def _installed() -> Path | None:
-    """The folder of the installed transformers, beside which torch is; None where either is missing."""
+    """The folder of the installed transformers; None where transformers or torch is missing."""
     try:
         found = [importlib.util.find_spec(name) for name in ("transformers", "torch")]
     except (ModuleNotFoundError, ValueError):

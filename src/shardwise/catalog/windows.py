@@ -1,4 +1,4 @@
-"""How many blocks' attention has a window, by the keys that families say it with."""
+"""How many blocks' attention has a sliding window."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from shardwise.catalog.blocks import Dimensions
 
 
 def windowed_layers(layer_types: Any, *, every: int, layers: int) -> int | None:
-    """How many blocks' attention has the window; None for all.
+    """How many of `layers` blocks' attention has the window; None for all.
 
     Args:
         layer_types: the kind of each block's attention, where the configuration lists them.
-        every: otherwise every so-manieth has none; 0 where all have it.
-        layers: all blocks.
+        every: else every n-th block has none; 0 where all have it.
     """
     if isinstance(layer_types, list):
         listed = cast(list[Any], layer_types)[:layers]
@@ -28,12 +27,12 @@ def from_a_layer_on(d: Dimensions) -> int:
 
 
 def every_other_up_to_a_layer(d: Dimensions) -> int:
-    """The first, the third and so on of those below `max_window_layers`, as in Qwen2's mixture of experts."""
+    """Every other block below `max_window_layers`, as in Qwen2-MoE."""
     return (min(d.layers, d.optional["max_window_layers"] or 0) + 1) // 2
 
 
 def without_rotation(d: Dimensions) -> int:
-    """Those whose positions are not rotated, as in SmolLM3: where `no_rope_layers` has a 0, else every so-manieth."""
+    """Blocks without rotary positions, as in SmolLM3: where `no_rope_layers` has 0, else every n-th."""
     listed = d.layer_lists["no_rope_layers"]
     if listed is None:
         return d.layers // d.numbers["no_rope_layer_interval"]

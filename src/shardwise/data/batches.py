@@ -1,8 +1,4 @@
-"""Global batches: the same samples in the same order for any number of ranks.
-
-What a global batch holds depends on the data, the seed, the global batch size and the step alone; how it is dealt out
-to ranks is in `deal.py`.
-"""
+"""Global batches: the same samples in the same order for any number of ranks."""
 
 from __future__ import annotations
 
@@ -65,10 +61,7 @@ class Batches:
 
 
 class EvalBatches:
-    """Every sample exactly once, longest first, so that memory runs out at the start or not at all.
-
-    Each `GlobalBatch` holds one micro-batch per rank; sums over all of them are the same for any number of ranks.
-    """
+    """Every sample once, longest first; each `GlobalBatch` holds one micro-batch per rank."""
 
     def __init__(self, dealer: Dealer) -> None:
         self._dealer = dealer

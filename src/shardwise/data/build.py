@@ -17,26 +17,9 @@ from shardwise.data.shards import ROW, Shard
 from shardwise.data.store import DTYPES, VERSION
 from shardwise.spec.run import sync_folder, write_json
 
-
-@dataclass(frozen=True, kw_only=True)
-class Documents:
-    """Facts about documents, as arrays of shape [num_documents]; their tokens stay on disk.
-
-    Attributes:
-        rows: records of `ROW`.
-        files, sources: which file and source each comes from.
-    """
-
-    rows: npt.NDArray[np.void]
-    files: npt.NDArray[np.uint32]
-    sources: npt.NDArray[np.uint16]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def only(self, chosen: npt.NDArray[np.bool_]) -> Documents:
-        """Those chosen."""
-        return Documents(rows=self.rows[chosen], files=self.files[chosen], sources=self.sources[chosen])
+#: A document: its `ROW`, and the file and source that it comes from. Tokens stay on disk.
+DOCUMENT = np.dtype([*ROW.descr, ("file", "<u4"), ("source", "<u2")])
+Documents = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +33,16 @@ class StoreSettings:
 
 
 def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documents:
-    """The facts of all shards' documents, in order."""
-    rows = [shard.rows() for shard in shards]
-    counts = [len(part) for part in rows]
-    files = np.repeat(np.array([shard.file for shard in shards], np.uint32), counts)
-    joined = np.concatenate(rows) if rows else np.empty(0, ROW)
-    return Documents(rows=joined, files=files, sources=np.array(source_of_file, np.uint16)[files])
+    """All shards' documents in order, as records of `DOCUMENT`."""
+    parts = [np.empty(0, DOCUMENT)]
+    for shard in shards:
+        rows = shard.rows()
+        part = np.empty(len(rows), DOCUMENT)
+        for name in ROW.names or ():
+            part[name] = rows[name]
+        part["file"], part["source"] = shard.file, source_of_file[shard.file]
+        parts.append(part)
+    return np.concatenate(parts)
 
 
 def evaluation_rows(count: int, *, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -84,18 +71,18 @@ def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train
 
 def write_store(folder: Path, documents: Documents, settings: StoreSettings) -> dict[str, Any]:
     """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest."""
-    lengths = documents.rows["length"]
+    lengths = documents["length"]
     sample_offsets, sample_docs = _samples(documents, settings)
-    trained = documents.rows["trained"]
+    trained = documents["trained"]
     arrays = {
         "offsets": np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-        "doc_file": documents.files,
-        "doc_line": documents.rows["line"],
+        "doc_file": documents["file"],
+        "doc_line": documents["line"],
         "sample_offsets": sample_offsets,
         "sample_docs": sample_docs,
         "lengths": np.add.reduceat(lengths[sample_docs], sample_offsets[:-1]),
         "counts": np.add.reduceat(trained[sample_docs], sample_offsets[:-1]),
-        "sample_source": documents.sources[sample_docs[sample_offsets[:-1]]],
+        "sample_source": documents["source"][sample_docs[sample_offsets[:-1]]],
     }
     for name, values in arrays.items():
         values.astype(DTYPES[name], copy=False).tofile(folder / f"{name}.bin")
@@ -106,7 +93,7 @@ def write_store(folder: Path, documents: Documents, settings: StoreSettings) -> 
         "num_tokens": int(arrays["offsets"][-1]),
         "num_trained_tokens": int(trained.sum(dtype=np.int64)),
         "longest": int(arrays["lengths"].max()),
-        "num_truncated": int(np.count_nonzero(documents.rows["was_truncated"])),
+        "num_truncated": int(np.count_nonzero(documents["was_truncated"])),
         "files": list(settings.files),
         "weights": list(settings.weights),
         "packed": settings.packed,
@@ -127,8 +114,8 @@ def _samples(documents: Documents, settings: StoreSettings) -> tuple[npt.NDArray
         return np.arange(count + 1), np.arange(count)
     counts, members = [np.zeros(1, np.int64)], []
     for source in range(len(settings.weights)):
-        ids = np.flatnonzero(documents.sources == source)
-        offsets, packed = pack(documents.rows["length"][ids], capacity=settings.max_length)
+        ids = np.flatnonzero(documents["source"] == source)
+        offsets, packed = pack(documents["length"][ids], capacity=settings.max_length)
         counts.append(np.diff(offsets))
         members.append(ids[packed])
     return np.cumsum(np.concatenate(counts)), np.concatenate(members)

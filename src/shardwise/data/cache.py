@@ -1,11 +1,10 @@
-"""The cache of prepared data: what decides its key, where it lies, and how an entry appears by one rename.
+"""The cache of prepared data: its key, its place, and entries that appear by one rename.
 
     <root>/data/<key>/         train/, eval/ and summary.json; complete, or not there
     <root>/data/<key>.partial  being written, by the holder of <key>.lock
-    <root>/hashes/, <root>/hub/
+    <root>/hub/                fetched data sets
 
-Entries are keyed by content: of the data files, of the tokenizer's files, and of the settings that shape tokens. Names
-of files are not content, so moved or copied data is found again.
+The key hashes the content of data files and tokenizer and the settings that shape tokens, not names of files.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def cache_root() -> Path:
     return Path(stated) if stated else Path.home() / ".cache" / "shardwise"
 
 
-def source_states(sources: Sequence[Source], *, root: Path, places: Places) -> list[list[FileState]]:
+def source_states(sources: Sequence[Source], *, places: Places) -> list[list[FileState]]:
     """The content of every file of every source.
 
     Raises:
@@ -55,7 +54,7 @@ def source_states(sources: Sequence[Source], *, root: Path, places: Places) -> l
         for file in source.files:
             try:
                 with places.blaming(*source.key):
-                    states[-1].append(file_state(file.path, label=file.label, memory=root / "hashes"))
+                    states[-1].append(file_state(file.path, label=file.label))
             except DataError as error:
                 problems += error.problems
     if problems:
@@ -103,7 +102,7 @@ def _content(source: Source, states: Sequence[FileState]) -> dict[str, Any]:
 
 @contextmanager
 def one_at_a_time(entry: Path) -> Iterator[None]:
-    """Holds the entry's lock, so that of several runs on a machine one prepares and the others wait for it."""
+    """Holds the entry's lock: of several runs on a machine one prepares and the others wait."""
     entry.parent.mkdir(parents=True, exist_ok=True)
     with entry.with_name(f"{entry.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -112,10 +111,7 @@ def one_at_a_time(entry: Path) -> Iterator[None]:
 
 @contextmanager
 def new_entry(entry: Path) -> Iterator[Path]:
-    """An empty folder that becomes the entry when the block ends well; what an interrupted run left is removed first.
-
-    To be used by the holder of the entry's lock.
-    """
+    """An empty folder that becomes the entry when the block ends without error. The caller holds the entry's lock."""
     partial = entry.with_name(f"{entry.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

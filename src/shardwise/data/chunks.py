@@ -1,22 +1,29 @@
-"""Cuts a file into chunks of whole rows, so that workers parse in parallel and no process holds a file in memory.
+"""Cuts a file into chunks of whole rows, which workers parse in parallel.
 
-Cutting reads each file once, at disk speed for JSONL, and keeps nothing but offsets and line numbers. Bytes are read
-as Latin-1 here: it maps each byte to one character and JSON and CSV syntax is ASCII, so character offsets are byte
-offsets.
+Each file is read once, and only byte offsets and line numbers are kept. Bytes are decoded as Latin-1 here, one
+character a byte, so that character offsets are byte offsets.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from shardwise.data.elements import MAX_ROW_BYTES, TOO_LONG, BrokenFileError, Elements
 from shardwise.data.sources import Kind, SourceFile
 from shardwise.errors import said
+from shardwise.units import GIB, MIB
+
+#: A row is one training example; a longer one is refused.
+MAX_ROW_BYTES = 16 * MIB
+TOO_LONG = f"this row is longer than {MAX_ROW_BYTES // MIB} MiB; a row holds one training example"
+#: A JSON list is cut in memory; larger sets are stored one object per line.
+MAX_LIST_BYTES = 4 * GIB
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -64,23 +71,20 @@ class Cut:
     problems: list[tuple[int, str]] = field(default_factory=list)
 
 
+class BrokenFileError(Exception):
+    """What is wrong with a file from a line on."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
     """Chunks of about `chunk_bytes`; a file that cannot be cut yields its problem instead of raising."""
     cut = Cut()
     try:
-        for span in _spans(file, chunk_bytes):
-            cut.chunks.append(
-                Chunk(
-                    file=index,
-                    path=file.path,
-                    kind=span.kind,
-                    start=span.start,
-                    stop=span.stop,
-                    first_line=span.line,
-                    num_bytes=span.num_bytes or span.stop - span.start,
-                    header=span.header,
-                )
-            )
+        for chunk in _chunks(file, partial(Chunk, file=index, path=file.path), chunk_bytes):
+            cut.chunks.append(chunk)  # one by one: those before an error are kept
     except BrokenFileError as error:
         cut.problems.append((error.line, str(error)))
     except OSError as error:
@@ -90,43 +94,61 @@ def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
     return cut
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Span:
-    kind: Kind
-    start: int
-    stop: int
-    line: int
-    num_bytes: int = 0
-    header: tuple[str, ...] = ()
+#: Makes a chunk of a file.
+Make = Callable[..., Chunk]
+#: Begin, end and 1-based line of a row, or of several, in bytes.
+Place = tuple[int, int, int]
 
 
-def _spans(file: SourceFile, chunk_bytes: int) -> Iterator[_Span]:
+def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
     with Path(file.path).open("rb") as opened:
         head = opened.read(64)
-    if not head:
-        raise BrokenFileError(1, "is empty; expected rows")
-    if head.startswith(b"PAR1") != (file.kind == "parquet"):
-        message = "is not a Parquet file" if file.kind == "parquet" else "is a Parquet file; name it with .parquet"
-        raise BrokenFileError(1, message)
-    for magic, message in _FOREIGN:
-        if head.startswith(magic):
+        if not head:
+            raise BrokenFileError(1, "is empty; expected rows")
+        if head.startswith(b"PAR1") != (file.kind == "parquet"):
+            message = "is not a Parquet file" if file.kind == "parquet" else "is a Parquet file; name it with .parquet"
             raise BrokenFileError(1, message)
-    yield from _parquet(file) if file.kind == "parquet" else _text(file, chunk_bytes)
-
-
-def _text(file: SourceFile, chunk_bytes: int) -> Iterator[_Span]:
-    with Path(file.path).open("rb") as opened:
-        start = 3 if opened.read(3) == b"\xef\xbb\xbf" else 0  # a byte order mark is no part of the first row
+        for magic, message in _FOREIGN:
+            if head.startswith(magic):
+                raise BrokenFileError(1, message)
+        if file.kind == "parquet":
+            yield from _parquet(file, make)
+            return
+        start = 3 if head.startswith(b"\xef\xbb\xbf") else 0  # a byte order mark is no part of the first row
         opened.seek(start)
+        kind, header = file.kind, ()
         if file.kind in DELIMITERS:
-            yield from _csv(opened, file.kind, start, chunk_bytes)
-        elif file.kind == "json" and _holds_array(opened, start):
-            yield from _array(opened, start, chunk_bytes)
+            header, rows = _csv(opened, DELIMITERS[file.kind], start)
+            places = _grouped(rows, chunk_bytes)
+        elif file.kind == "json" and _holds_list(opened, start):
+            places = _grouped(_list(opened, start), chunk_bytes)
         else:
-            yield from _lines(opened, start, chunk_bytes)
+            kind, places = "jsonl", _lines(opened, start, chunk_bytes)
+        for begin, end, line in places:
+            yield make(kind=kind, start=begin, stop=end, first_line=line, num_bytes=end - begin, header=header)
 
 
-def _holds_array(opened: BinaryIO, start: int) -> bool:
+def _grouped(rows: Iterable[Place], chunk_bytes: int) -> Iterator[Place]:
+    """Joins rows to places of about `chunk_bytes`; an error of `rows` is raised after the rows before it."""
+    begin = end = line = 0
+    broken: BrokenFileError | None = None
+    try:
+        for row_begin, row_end, row_line in rows:
+            if begin == end:
+                begin, line = row_begin, row_line
+            end = row_end
+            if end - begin >= chunk_bytes:
+                yield begin, end, line
+                begin = end
+    except BrokenFileError as error:
+        broken = error
+    if end > begin:
+        yield begin, end, line
+    if broken is not None:
+        raise broken
+
+
+def _holds_list(opened: BinaryIO, start: int) -> bool:
     """Whether a .json file is a list of rows; else it must be one object per line, as many data sets on the hub are."""
     line = b"\n"
     while line and not line.strip():
@@ -141,7 +163,7 @@ def _holds_array(opened: BinaryIO, start: int) -> bool:
     return False
 
 
-def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[_Span]:
+def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[Place]:
     line = 1
     while block := opened.read(chunk_bytes):
         if not block.endswith(b"\n"):
@@ -150,52 +172,41 @@ def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[_Span]:
             if len(rest) == MAX_ROW_BYTES and not rest.endswith(b"\n"):
                 raise BrokenFileError(line + block.count(b"\n"), TOO_LONG)
         if block.strip():
-            yield _Span(kind="jsonl", start=start, stop=start + len(block), line=line)
+            yield start, start + len(block), line
         start += len(block)
         line += block.count(b"\n")
 
 
-class _CountedLines:
-    """Lines as Latin-1 text, with the bytes and lines handed out so far."""
+def _csv(opened: BinaryIO, delimiter: str, start: int) -> tuple[tuple[str, ...], Iterator[Place]]:
+    """The header, and the places of the rows below it."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    position = start
 
-    def __init__(self, opened: BinaryIO, start: int) -> None:
-        self._opened = opened
-        self.position = start
-        self.line = 1
-
-    def __iter__(self) -> Iterator[str]:
-        while line := self._opened.readline(MAX_ROW_BYTES + 1):
+    def lines() -> Iterator[str]:
+        nonlocal position
+        while line := opened.readline(MAX_ROW_BYTES + 1):
             if len(line) > MAX_ROW_BYTES:
-                raise BrokenFileError(self.line, TOO_LONG)
-            self.position += len(line)
-            self.line += 1
+                raise BrokenFileError(reader.line_num + 1, TOO_LONG)
+            position += len(line)
             yield line.decode("latin-1")
 
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
 
-def _csv(opened: BinaryIO, kind: Kind, start: int, chunk_bytes: int) -> Iterator[_Span]:
-    csv.field_size_limit(MAX_ROW_BYTES)
-    lines = _CountedLines(opened, start)
-    reader = csv.reader(lines, delimiter=DELIMITERS[kind], strict=True)
-    header: tuple[str, ...] = ()
-    stop = start  # after the last row that is whole
-    row_line = line = 1
-    broken = None
-    try:
-        header = _header(next(reader, []))
-        start, line = stop, row_line = lines.position, lines.line
-        for _ in reader:
-            stop, row_line = lines.position, lines.line
-            if stop - start >= chunk_bytes:
-                yield _Span(kind=kind, start=start, stop=stop, line=line, header=header)
-                start, line = stop, row_line
-    except csv.Error as error:
-        broken = BrokenFileError(row_line, f"is not CSV: {error}; quote cells that hold quotes or line ends")
-    except BrokenFileError as error:
-        broken = error
-    if header and stop > start:
-        yield _Span(kind=kind, start=start, stop=stop, line=line, header=header)
-    if broken:
-        raise broken
+    def next_row() -> list[str] | None:
+        line = reader.line_num + 1
+        try:
+            return next(reader, None)
+        except csv.Error as error:
+            message = f"is not CSV: {error}; quote cells that hold quotes or line ends"
+            raise BrokenFileError(line, message) from None
+
+    def rows() -> Iterator[Place]:
+        begin, line = position, reader.line_num + 1
+        while next_row() is not None:
+            yield begin, position, line
+            begin, line = position, reader.line_num + 1
+
+    return _header(next_row() or []), rows()
 
 
 def _header(cells: list[str]) -> tuple[str, ...]:
@@ -215,26 +226,57 @@ def _refuse_twice(names: tuple[str, ...]) -> None:
         raise BrokenFileError(1, f"the column {twice[0]!r} stands twice; remove one")
 
 
-def _array(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[_Span]:
-    first: tuple[int, int] | None = None
-    stop = start
-    broken = None
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def _list(opened: BinaryIO, start: int) -> Iterator[Place]:
+    """The elements of a JSON list."""
+    raw = opened.read(MAX_LIST_BYTES + 1)
+    if len(raw) > MAX_LIST_BYTES:
+        raise BrokenFileError(
+            1, f"is a list of more than {MAX_LIST_BYTES // GIB} GiB; write one object per line (.jsonl)"
+        )
+    text = raw.decode("latin-1")
+    at, line, counted = _after_space(text, text.index("[") + 1), 1, 0
+    if text.startswith("]", at):
+        raise _broken(text, at, "is an empty list; expected rows")
+    found = ","
+    while found == ",":
+        line, counted = line + text.count("\n", counted, at), at
+        end = _element_end(text, at, line=line)
+        yield start + at, start + end, line
+        at = _after_space(text, end)
+        found = text[at : at + 1]
+        if found not in (",", "]"):
+            what = f"found {found!r}" if found else "the file ends here"
+            raise _broken(text, at, f"is not JSON: {what}; expected ',' or ']'")
+        at = _after_space(text, at + 1)
+    if at < len(text):
+        raise _broken(text, at, "goes on after the list's closing bracket; remove the rest")
+
+
+def _after_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
+
+
+def _broken(text: str, at: int, message: str) -> BrokenFileError:
+    return BrokenFileError(text.count("\n", 0, at) + 1, message)
+
+
+def _element_end(text: str, at: int, *, line: int) -> int:
     try:
-        for begin, end, line in Elements(opened, start):
-            first = first or (begin, line)
-            stop = end
-            if stop - first[0] >= chunk_bytes:
-                yield _Span(kind="json", start=first[0], stop=stop, line=first[1])
-                first = None
-    except BrokenFileError as error:
-        broken = error
-    if first is not None:
-        yield _Span(kind="json", start=first[0], stop=stop, line=first[1])
-    if broken:
-        raise broken
+        _, end = json.JSONDecoder().raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        raise _broken(text, error.pos, f"is not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise BrokenFileError(line, f"cannot be read: {nesting_or(error)}") from None
+    if end - at > MAX_ROW_BYTES:
+        raise BrokenFileError(line, TOO_LONG)
+    return end
 
 
-def _parquet(file: SourceFile) -> Iterator[_Span]:
+def _parquet(file: SourceFile, make: Make) -> Iterator[Chunk]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -249,5 +291,10 @@ def _parquet(file: SourceFile) -> Iterator[_Span]:
         details = metadata.row_group(group)
         if details.num_rows:
             num_bytes = max(1, details.total_byte_size)
-            yield _Span(kind="parquet", start=group, stop=group + 1, line=row, num_bytes=num_bytes, header=names)
+            yield make(kind="parquet", start=group, stop=group + 1, first_line=row, num_bytes=num_bytes, header=names)
         row += details.num_rows
+
+
+def nesting_or(error: Exception) -> str:
+    """A parser's error; Python's own message about recursion does not speak of the file."""
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -1,11 +1,9 @@
-"""A global batch dealt out: this rank's share of its samples as tensors, micro-batch by micro-batch.
+"""Splits a global batch into micro-batches of tensors for one rank.
 
-Samples are sorted by length and dealt out in blocks, so that a micro-batch needs little padding and ranks are evenly
-loaded; each rank computes every other's shapes from the store, so shapes agree without a word between them. What is
-missing to a full last batch is filled with samples of zero weight: nothing is seen twice and nothing is left out.
+Samples are sorted by length and dealt in blocks, so that micro-batches need little padding. Every rank computes the
+shapes of all ranks. Missing samples of the last batch are filled with rows of zero weight.
 
-There is no attention mask: transformers builds a block-diagonal one from positions that restart. It does so only where
-no key-value cache is made, so packed data needs `use_cache=False`.
+There is no attention mask: transformers builds one from positions that restart, where `use_cache=False`.
 """
 
 from __future__ import annotations
@@ -134,10 +132,7 @@ class Dealer:
         )
 
     def _length(self, samples: Ids) -> int:
-        """The longest sample of the micro-step on any rank, rounded up; fillers alone need little.
-
-        Padding comes last and counts nowhere: rounding up for the ranks that share a sequence changes no figure.
-        """
+        """The longest sample of the micro-step on any rank, rounded up."""
         if self.fixed_length is not None:
             return _up(self.fixed_length, self.length_multiple)
         longest = int(self.data.lengths[samples].max(initial=1))

@@ -1,25 +1,13 @@
-"""What a file contained when it was read: its content hash, found once and remembered while the file is untouched.
-
-Prepared data is cached by content, so every run hashes every data file. The hash is remembered by (path, size, times,
-inode); a file changed in the last moments is hashed again, because its clock may not show a second change.
-"""
+"""The content hash of a data file, and whether the file is still the one that was hashed."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import DataError, Problem
-from shardwise.spec.run import read_json
-
-#: File systems stamp times in ticks; within this age an unchanged time does not prove unchanged content.
-SETTLED_NANOSECONDS = 2_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +28,8 @@ class FileState:
     sha256: str
 
 
-def file_state(path: str | Path, *, label: str, memory: Path) -> FileState:
-    """Hashes a file, or takes the hash from `memory` (a folder) where the file is as it was.
+def file_state(path: str | Path, *, label: str) -> FileState:
+    """Hashes a file.
 
     Raises:
         DataError: the file cannot be read, or changes while it is hashed.
@@ -49,17 +37,11 @@ def file_state(path: str | Path, *, label: str, memory: Path) -> FileState:
     absolute = str(Path(path).resolve())
     try:
         stat = _stat(absolute)
-        note = memory / f"{hashlib.sha256(absolute.encode()).hexdigest()[:32]}.json"
-        known = read_json(note)
-        if known is not None and {**known, "sha256": None} == {"path": absolute, **stat, "sha256": None}:
-            return FileState(**known)
         state = FileState(path=absolute, **stat, sha256=sha256_of(absolute))
         if _stat(absolute) != stat:
             raise DataError(Problem(where=label, message=_CHANGED))
     except OSError as error:
         raise DataError(Problem(where=label, message=f"cannot be read: {error.strerror}")) from None
-    if time.time_ns() - max(state.mtime_ns, state.ctime_ns) > SETTLED_NANOSECONDS:
-        _remember(note, state)
     return state
 
 
@@ -88,21 +70,4 @@ _CHANGED = "changed while it was prepared; run again once nothing writes to it"
 
 def _stat(path: str) -> dict[str, int]:
     found = Path(path).stat()
-    return {
-        "size": found.st_size,
-        "mtime_ns": found.st_mtime_ns,
-        "ctime_ns": found.st_ctime_ns,
-        "inode": found.st_ino,
-    }
-
-
-def _remember(note: Path, state: FileState) -> None:
-    """Best effort: a cache folder that cannot be written costs time, not correctness."""
-    temporary = note.with_name(f"{note.name}.{os.getpid()}")
-    try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(asdict(state)), encoding="utf-8")
-        temporary.replace(note)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
+    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino}

@@ -1,8 +1,4 @@
-"""The row formats as one table: which columns they are recognised by, and how a row of each becomes an example.
-
-An example is one of three things: a conversation, a pair of prompt and completion, or plain text. Columns that a format
-does not name are ignored, and the user is told which.
-"""
+"""The row formats as one table: the columns they are recognised by, and how a row becomes an example."""
 
 from __future__ import annotations
 

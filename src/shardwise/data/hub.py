@@ -1,7 +1,7 @@
-"""What lies on the Hugging Face Hub: data sets, by the `datasets` library, and tokenizers of models named by id.
+"""Data sets and tokenizers from the Hugging Face Hub.
 
-A data set is written once as Parquet into the cache, keyed by the commit it came from; from then on it is a local file
-like any other. No code of a repository is ever run: `datasets` reads data files only (since version 4).
+A data set is written once as Parquet into the cache, under the commit it came from. No code of a repository is run:
+`datasets` reads data files only (since version 4).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from shardwise.spec.job_data import SourceSpec
 def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
     """The Parquet file of a hub data set's split, and a note for the user.
 
-    The hub is asked for the newest commit; where it does not answer, the newest copy in the cache is used, and the note
-    says so.
+    Where the hub does not answer, the newest copy in the cache is used, and the note says so.
 
     Raises:
         DataError: `datasets` is not installed, or the data set cannot be loaded.
@@ -50,11 +49,7 @@ class _NotFetchedError(Exception):
 
 @contextmanager
 def _asking() -> Iterator[None]:
-    """Whatever goes wrong while the hub is asked, as one error.
-
-    Not by kinds: huggingface_hub lets errors of the library below it through, which is requests, httpx or httpx2 by its
-    version, and they have no base in common but Exception.
-    """
+    """Turns whatever the hub's libraries raise into one error; their errors have no common base."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - see above

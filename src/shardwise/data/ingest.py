@@ -1,6 +1,6 @@
-"""The work on a cache miss: cut the files, recognise their rows, hand the chunks to workers, join what they wrote.
+"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results.
 
-Everything that is wrong anywhere is collected first and reported once; only a set without a problem becomes an entry.
+All problems are collected and reported at once; only data without a problem becomes an entry.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import (
-    Documents,
-    StoreSettings,
-    copy_tokens,
-    evaluation_rows,
-    gather,
-    write_store,
-)
+from shardwise.data.build import Documents, StoreSettings, copy_tokens, evaluation_rows, gather, write_store
 from shardwise.data.chunks import Chunk, cut_file
 from shardwise.data.fingerprint import FileState, check_untouched
 from shardwise.data.formats import FORMATS, Format, recognise
@@ -214,7 +207,7 @@ def _report_problems(
 def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[str, dict[str, Any]]:
     """Writes both stores; part name -> manifest."""
     documents = gather(shards, source_of_file=asked.source_of_file)
-    by_path = documents.sources >= len(asked.train)
+    by_path = documents["source"] >= len(asked.train)
     seed, fraction = asked.job.train.seed, asked.job.data.eval_fraction
     chosen = by_path | evaluation_rows(len(documents), fraction=fraction, seed=seed)
     parts = {"train": (~chosen, 0, asked.train)}
@@ -227,7 +220,7 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[s
         (into / name).mkdir()
     copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
     return {
-        name: _write_part(into / name, documents.only(mask), asked, first_source=first, sources=sources)
+        name: _write_part(into / name, documents[mask], asked, first_source=first, sources=sources)
         for name, (mask, first, sources) in parts.items()
     }
 
@@ -236,18 +229,15 @@ def _write_part(
     folder: Path, documents: Documents, asked: Preparation, *, first_source: int, sources: tuple[Source, ...]
 ) -> dict[str, Any]:
     first_file = sum(len(source.files) for source in asked.sources[:first_source])
-    numbered_from_0 = Documents(
-        rows=documents.rows,
-        files=documents.files - np.uint32(first_file),
-        sources=documents.sources - np.uint16(first_source),
-    )
+    documents["file"] -= np.uint32(first_file)
+    documents["source"] -= np.uint16(first_source)
     settings = StoreSettings(
         files=tuple(file.label for source in sources for file in source.files),
         weights=tuple(source.weight for source in sources),
         packed=asked.job.data.packing,
         max_length=asked.job.data.max_length,
     )
-    return write_store(folder, numbered_from_0, settings)
+    return write_store(folder, documents, settings)
 
 
 def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:

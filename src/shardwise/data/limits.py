@@ -1,8 +1,7 @@
-"""Bounds on what a worker process may take, so that a stranger's chat template cannot take the machine.
+"""Limits on what a worker process may take, so that a hostile chat template cannot take the machine.
 
-Memory is bounded by RLIMIT_DATA, which counts private writable mappings: RLIMIT_AS would count address space that
-libraries reserve and never touch. Processor time is bounded per batch of rows: the soft RLIMIT_CPU is moved ahead
-before each, because a long preparation may rightly take hours in all. Both bounds hold inside C code too.
+Memory is limited by RLIMIT_DATA, which unlike RLIMIT_AS leaves out reserved address space. Processor time is limited
+per batch of rows: the soft RLIMIT_CPU is moved ahead before each.
 """
 
 from __future__ import annotations

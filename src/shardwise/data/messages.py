@@ -1,7 +1,4 @@
-"""The messages of a chat, in the spellings of OpenAI and of ShareGPT, and the functions that its assistant may call.
-
-All that a message says is passed on, so that a template may write it; `render` refuses what no template writes.
-"""
+"""The messages of a chat, in the spellings of OpenAI and of ShareGPT, and the tools that its assistant may call."""
 
 from __future__ import annotations
 

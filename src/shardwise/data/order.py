@@ -1,7 +1,6 @@
-"""Which samples an epoch shows, and in which order: a pure function of (data, weights, seed, epoch).
+"""The order of an epoch's samples: a pure function of (data, weights, seed, epoch).
 
-Ranks do not appear here, so the order is the same for any number of them. Random numbers are our own counter-based hash
-and not NumPy's, whose streams may change from one release to the next: a run resumed elsewhere must see the same order.
+It uses its own counter-based hash, because NumPy's streams may change between releases.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def epoch_order(
 ) -> Ids:
     """Sample numbers in the order an epoch shows them.
 
-    A weight's whole part shows all samples of its source that often. Its fraction shows a window that moves, epoch by
-    epoch, over one fixed permutation of the source: none twice in an epoch, and all equally often in the long run.
+    The whole part of a weight shows each sample that often. The fraction shows a window that moves with the epoch over
+    one fixed permutation of the source.
     """
     seen: list[Ids] = []
     for source, weight in enumerate(weights):

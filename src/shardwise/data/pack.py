@@ -1,8 +1,7 @@
-"""Packing: which documents share a sequence, by best fit on decreasing lengths.
+"""Packing: documents share a sequence, by best fit on decreasing lengths.
 
-Best fit decreasing needs at most 11/9 of the optimal number of sequences, plus a constant. (D. S. Johnson et al.,
-"Worst-case performance bounds for simple one-dimensional packing algorithms", SIAM J. Comput. 3(4), 1974.) Packs are
-made once, at preparation, so that they do not depend on seed, epoch or ranks.
+Best fit decreasing needs at most 11/9 of the optimal number of sequences, plus a constant (D. S. Johnson et al.,
+"Worst-case performance bounds for simple one-dimensional packing algorithms", SIAM J. Comput. 3(4), 1974).
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ints, Ints]:
 
 
 def _best_fit(lengths: npt.NDArray[np.int32], capacity: int) -> Ints:
-    """The pack of each document.
-
-    Open packs are kept by the room they have left: one stack per room, and the rooms that have any in order, so that
-    the tightest fit for a document is found by bisection.
-    """
+    """The pack of each document; the tightest of the open packs is found by bisection."""
     packs = np.empty(len(lengths), np.int64)
     stacks: dict[int, array[int]] = {}
     rooms: list[int] = []

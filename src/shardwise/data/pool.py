@@ -106,8 +106,8 @@ class Pool:
     def run(self, requests: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
         """Yields (index of the request, its reply) as they come.
 
-        The reply is {"error": ...} where a worker died or gave up. It is given no more work, so that what ends every
-        worker does so no more often than there are workers; where none is left, requests stay unanswered.
+        The reply is {"error": ...} where a worker died or gave up; it gets no more work.
+        Where no worker is left, requests stay unanswered.
         """
         waiting = iter(range(len(requests)))
         busy: dict[int, int] = {}

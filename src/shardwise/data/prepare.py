@@ -1,8 +1,4 @@
-"""`python -m shardwise.data.prepare RUN_DIR`: from the job's data to data.json, before any training process exists.
-
-Once per content: where the same rows were prepared with the same tokenizer and settings, they are found in the cache
-within a fraction of a second, without importing torch or transformers.
-"""
+"""`python -m shardwise.data.prepare RUN_DIR`: from the job's data to data.json, before training starts."""
 
 from __future__ import annotations
 
@@ -12,14 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.data.cache import (
-    cache_key,
-    cache_root,
-    new_entry,
-    one_at_a_time,
-    source_states,
-    tokenizer_hashes,
-)
+from shardwise.data.cache import cache_key, cache_root, new_entry, one_at_a_time, source_states, tokenizer_hashes
 from shardwise.data.fingerprint import FileState
 from shardwise.data.hub import fetch_hub_rows, tokenizer_folder
 from shardwise.data.ingest import Preparation, ingest
@@ -59,7 +48,7 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
     with places.blaming("data", "chat_template"):
         template = _template(job)
     train, evaluation = _sources(job, root=root, places=places)
-    states = source_states(train + evaluation, root=root, places=places)
+    states = source_states(train + evaluation, places=places)
     with places.blaming("model"):
         tokenizer = tokenizer_folder(job.model, revision=revision_of(run, job.model))
     note_revision(run, job.model, folder=tokenizer)

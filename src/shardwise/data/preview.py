@@ -1,4 +1,4 @@
-"""What the user is shown of prepared data: some documents as text, cut where trained tokens begin and end"""
+"""The first documents of prepared data as text, cut where trained tokens begin and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What preparation tells the user while it works: on stderr, a bar on a terminal and a few plain lines elsewhere."""
+"""What preparation tells the user on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

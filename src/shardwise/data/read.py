@@ -1,5 +1,4 @@
-"""Reads a chunk's rows one after the other, each with the line it stands on; a bad row is reported, not raised, so that
-all of a file's errors are found at once."""
+"""Reads a chunk's rows with their lines; a bad row is reported, not raised, so that all are found at once."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.data.chunks import DELIMITERS, Chunk
-from shardwise.data.elements import MAX_ROW_BYTES, nesting_or
+from shardwise.data.chunks import DELIMITERS, MAX_ROW_BYTES, Chunk, nesting_or
 from shardwise.errors import said
 
 PARQUET_BATCH_ROWS = 1024

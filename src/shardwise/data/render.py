@@ -1,10 +1,7 @@
-"""Turns examples into one string each, with the spans of characters that are trained.
+"""Turns examples into text, with the spans of characters that are trained.
 
-Which template: `data.chat_template`, else the tokenizer's own, else `DEFAULT_TEMPLATE`. A pair of prompt and completion
-becomes a chat where there is a template of the first two kinds, and else stays plain: prompt + completion + EOS. Plain
-text is text + EOS.
-
-Which characters are trained (`data.train_on`):
+The template is `data.chat_template`, else the tokenizer's own, else `DEFAULT_TEMPLATE`. A pair of prompt and completion
+becomes a chat where one of the first two exists, else prompt + completion + EOS. Plain text is text + EOS.
 
 | train_on     | conversation                  | pair                    | text          |
 |--------------|-------------------------------|-------------------------|---------------|
@@ -13,13 +10,9 @@ Which characters are trained (`data.train_on`):
 | `completion` | the last assistant message    | the completion          | refused       |
 | `all`        | everything                    | everything              | everything    |
 
-An assistant's span ends behind its end-of-turn token, so that the model learns to stop; white space that a template
-writes after that token is not trained. A template with `{% generation %}` blocks says itself where spans are. Of any
-other the spans are found by rendering the conversation up to each assistant message, with the generation prompt, and
-again with the message. Both must be beginnings of the whole; a template that rewrites earlier turns is refused, because
-what it trains would not be what is prompted at inference. The whole is tokenised once, so no token is split by a span.
-
-A template is a stranger's program. It is rendered in a sandbox, and only ever in a worker process with limits.
+An assistant's span includes its end-of-turn token. Spans come from `{% generation %}` blocks, else from rendering the
+conversation up to each assistant message and with it; a template that rewrites earlier turns is refused. The text is
+tokenised once, so no token is split by a span. Templates are rendered in a sandbox, in a worker process with limits.
 """
 
 from __future__ import annotations
@@ -210,10 +203,7 @@ _SAID_BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning",
 
 
 def _without_each(chat: Conversation) -> Iterator[tuple[str, Conversation]]:
-    """(name, the conversation without it) of all that a row says beside roles and contents.
-
-    A template may leave out what earlier turns thought, so that a key is taken out of all messages at once.
-    """
+    """(name, the conversation without it) of all that a row says beside roles and contents."""
     if chat.tools:
         yield "tools", replace(chat, tools=None)
     for key in _SAID_BESIDE:

@@ -1,4 +1,4 @@
-"""Which samples a rank really saw: rows beside the store's, and digests of them that add up over ranks."""
+"""Which samples a rank saw: its rows compared with the store's, and digests that add up over ranks."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ def checksum(batch: GlobalBatch) -> int:
 
 
 def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
-    """The samples of this rank's rows, in order; fillers are left out.
-
-    A row counts as its sample where its tokens, positions and labels are those of the store, and as `STRANGER`
-    elsewhere; so does a filler that has labels.
-    """
+    """The samples of this rank's rows without fillers; `STRANGER` for a row that differs from the store's."""
     rows = ((micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids)))
     return [sample for sample in (_sample_of(micro, row, data) for micro, row in rows) if sample != FILLER]
 
@@ -74,10 +70,9 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def digest(samples: Sequence[int]) -> int:
-    """A number below 2**52 for a multiset of samples; those of two multisets add up, in `join`, to that of both.
+    """A number below 2**52 for a multiset of samples; `join` adds up those of several.
 
-    Each number is scattered over 64 bits (Steele et al., 2014, SplitMix64) and the results are summed: multisets that
-    differ have equal digests about once in 2**52.
+    SplitMix64 (Steele et al., 2014) of each sample, summed: different multisets collide about once in 2**52.
     """
     mixed = np.array(samples, np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""A worker's output for one chunk: three flat files that the parent joins in the order of the chunks."""
+"""A worker's output for one chunk: three flat files that the parent joins in order."""
 
 from __future__ import annotations
 

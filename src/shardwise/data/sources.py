@@ -94,13 +94,7 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
     if path.exists():
         _refuse_hub_keys(spec)
     return Source(
-        label=spec.path,
-        key=key,
-        weight=spec.weight,
-        format=spec.format,
-        files=files,
-        num_ignored=ignored,
-        note=note,
+        label=spec.path, key=key, weight=spec.weight, format=spec.format, files=files, num_ignored=ignored, note=note
     )
 
 

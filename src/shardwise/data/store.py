@@ -1,7 +1,7 @@
-"""Prepared data on disk: flat arrays that every process maps into memory, so that ten million rows cost no RAM.
+"""Prepared data on disk: flat arrays that every process maps into memory.
 
-A *document* is one row as tokens. A *sample* is what stands in one sequence: a document, or with packing several.
-Files, little-endian, without headers; their lengths follow from manifest.json:
+A *document* is one row as tokens. A *sample* is one sequence: a document, or with packing several. Files are
+little-endian without headers; their lengths are in manifest.json:
 
     tokens.bin         int32  [num_tokens]         all documents, one after the other
     trained.bin        bool   [num_tokens]         whether a token is a target

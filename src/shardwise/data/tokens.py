@@ -1,4 +1,4 @@
-"""Rendered rows become token ids with a mask of trained tokens, under the policy for rows that are too long."""
+"""Rendered rows become token ids with a mask of trained tokens, at most `max_length` long."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Tokenizer:
 
     @property
     def padding_id(self) -> int:
-        """The padding token, or another that is surely in the vocabulary; padded positions never count."""
+        """The padding token, or another of the vocabulary; padding never counts."""
         for token_id in (self._tokenizer.pad_token_id, self.eos_id):
             if token_id is not None:
                 return token_id
@@ -121,11 +121,7 @@ def _tokens(ids: Any, mask: Mask) -> Tokens:
 
 
 def trained_tokens(offsets: Sequence[Span], spans: Sequence[Span]) -> Mask:
-    """Which tokens overlap a trained span.
-
-    A tokenizer may report a token of white space as empty, at the end of what it stands for; it then counts from the
-    end of the token before it. Several tokens of one character (bytes of an emoji) all have that character's range.
-    """
+    """Which tokens overlap a trained span; an empty token counts from the end of the one before."""
     if not offsets:
         return np.zeros(0, bool)
     starts, ends = np.array(offsets, np.int64).T

@@ -1,4 +1,4 @@
-"""Values of a row: what is wrong with one, as a sentence, and how text is read from a column."""
+"""Values of a row: how text is read from a column, and what is wrong with others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A preparation worker: a child process that reads, renders and tokenises chunks under limits.
 
-It speaks JSON lines: requests on stdin, one reply each on stdout. Rows come from strangers and so do chat templates, so
-this is the only process that parses and renders them, and nothing it says is ever executed or unpickled.
+It alone parses rows and renders chat templates, both from strangers. It speaks JSON lines, one reply per request:
 
     {"do": "load", ...}    -> facts about the tokenizer, or {"error": ...}
     {"do": "chunk", ...}   -> what became of a chunk's rows; tokens go to files
@@ -15,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -53,12 +52,7 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """The reply."""
-        return {
-            "num_rows": self.num_rows,
-            "num_dropped": self.num_dropped,
-            "num_problems": self.num_problems,
-            "problems": sorted(self.problems),
-        }
+        return {**asdict(self), "problems": sorted(self.problems)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,11 +175,7 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 
 
 def main() -> None:
-    """Keeps the reply channel for replies: what libraries print to stdout goes to stderr.
-
-    To transformers torch is not installed here: tokenizers do not use it, and it would cost every worker more than half
-    of its start and a few hundred MiB.
-    """
+    """Serves stdin. What libraries print goes to stderr; torch is hidden from transformers, to start faster."""
     sys.modules["torch"] = cast(Any, None)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         os.dup2(2, 1)

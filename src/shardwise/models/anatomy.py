@@ -1,8 +1,4 @@
-"""Where a Hugging Face causal language model keeps its embedding, blocks, norm and head.
-
-Everything that spreads a model needs these four places and nothing else about the architecture, so this is the only
-file that looks for them. They are found by structure, not by a table of model classes.
-"""
+"""Where a Hugging Face causal language model keeps its embedding, blocks and head, found by structure."""
 
 from __future__ import annotations
 
@@ -39,10 +35,10 @@ class Anatomy:
 
 
 def find_anatomy(model: nn.Module) -> Anatomy:
-    """Finds the parts of a causal language model from transformers.
+    """The parts of a causal language model from transformers.
 
     Raises:
-        UnsupportedError: the model does not have one embedding, one list of blocks and one linear head.
+        UnsupportedError: it does not have one embedding, one list of blocks and one linear head.
     """
     hugging_face = cast(Any, model)
     embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()
@@ -64,8 +60,7 @@ def find_anatomy(model: nn.Module) -> Anatomy:
 
 
 def drops_out(model: nn.Module) -> bool:
-    """Whether anything is dropped out at random in training: by a module, or by the model's code, as its configuration
-    says under keys such as `attention_dropout` or `resid_pdrop`."""
+    """Whether a model has dropout, by its modules or its configuration."""
     by_module = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
     return by_module or config_drops_out(cast(Any, model).config.to_dict())
 

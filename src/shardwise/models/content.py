@@ -1,13 +1,7 @@
-"""What a model folder holds, as one short hash per file: enough to tell two folders apart, without reading all of them.
+"""A short hash per file of a model folder, to tell two folders apart without reading all of them.
 
-Ranks on several machines read folders of their own, and a run that goes on may find another than it began with.
-Configurations and tokenizers are hashed whole, as far as they are
-of the usual size. Of weights, the header of each file (names, types, shapes, places) and three blocks of every tensor
-are: its first bytes, those in its middle, and its last.
-
-What that sees: another model, another revision, another fine-tune, a merged adapter, a file that was cut or padded,
-whatever changed a tensor as a whole, were it only one. What it does not see: elements that differ between the three
-blocks of a tensor and nowhere else, as where a disk has flipped a bit.
+Configurations and tokenizers are hashed whole, up to `WHOLE_BYTES`. Of weights, headers and the first, middle and last
+block of each tensor are. Not seen are elements that differ between these blocks and nowhere else.
 """
 
 from __future__ import annotations
@@ -54,7 +48,7 @@ def folder_content(folder: Path, *, weights: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(size: int) -> list[Span]:
-    """A whole file; of one that is larger than any tokenizer, as much from its beginning and from its end."""
+    """A whole file; of a larger one, its beginning and its end."""
     if size <= WHOLE_BYTES:
         return [(0, size)]
     return [(0, WHOLE_BYTES // 2), (size - WHOLE_BYTES // 2, size)]

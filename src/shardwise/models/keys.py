@@ -1,8 +1,4 @@
-"""What weights are called in files, where the model calls them otherwise: transformers' own renamings, both ways.
-
-Some checkpoints are older than the names that transformers gives modules today (GPT-NeoX: `embed_out` for `lm_head`).
-It keeps a list of what became of names for each architecture, applies it as it loads, and undoes it as it saves.
-"""
+"""Names of weights in files and in the model, by transformers' own renamings (GPT-NeoX: `embed_out` for `lm_head`)."""
 
 from __future__ import annotations
 
@@ -14,10 +10,9 @@ from torch import nn
 
 
 class Keys:
-    """The names of a model's weights, and the keys of a folder's files that they are stored under.
+    """The names of a model's weights, and the keys of files that they are stored under.
 
-    Only renamings are applied. Where transformers also joins or splits tensors (experts), the keys of these stay as
-    they are, and have no place in the model.
+    Only renamings are applied: tensors that transformers joins or splits (experts) have no place in the model.
 
     Attributes:
         names: key of a file -> what the model calls it.
@@ -45,10 +40,7 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
 
 
 def _renamings(model: nn.Module) -> list[Any]:
-    """What `from_pretrained` applies to each key of a folder, in its order.
-
-    A transformers that keeps its list elsewhere has none here: a folder that needs it is refused by the names it lacks.
-    """
+    """What `from_pretrained` applies to each key of a folder, in its order."""
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightRenaming

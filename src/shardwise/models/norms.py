@@ -1,4 +1,4 @@
-"""Which kind of norm a module is, told by the operators that it runs and by their types, not by its name."""
+"""Which kind of norm a module is, by the operators that it runs and their types."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ _PRODUCTS = ("mul",)
 
 
 def norm_of(call: Call, *, name: str, tokens: int) -> Norm:
-    """What a call of a norm says of it.
-
-    Args:
-        name: in its block.
-        tokens: of the forward that it was seen in.
+    """What a call of a norm in a forward of `tokens` tokens says of it.
 
     Raises:
         UnsupportedError: it has other parameters than a weight and a bias.
@@ -59,7 +55,7 @@ def norm_kind(call: Call) -> NormKind:
 
 
 def _multiplies_in_float32(module: nn.Module, given: torch.Tensor) -> bool:
-    """Whether a norm's weight meets what is normed before that is rounded to bfloat16."""
+    """Whether a norm multiplies by its weight before it rounds to bfloat16."""
     if getattr(module, "weight", None) is None:
         return False
     low = copy.deepcopy(module).to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Operators by what they do: hand on what they are given, stand in every block, or make up an activation."""
+"""Operators by what they do: views, parts of every block, and those of activations."""
 
 from __future__ import annotations
 

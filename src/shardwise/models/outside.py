@@ -1,4 +1,4 @@
-"""What lies outside a model's blocks: embedding, positions, norms and head, and whether anything else happens there."""
+"""What lies outside a model's blocks: embedding, positions, norms and head."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ class Outside:
     """What was seen outside the blocks; sizes in elements.
 
     Attributes:
-        plain_head: logits are what the head makes of what the backbone returns, and no more.
-        staged: between embedding and head there is nothing but the blocks, one after the other, and a norm, so that
-            stages can hand on the residual stream.
-        ended: there is no table of positions and no norm with weights before the blocks, and the norm behind them is
-            the one that transformers' pipeline plan names.
+        plain_head: logits are the head's output.
+        staged: between embedding and head are only blocks and a norm, so that stages can pass on the residual stream.
+        ended: no position table or weighted norm before the blocks, and the final norm is that of transformers' plan.
     """
 
     vocabulary: int
@@ -154,7 +152,7 @@ class _Reader:
         return only_views(ops) and only_views(seen.ops_behind(seen.logits))
 
     def _hands_on(self, embedding: Call) -> bool:
-        """Blocks get the residual stream, what is made of positions, and nothing else; the first one the embedding."""
+        """Whether blocks get the residual stream and what is made of positions, and the first one the embedding."""
         blocks, seen = self._seen.blocks, self._seen
         if any(seen.origin(tensor) - {POSITIONS} for block in blocks for tensor in block.others):
             return False

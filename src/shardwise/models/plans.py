@@ -1,4 +1,4 @@
-"""transformers' own plans of how a model is spread: what it says, in the words of this program."""
+"""transformers' own tensor-parallel plans of models."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What each matrix of a block is for, told by what it reads and who reads what it gives.
+"""What each matrix of a block is for, by what it reads and what reads its output; names are not used.
 
-Nothing is taken from names. A block is understood if it is attention and an MLP: matrices that read one tensor and end
-in queries, keys and values, one that reads what attention gives, and an MLP of one or two matrices with a known
-activation and one behind it. Whatever is in a block beside that is a reason not to count it.
+A block is known if it is attention and an MLP: matrices that make queries, keys and values of one tensor, one that
+reads attention's output, and one or two matrices with a known activation and one behind them. Else it is refused.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class _Reader:
             raise self._error(f"{', '.join(twice)} runs more than once")
 
     def _attention_matrices(self, attention: Attention) -> tuple[list[Call], Call]:
-        """Those that end in queries, keys and values, in order, and the one that reads what attention gives."""
+        """The matrices that make queries, keys and values, in order, and the one that reads attention's output."""
         ends = [self._matrices_behind(tensor) for tensor in (attention.query, attention.key, attention.value)]
         if any(len(end) != 1 for end in ends):
             raise self._error("queries, keys and values are not each made by one matrix that reads the residual stream")
@@ -180,7 +179,7 @@ class _Reader:
         return first, last[0]
 
     def _ancestors(self, origins: Origins) -> set[str]:
-        """All landmarks of the block behind some, however far back; through attention it does not look."""
+        """All landmarks of the block behind some; attention is not looked through."""
         found: set[str] = set()
         open_ = [*origins]
         while open_:
@@ -235,7 +234,7 @@ def columns_of(call: Call) -> int:
 
 
 def joined(norms: Iterable[Norm]) -> tuple[Norm, ...]:
-    """Norms that stand in one list are one norm with a count, as the catalogue says it."""
+    """Norms that stand in one list become one norm with a count, as in the catalogue."""
     found: dict[tuple[str, int], Norm] = {}
     for norm in norms:
         stem, _, number = norm.name.rpartition(".")

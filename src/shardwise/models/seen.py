@@ -1,4 +1,4 @@
-"""What a forward was seen to do: the nouns that `watch.py` fills, and `shape.py` reads a model's shape from."""
+"""What a forward was seen to do: filled by `watch.py`, read by `shape.py`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ class Op:
 
 @dataclass(kw_only=True, eq=False)
 class Call:
-    """One call of a module that holds parameters, or normalises: a landmark, at which looking back ends.
+    """One call of a module that holds parameters, or normalises: a landmark.
 
     Attributes:
-        name: in the model.
         given, made: its first input and its output.
         ops: what ran inside.
     """
@@ -48,8 +47,7 @@ class Call:
 
 @dataclass(kw_only=True, eq=False)
 class Mask:
-    """A mask that a model asked transformers for: whether it is causal, its window, and whether positions that begin
-    anew keep packed documents apart in it."""
+    """A mask that a model asked transformers for; `by_positions`: it separates packed documents by their positions."""
 
     causal: bool
     window: int | None
@@ -81,9 +79,9 @@ class BlockCall:
     """One call of a decoder block.
 
     Attributes:
-        made_of: the landmarks that what it made was made from.
-        calls: of the landmarks inside, in order.
-        ops: that ran inside the block and outside of those.
+        made_of: the landmarks that its output was made from.
+        calls: landmarks inside, in order.
+        ops: operators inside the block and outside the landmarks.
         others: the tensors that it was given beside the residual stream.
     """
 

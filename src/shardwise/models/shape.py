@@ -1,8 +1,7 @@
-"""The shape of a model whose family has no row in the catalogue: read off the model that transformers builds.
+"""The shape of a model whose family has no row in the catalogue, read from a build on the meta device.
 
-`python -m shardwise.models.shape < config.json`: builds it on the meta device, runs one forward without numbers, and
-writes its ModelShape as JSON, or a sentence that says what is not understood. A model's own Python code is never run.
-The planner asks for this in a process of its own; a worker, which has torch, calls `built_shape`.
+`python -m shardwise.models.shape < config.json` runs one forward without numbers and writes the shape as JSON, or
+a sentence that says what is not understood. A model's own Python code is never run.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def _config(data: dict[str, Any]) -> Any:
 
 
 def _refuse_experts(stated: dict[str, Any]) -> None:
-    """One expert is none to choose from, and those that a switch leaves out are not there: what runs is looked at."""
+    """Refuses more than one expert, where no key switches them off."""
     key = next((key for key in _EXPERT_KEYS if isinstance(stated.get(key), int) and stated[key] > 1), None)
     if key is not None and stated.get("is_moe", True):
         raise UnsupportedError(f"{key} is {stated[key]}: mixtures of experts are counted from the catalogue only")

@@ -1,8 +1,6 @@
-"""Whether tensor parallelism slices a model's blocks as it slices those of families that are proven.
+"""Whether tensor parallelism can slice the blocks of a model that was built to read its shape.
 
-transformers' plan must say of each matrix what its role says; what reads one gathered input must stand in one module
-that is handed just that; norms must see the stream or single heads. And the model must run with its matrices sliced,
-as each rank would hold them: a code that counts on all heads fails there.
+transformers' plan must slice each matrix by its role, and the model must run with one rank's slices.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _WHOLE = "replicated_with_grad_allreduce"
 
 
 def slices_alike(anatomy: Anatomy, seen: Seen, blocks: list[Block]) -> bool:
-    """Whether slices of a model's blocks are those of the plan, and run. The model is of no use afterwards."""
+    """Whether a model's blocks can be sliced by the plan, and run. The model is of no use afterwards."""
     try:
         plan = tensor_plan(anatomy.model.config)
     except UnsupportedError:
@@ -37,7 +35,7 @@ def slices_alike(anatomy: Anatomy, seen: Seen, blocks: list[Block]) -> bool:
 
 
 def _is_planned(call: BlockCall, block: Block, plan: dict[str, str]) -> bool:
-    """The plan slices each matrix by its role, keeps norms of heads, and says nothing else."""
+    """Whether the plan slices each matrix by its role, keeps norms of heads, and says nothing else."""
     apart = sum(m.reads == "attention_input" for m in block.matrices) == 3 and not block.parallel
     widened = [m for m in block.matrices if m.reads == "mlp_input"]
     apart = apart and len(widened) == (2 if block.mlp == "gated" else 1)
@@ -53,7 +51,7 @@ def _is_planned(call: BlockCall, block: Block, plan: dict[str, str]) -> bool:
 
 
 def _is_handed_on(call: BlockCall, block: Block, seen: Seen) -> bool:
-    """What is sliced by rows reads just what the module around it is handed."""
+    """Whether matrices sliced by rows read what the module around them is handed."""
     given = {c.name: c.given for c in call.calls}
     for matrix in block.matrices:
         around = matrix.name.rpartition(".")[0]
@@ -65,7 +63,7 @@ def _is_handed_on(call: BlockCall, block: Block, seen: Seen) -> bool:
 
 
 def _runs_sliced(anatomy: Anatomy, blocks: list[Block], *, degree: int) -> bool:
-    """Whether a rank's slices of all blocks run, with as many heads fewer, and give the stream its width."""
+    """Whether one rank's slices of all blocks run, and keep the stream's width."""
     if any(block.intermediate % degree or block.heads % degree for block in blocks):
         return False
     for module, block in zip(anatomy.blocks, blocks, strict=True):

@@ -1,8 +1,4 @@
-"""A pipeline stage of a Hugging Face model: the same model with everything that other stages hold taken out.
-
-Names and indices stay: a block of another stage becomes a module that passes the residual stream on, so that the block
-that was `model.layers.5` still is, for weights, adapters and checkpoints.
-"""
+"""A pipeline stage: a Hugging Face model without what other stages hold. Names and indices stay."""
 
 from __future__ import annotations
 
@@ -54,9 +50,7 @@ class PassOn(nn.Module):
 
 
 def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
-    """Takes out of a model, in place and on the meta device, what a stage does not hold.
-
-    The last stage of a model with tied weights keeps the embedding, which is its head's weight too.
+    """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the embedding.
 
     Raises:
         UnsupportedError: transformers has no pipeline plan for the model, or one of another form.

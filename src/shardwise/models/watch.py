@@ -1,9 +1,7 @@
-"""One forward of a model without weights, watched: which modules read which tensors, and what was made of what.
+"""Records one forward of a model on the meta device: which modules read which tensors, and what was made of what.
 
-On the meta device there are shapes, strides and operators, and no numbers. Every operator is recorded with what went in
-and came out; calls of linear layers, embeddings and norms are landmarks, at which looking back ends. Attention and
-masks are seen where transformers lets them be chosen, under a name of our own, so that heads and windows are what the
-model's code hands over, and not what its configuration is taken to mean.
+Every operator is recorded with its inputs and outputs; calls of linear layers, embeddings and norms are landmarks.
+Attention and masks are registered with transformers under a name of our own, which gives heads and windows.
 """
 
 from __future__ import annotations
@@ -215,7 +213,7 @@ class _Watcher(TorchDispatchMode):
                 setattr(owner, name, function)
 
     def _make_mask(self, *_args: Any, mask_function: Callable[..., Any], **words: Any) -> torch.Tensor:
-        """A mask without content, of which is remembered what it would have let through."""
+        """A mask without content; what it would have let through is remembered."""
         window = words.get("local_size")
 
         def sees(query: int, key: int) -> bool:

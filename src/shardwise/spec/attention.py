@@ -17,9 +17,9 @@ KEPT_BY_SELECTIVE: Attention = "sdpa"
 
 
 def attention_refusal(attention: Attention, gpu: Gpu) -> str | None:
-    """Why a GPU does not run a kernel of attention, and what it does run; None where it runs it.
+    """Why a GPU does not run an attention kernel, and what it does run; None where it runs it.
 
-    FlashAttention-2 needs the tensor cores of Ampere and later (its README), the first of NVIDIA's with bfloat16.
+    FlashAttention-2 needs Ampere or newer (its README): the first NVIDIA GPUs with bfloat16.
     """
     named = f"train.attn_implementation is {attention}, which"
     if gpu.kind == "cpu":
@@ -33,7 +33,7 @@ def attention_refusal(attention: Attention, gpu: Gpu) -> str | None:
 
 
 def stated_attention_refusal(job: Job, gpu: Gpu) -> str | None:
-    """The same of the kernel that a job states; a job that states none takes what a GPU has."""
+    """Likewise, of the kernel that a job states."""
     stated = job.train.attn_implementation
     return None if stated == "auto" else attention_refusal(stated, gpu)
 

@@ -1,4 +1,4 @@
-"""What a row would give another result for, by the rows beside it or by the layout: it is not trained."""
+"""Jobs whose result would depend on how rows are batched or laid out: they are not trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
 
 
 def follows_the_batch(job: Job, model: ModelShape) -> list[str]:
-    """What a row would give another result for, depending on the rows beside it."""
+    """Why a row's result would depend on the rows beside it; empty where it does not."""
     reasons: list[str] = []
     if job.data.packing and model.family in MASKED_WITHOUT_POSITIONS:
         reasons.append(
@@ -30,7 +30,7 @@ def follows_the_batch(job: Job, model: ModelShape) -> list[str]:
 
 
 def follows_the_layout(job: Job, model: ModelShape, layout: Layout) -> list[str]:
-    """Rows that a layout makes longer than rotary positions are steady for: padding alone would turn them."""
+    """Why padding for a layout would move rotary positions beyond the steady ones; empty where it does not."""
     steady, multiple, length = model.steady_positions, layout.sequence_multiple, job.data.max_length
     rounded = -(-length // multiple) * multiple
     if steady is None or length > steady or rounded <= steady:

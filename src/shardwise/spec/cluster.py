@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from shardwise.spec.strict import from_plain
+
 DeviceKind = Literal["cuda", "cpu"]
 
 
@@ -106,17 +108,12 @@ class Cluster:
         """The cluster of a plan's `hardware`; its other keys are passed over.
 
         Raises:
-            KeyError, TypeError: the data was written by hand or by another version.
+            TypeError: the data was written by hand or by another version.
         """
-        node, network = data["node"], data["network"]
-        gpu = dict(node["gpu"])
-        price = gpu["usd_per_hour"]
-        gpu["usd_per_hour"] = None if price is None else (price[0], price[1])
-        inside = Node(gpu=Gpu(**gpu), num_gpus=node["num_gpus"], link=Link(**node["link"]))
-        return cls(node=inside, num_nodes=data["num_nodes"], network=None if network is None else Link(**network))
+        return from_plain(cls, data)
 
     def part(self, num_gpus: int) -> Cluster:
-        """The cluster as if it had so many GPUs: of one node, or of whole nodes."""
+        """The cluster with only `num_gpus` GPUs: part of one node, or whole nodes."""
         if num_gpus <= self.node.num_gpus:
             return replace(self, node=replace(self.node, num_gpus=num_gpus), num_nodes=1, network=None)
         return replace(self, num_nodes=-(-num_gpus // self.node.num_gpus))

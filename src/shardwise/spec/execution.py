@@ -1,4 +1,4 @@
-"""Execution: how one optimizer step is executed on a layout, every choice made that a job may leave open"""
+"""Execution: how one optimizer step is executed on a layout, with every choice made"""
 
 from __future__ import annotations
 
@@ -27,17 +27,12 @@ CHUNK_TOKENS = 1024
 
 
 def heads_in_chunks(*, loss: LossKind | Literal["auto"], plain_head: bool) -> bool:
-    """Whether the head runs, or where that is left open may run, over a chunk of the positions at a time.
-
-    Args:
-        loss: of an execution, or as a job states it.
-        plain_head: logits are the head's output; what caps or scales them is made for whole logits.
-    """
+    """Whether the head runs, or where `loss` is open may run, over chunks of positions."""
     return loss != "full" and plain_head
 
 
 def positions_at_once(tokens: int, *, loss: LossKind | Literal["auto"], plain_head: bool) -> int:
-    """Positions of a micro-batch of so many tokens whose logits are alive together, at least."""
+    """The least number of positions of a micro-batch whose logits are alive together."""
     return min(tokens, CHUNK_TOKENS) if heads_in_chunks(loss=loss, plain_head=plain_head) else tokens
 
 
@@ -87,7 +82,7 @@ class Execution:
 
     @property
     def postpones_reduction(self) -> bool:
-        """Whether gathered weights and whole gradients wait for the end of a step, as a backward cut in two needs."""
+        """Whether gathered weights and whole gradients are kept until the end of a step, as zero_bubble needs."""
         return self.gathers_weights and self.layout.pp > 1 and self.layout.schedule == "zero_bubble"
 
     def to_json(self) -> dict[str, Any]:

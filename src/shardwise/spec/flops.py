@@ -1,9 +1,8 @@
-"""Model FLOPs of a token: the one formula behind every MFU, forecast or measured.
+"""Model FLOPs per token, which every MFU, forecast or measured, is computed from.
 
-Chowdhery et al., "PaLM" (2022), appendix B: 6 FLOPs per matrix parameter (2 forward, 2 for the gradient of inputs, 2
-for the gradient of weights) and 12 * layers * width * length for attention, recompute not counted. Frozen matrices
-need no weight gradient, so LoRA costs 4 per frozen matrix parameter and 6 per adapter parameter, and per parameter of
-a matrix that is trained as a copy (`modules_to_save`), which runs in the place of its original.
+Chowdhery et al., "PaLM" (2022), appendix B: 6 FLOPs per matrix parameter (2 forward, 4 backward) and 12 * layers *
+width * length for attention, without recompute. Frozen matrices need no weight gradient: LoRA costs 4 per frozen
+parameter, and 6 per parameter of an adapter or of a trained copy (`modules_to_save`).
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ from shardwise.spec.targets import adapter_rank, hold_of, is_copied
 
 
 def matrix_parameters(shape: ModelShape) -> int:
-    """Elements of all matrices a token is multiplied with: blocks and head (tied or not), not the embedding lookup.
-
-    Of experts, those that a token is routed to.
-    """
+    """Elements of the matrices that a token is multiplied with: blocks (of experts, those routed to) and head."""
     blocks = sum(
         kind.num_layers * matrix.routed * matrix.rows * matrix.columns
         for kind in shape.kinds
@@ -57,13 +53,7 @@ def copied_parameters(shape: ModelShape, lora: LoraSpec) -> int:
 
 
 def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | None) -> float:
-    """FLOPs of one token, forward and backward.
-
-    Args:
-        shape: the model.
-        length: mean tokens a sequence has, which attention reaches over.
-        lora: adapters, or None where everything is trained.
-    """
+    """FLOPs of one token, forward and backward, in sequences of `length` tokens on average."""
     widths = shape.head_dim + (shape.value_head_dim or shape.head_dim)
     attention = 6 * shape.num_layers * shape.num_attention_heads * widths * length
     if lora is None:

@@ -1,14 +1,10 @@
-"""Job: what the user asks for, as strict nouns.
-
-The words are the ecosystem's (Transformers, TRL, PEFT); the global batch is stated, the micro-batch derived. What
-reads a file as a job is in `job_file.py`.
-"""
+"""Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and PEFT."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shardwise.spec.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
 from shardwise.spec.job_data import DataSpec
@@ -26,22 +22,9 @@ Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
 #: between a run and its resumption.
 HOW_IT_RUNS = frozenset(
     {
-        "hardware",
-        "goal",
-        "layout",
-        "output_dir",
-        "data.num_rows",
-        "train.logging_steps",
-        "train.report_to",
-        "train.save_steps",
-        "train.save_total_limit",
-        "train.eval_steps",
-        "train.micro_batch_size",
-        "train.gradient_checkpointing",
-        "train.offload",
-        "train.loss",
-        "train.attn_implementation",
-        "train.compile",
+        *("hardware", "goal", "layout", "output_dir", "data.num_rows", "train.logging_steps", "train.report_to"),
+        *("train.save_steps", "train.save_total_limit", "train.eval_steps", "train.micro_batch_size"),
+        *("train.gradient_checkpointing", "train.offload", "train.loss", "train.attn_implementation", "train.compile"),
     }
 )
 
@@ -174,13 +157,17 @@ class LayoutSpec(LayoutKeys):
 
 
 def _as_alternatives(value: Any) -> Any:
-    """Alternatives may be a list, also one written as text, as in a flag; they are kept separated by commas."""
+    """A list of alternatives, also one written as text in a flag, becomes text separated by commas."""
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
         return value.strip()[1:-1].strip()
     if not isinstance(value, list):
         return value
     items = cast(list[Any], value)
     return ", ".join(items) if items and all(isinstance(item, str) for item in items) else items
+
+
+def _kind_of_layout(value: Any) -> str:
+    return "List" if isinstance(value, list) else "Keys" if isinstance(value, dict | LayoutSpec) else "Name"
 
 
 class Job(Strict):
@@ -199,16 +186,17 @@ class Job(Strict):
     train: TrainSpec = TrainSpec()
     hardware: Annotated[str | None, BeforeValidator(_as_alternatives)] = None
     goal: Goal = "fastest"
-    layout: (
-        Literal["auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
-        | LayoutSpec
-        | Annotated[list[Strategy], Field(min_length=1)]
-    ) = "auto"
+    layout: Annotated[
+        Annotated[Auto | Strategy, Tag("Name")]
+        | Annotated[LayoutSpec, Tag("Keys")]
+        | Annotated[list[Strategy], Field(min_length=1), Tag("List")],
+        Discriminator(_kind_of_layout),
+    ] = "auto"
     output_dir: Text = "runs/first"
 
     @property
     def stated_layout(self) -> LayoutSpec | str | None:
-        """The one layout there is to take; None where there are several to choose among."""
+        """The one layout to take; None where there are several to choose among."""
         return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
 
     @model_validator(mode="after")

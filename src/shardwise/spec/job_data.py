@@ -1,4 +1,4 @@
-"""The `data` section of a job: the rows to train on, and how they become token sequences"""
+"""The `data` section of a job: the rows to train on, and how they become token sequences."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from shardwise.spec.strict import Positive, Share, Strict, Text, Whole
 TrainOn = Literal["auto", "assistant", "completion", "all"]
 OverLong = Literal["error", "drop", "truncate"]
 RowFormat = Literal[
-    "auto",
-    "messages",
-    "conversations",
-    "instruction",
-    "prompt_completion",
-    "question_answer",
-    "query_response",
-    "text",
+    "auto", "messages", "conversations", "instruction", "prompt_completion", "question_answer", "query_response", "text"
 ]
 
 
@@ -28,8 +21,7 @@ class SourceSpec(Strict):
     Attributes:
         path: a file (JSONL, JSON, CSV, Parquet), a folder of such files, or a hub id.
         weight: how often its rows are seen per epoch; 0.5 is half of them, another half each epoch.
-        split: split of a hub data set.
-        name: configuration of a hub data set.
+        split, name: split and configuration of a hub data set.
         format: how rows are read; `auto` recognises them by their columns.
     """
 

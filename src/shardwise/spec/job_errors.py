@@ -1,17 +1,15 @@
-"""Says in sentences, each at its place, what is wrong with a job: pydantic's findings for people who know only YAML."""
+"""Turns pydantic's errors into sentences, each at its place in the job file."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from shardwise.errors import Problem, quoted
-from shardwise.spec.located import Located
-
-Key = tuple[str | int, ...]
+from shardwise.spec.places import Key, Places
 
 #: What a sentence has between what was found, what is expected, and the nearest of it.
 _EXPECTED, _NEAR = "; expected ", "; did you mean "
@@ -22,27 +20,25 @@ def problems_in(
     error: ValidationError,
     *,
     root: type[BaseModel],
-    located: Located | None,
-    origins: Mapping[Key, str],
+    places: Places | None,
 ) -> list[Problem]:
     """One problem per invalid key.
 
     Args:
         data: what was validated.
-        root: the model it was validated as, whose keys are the valid ones.
-        located: where each key stands in the file, if it came from one.
-        origins: keys that came from elsewhere, and from where.
+        root: the model it was validated as.
+        places: where each key was written, if anywhere.
     """
     problems: dict[str, Problem] = {}
     for detail in error.errors():
         path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
-        problem = Problem(where=_where(path, located, origins), message=_sentence(detail, path, root))
+        problem = Problem(where=places.where(*path) if places else None, message=_sentence(detail, path, root))
         problems.setdefault(str(problem), problem)
-    return _in_one_sentence(_without_echoes(list(problems.values())))
+    return _in_one_sentence(list(problems.values()))
 
 
 def _path_in_data(loc: Key, data: Any) -> Key:
-    """Pydantic's location without the names of union branches, which are not in the file."""
+    """Pydantic's location without the names of union branches."""
     path: list[str | int] = []
     at: Any = data
     for part in loc:
@@ -64,17 +60,32 @@ def _path_in_data(loc: Key, data: Any) -> Key:
 
 
 def _path_in_sentence(detail: Any, data: dict[str, Any]) -> Key:
-    """A rule between keys is broken at the job as a whole; its sentence begins with the key to look at."""
+    """The key that the sentence of a rule about several keys begins with."""
     context: dict[str, Any] = detail.get("ctx") or {}
     key = str(context.get("error", "")).partition(":")[0]
     return (key,) if key in data else ()
 
 
-def _where(path: Key, located: Located | None, origins: Mapping[Key, str]) -> str | None:
-    for end in range(len(path), 0, -1):
-        if path[:end] in origins:
-            return origins[path[:end]]
-    return located.where(path) if located else None
+#: What a value should have been, by pydantic's kind of error; braces hold the error's context.
+_EXPECTATIONS = {
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dataclass_type": "keys below it",
+    "dict_type": "keys below it",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "greater than or equal to {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "less than or equal to {le}",
+    "string_too_short": "text that is not empty",
+    "string_too_long": "text of {max_length} letters at most",
+    "string_pattern_mismatch": "text without a null character",
+    "string_unicode": "text that can be written as UTF-8",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length} at most",
+    "int_parsing_size": "a number nearer to zero",
+}
 
 
 def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
@@ -91,73 +102,21 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
             sentence = str(context.get("error", detail["msg"]))
             return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
         case "literal_error":
-            expected = str(context["expected"]).replace("'", "")
-            return f"{key} is {quoted(found)}; expected {expected}{_nearest_value(found, expected)}"
+            choices = str(context["expected"]).replace("'", "")
+            expected = f"{choices}{_nearest_value(found, choices)}"
         case "int_type" | "int_from_float" | "float_type" | "finite_number":
-            kind = "a whole number" if detail["type"].startswith("int") else "a number"
             bare = " without quotes" if isinstance(found, str) and _is_number(found) else ""
-            return f"{key} is {quoted(found)}; expected {kind}{bare}"
-        case "bool_type":
-            return f"{key} is {quoted(found)}; expected true or false"
-        case "string_type":
-            return f"{key} is {quoted(found)}; expected text"
-        case "list_type":
-            return f"{key} is {quoted(found)}; expected a list"
-        case "string_pattern_mismatch" if found == "":
-            return f"{key} is ''; expected text that is not empty"
-        case "string_pattern_mismatch":
-            return f"{key} is {quoted(found)}; expected text without a null character"
+            expected = f"{'a whole number' if detail['type'].startswith('int') else 'a number'}{bare}"
         case "model_type" | "model_attributes_type":
-            return f"{key} is {quoted(found)}; expected keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
-        case _:
-            return f"{key} is {quoted(found)}; expected {_bound(detail['type'], context)}"
-
-
-def _bound(kind: str, context: dict[str, Any]) -> str:
-    """What a value that is of the right kind must keep within."""
-    match kind:
-        case "greater_than":
-            return f"greater than {context['gt']}"
-        case "greater_than_equal":
-            return f"greater than or equal to {context['ge']}"
-        case "less_than":
-            return f"less than {context['lt']}"
-        case "less_than_equal":
-            return f"less than or equal to {context['le']}"
-        case "string_too_short":
-            return "text that is not empty"
-        case "string_too_long":
-            return f"text of {context['max_length']} letters at most"
-        case "too_short":
-            return f"a list of {context['min_length']} or more"
-        case "too_long":
-            return f"a list of {context['max_length']} at most"
-        case "dict_type":
-            return "keys below it"
-        case "string_unicode":
-            return "text that can be written as UTF-8"
-        case "int_parsing_size":
-            return "a number nearer to zero"
-        case _:
-            return f"something else ({kind.replace('_', ' ')})"
-
-
-def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """A union reports once per branch; a wrong `layout` needs one sentence, the last branch's."""
-    layout = [p for p in problems if p.message.startswith("layout is ")]
-    inside = any(p.message.startswith(("layout.", "layout:", "unknown key 'layout.")) for p in problems)
-    if inside:
-        return [p for p in problems if p not in layout]
-    if len(layout) < 2:
-        return problems
-    # Of a list only what is wrong with it as a list is of interest.
-    ranked = (p for words in ("expected a list of", "expected auto") for p in layout if words in p.message)
-    kept = next(ranked, layout[0])
-    return [p for p in problems if p not in layout or p is kept]
+            expected = f"keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
+        case kind:
+            kind = "string_too_short" if found == "" else kind
+            expected = _EXPECTATIONS.get(kind, f"something else ({kind.replace('_', ' ')})").format_map(context)
+    return f"{key} is {quoted(found)}; expected {expected}"
 
 
 def _in_one_sentence(problems: list[Problem]) -> list[Problem]:
-    """A value that no branch of a union takes is one mistake: one sentence with what each branch expects."""
+    """Joins what the branches of a union expect of one value."""
     joined: dict[tuple[str | None, str], Problem] = {}
     for problem in problems:
         found, expects, expected = problem.message.partition(_EXPECTED)

@@ -1,10 +1,10 @@
-"""The reader of a job file: YAML and `--set` overrides become a Job, or an error that names every line to change
-
-Unknown keys are errors with the nearest valid key, and all errors of a file are reported at once, each with its line.
-"""
+"""Reads a job file: YAML and `--set` overrides become a Job, or an error that names every line to change."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +13,39 @@ from pydantic import ValidationError
 from shardwise.errors import JobError, Problem
 from shardwise.spec.job import Job
 from shardwise.spec.job_errors import problems_in
-from shardwise.spec.located import Located, parse_yaml
+from shardwise.spec.located import parse_yaml
+from shardwise.spec.places import Places
 
 
-def read_job(path: str | Path, *, overrides: list[str] | None = None) -> Job:
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One value that did not come from the job file.
+
+    Attributes:
+        text: `key.path=value`, the value as YAML.
+        where: how the user wrote it: `--set train.seed=1`, `--hardware cpu:2`.
+    """
+
+    text: str
+    where: str
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The key it sets."""
+        return tuple(self.text.partition("=")[0].strip().split("."))
+
+    @classmethod
+    def of_flag(cls, flag: str, *, key: str, value: str | int) -> Override:
+        """What a flag of its own sets."""
+        return cls(text=f"{key}={json.dumps(value)}", where=f"{flag} {value}")
+
+    @classmethod
+    def of(cls, given: str | Override) -> Override:
+        """A `--set` as the user wrote it."""
+        return cls(text=given, where=f"--set {given}") if isinstance(given, str) else given
+
+
+def read_job(path: str | Path, *, overrides: Sequence[str | Override] = ()) -> Job:
     """Reads a job file, then applies `--set key.path=value` overrides.
 
     Relative data, model and output paths stay relative to the working directory, as in the shell.
@@ -24,9 +53,18 @@ def read_job(path: str | Path, *, overrides: list[str] | None = None) -> Job:
     Raises:
         JobError: the file cannot be read or is not a valid job; one problem per place, each with `file:line`.
     """
+    return parse_job(read_text(path), file=str(path), overrides=overrides)
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a job file.
+
+    Raises:
+        JobError: it cannot be read.
+    """
     file = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise JobError(Problem(where=file, message="there is no such file; write a job file or name another")) from None
     except IsADirectoryError:
@@ -38,11 +76,15 @@ def read_job(path: str | Path, *, overrides: list[str] | None = None) -> Job:
         ) from None
     except OSError as error:
         raise JobError(Problem(where=file, message=f"cannot be read: {error.strerror}")) from None
-    return parse_job(text, file=file, overrides=overrides)
 
 
-def parse_job(text: str, *, file: str = "job.yaml", overrides: list[str] | None = None) -> Job:
+def parse_job(text: str, *, file: str = "job.yaml", overrides: Sequence[str | Override] = ()) -> Job:
     """Like `read_job`, from text."""
+    return parse_placed(text, file=file, overrides=overrides)[0]
+
+
+def parse_placed(text: str, *, file: str, overrides: Sequence[str | Override] = ()) -> tuple[Job, Places]:
+    """A job, and where each of its keys was written."""
     located = parse_yaml(text, file=file)
     value: object = located.value
     if not isinstance(value, dict):
@@ -50,20 +92,14 @@ def parse_job(text: str, *, file: str = "job.yaml", overrides: list[str] | None 
         raise JobError(
             Problem(where=f"{file}:1", message=f"found {found}; expected keys such as model:, data:, method:")
         )
-    data = cast(dict[str, Any], value)
-    origins: dict[tuple[str | int, ...], str] = {}
-    for override in overrides or []:
-        _apply_override(data, override, origins)
-    return job_from_data(data, located=located, origins=origins)
+    data, places = cast(dict[str, Any], value), located.places
+    for override in overrides:
+        places = _apply_override(data, Override.of(override), places)
+    return job_from_data(data, places=places), places
 
 
-def job_from_data(
-    data: dict[str, Any],
-    *,
-    located: Located | None = None,
-    origins: dict[tuple[str | int, ...], str] | None = None,
-) -> Job:
-    """Validates plain data as a job; `located` and `origins` say where each key came from.
+def job_from_data(data: dict[str, Any], *, places: Places | None = None) -> Job:
+    """Validates plain data as a job.
 
     Raises:
         JobError: one problem per invalid key.
@@ -71,13 +107,12 @@ def job_from_data(
     try:
         return Job.model_validate(data)
     except ValidationError as error:
-        raise JobError(problems_in(data, error, root=Job, located=located, origins=origins or {})) from None
+        raise JobError(problems_in(data, error, root=Job, places=places)) from None
 
 
-def _apply_override(data: dict[str, Any], override: str, origins: dict[tuple[str | int, ...], str]) -> None:
-    where = f"--set {override}"
-    name, equals, text = override.partition("=")
-    path = tuple(name.strip().split("."))
+def _apply_override(data: dict[str, Any], override: Override, places: Places) -> Places:
+    _, equals, text = override.text.partition("=")
+    path, where = override.path, override.where
     if not equals or not all(path):
         raise JobError(Problem(where=where, message="expected KEY=VALUE, for example --set train.learning_rate=1e-4"))
     try:
@@ -89,7 +124,7 @@ def _apply_override(data: dict[str, Any], override: str, origins: dict[tuple[str
         below = at.get(key)
         if not isinstance(below, dict):
             at[key] = below = {}
-            origins[path[:depth]] = where
+            places = places.overridden(path[:depth], where=where)
         at = cast(dict[str, Any], below)
     at[path[-1]] = value
-    origins[path] = where
+    return places.overridden(path, where=where)

@@ -1,8 +1,4 @@
-"""Layout and Execution: how a job is spread over GPUs, and how one step is executed there.
-
-This file is the single truth, for the planner and the trainer, about the map rank <-> coordinates on the axes;
-`stages.py` is it about layer <-> pipeline stage.
-"""
+"""Layout: how a job is spread over GPUs, and the map from ranks to coordinates, for planner and trainer alike."""
 
 from __future__ import annotations
 
@@ -107,7 +103,7 @@ class Layout:
         return self.pp * stages_per_rank(self.schedule) if self.pp > 1 else 1
 
     def stages_of(self, pp: int) -> tuple[int, ...]:
-        """The stages at one coordinate of the pipeline axis: dealt round, so that neighbours pass on to neighbours."""
+        """The stages of one pipeline rank, dealt round robin."""
         return tuple(range(pp, self.num_stages, self.pp))
 
     @property
@@ -122,12 +118,12 @@ class Layout:
 
     @property
     def fills_buckets(self) -> bool:
-        """Whether DDP adds gradients up: where weights are whole and data is all that differs between ranks."""
+        """Whether DDP reduces gradients: weights are whole and only data differs between ranks."""
         return self.weight_shards == 1 and self.world_size == self.data_world_size > 1
 
     @property
     def sequence_multiple(self) -> int:
-        """What each sequence's length is a multiple of: between matrices, tensor-parallel ranks share it evenly."""
+        """Sequence lengths are padded to a multiple of this, for the ranks that share a sequence."""
         return self.tp * self.cp
 
     def coordinates(self, rank: int) -> Coordinates:
@@ -225,7 +221,7 @@ class Layout:
 
 
 def _hybrid_group(world_size: int, *, gpus_per_node: int | None) -> int:
-    """Of how many ranks a group of hsdp is: those of a node; of one node, half of them.
+    """Ranks in a sharding group of hsdp: those of a node, or half of a single node.
 
     Raises:
         ValueError: groups of one, or not all of a size.

@@ -1,43 +1,27 @@
-"""YAML with line numbers: plain data plus the line every key and item came from.
+"""YAML with the line of every key and item.
 
-A job file comes from a stranger as often as from a friend, so the reader takes plain scalars, lists and mappings only:
-no tags, no anchors or aliases, no duplicate keys, and limits on size and depth.
+A job file may come from a stranger: tags, anchors, aliases and duplicate keys are refused, and size and depth limited.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, quoted, said
+from shardwise.spec.places import Key, Places, dotted
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 
-Path = tuple[str | int, ...]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Plain data and where each part of it stands.
-
-    Attributes:
-        value: dicts, lists, strings, numbers, booleans and None.
-        file: name shown in messages.
-        lines: 1-based line of each path; the path of a mapping entry is the line of its key.
-    """
+    """Plain data (dicts, lists, strings, numbers, booleans and None) and the `file:line` of each key and item."""
 
     value: Any
-    file: str
-    lines: dict[Path, int] = field(default_factory=dict[Path, int])
-
-    def where(self, path: Path) -> str:
-        """`file:line` of the path, or of its nearest ancestor that stands in the file."""
-        for end in range(len(path), -1, -1):
-            if path[:end] in self.lines:
-                return f"{self.file}:{self.lines[path[:end]]}"
-        return f"{self.file}:1"
+    places: Places
 
 
 def parse_yaml(text: str, *, file: str) -> Located:
@@ -72,7 +56,7 @@ def parse_yaml(text: str, *, file: str) -> Located:
     value = reader.read(root, ()) if root is not None else None
     if reader.problems:
         raise JobError(reader.problems)
-    return Located(value=value, file=file, lines=reader.lines)
+    return Located(value=value, places=Places(by_key=reader.places, file=file))
 
 
 class _Reader:
@@ -81,13 +65,13 @@ class _Reader:
     def __init__(self, *, file: str, yaml: Any) -> None:
         self.file = file
         self.yaml = yaml
-        self.lines: dict[Path, int] = {}
+        self.places: dict[str, str] = {}
         self.problems: list[Problem] = []
         self._seen: set[int] = set()
 
-    def read(self, node: Any, path: Path) -> Any:
+    def read(self, node: Any, path: Key) -> Any:
         line: int = node.start_mark.line + 1
-        self.lines.setdefault(path, line)
+        self.places.setdefault(dotted(path), f"{self.file}:{line}")
         if id(node) in self._seen or node.anchor:
             return self._refuse(line, "anchors and aliases (& and *) are not read; write the value out")
         self._seen.add(id(node))
@@ -99,7 +83,7 @@ class _Reader:
             return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
         return self._scalar(node, line)
 
-    def _entries(self, node: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    def _entries(self, node: Any, path: Key) -> Iterator[tuple[str, Any]]:
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
             line: int = key_node.start_mark.line + 1
@@ -111,15 +95,14 @@ class _Reader:
                 self._refuse(line, f"the key {quoted(key)} stands twice (first on line {seen[key]}); remove one")
                 continue
             seen[key] = line
-            self.lines[(*path, key)] = line
+            self.places[dotted((*path, key))] = f"{self.file}:{line}"
             yield key, self.read(value_node, (*path, key))
 
     def _scalar(self, node: Any, line: int) -> Any:
         tag = str(node.tag)
         if not tag.startswith("tag:yaml.org,2002:") or tag.rpartition(":")[2] not in _PLAIN_TAGS:
             return self._refuse(
-                line,
-                f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values",
+                line, f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values"
             )
         if tag.endswith((":timestamp", ":binary")):
             return cast(str, node.value)

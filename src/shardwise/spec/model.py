@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from shardwise.spec.outer_names import LLAMA_NAMES, OuterNames
+from shardwise.spec.strict import from_plain
 
 MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
@@ -280,20 +281,6 @@ class ModelShape:
         """The shape that `to_json` wrote; keys that are not the shape's are passed over.
 
         Raises:
-            KeyError, TypeError: the data was written by hand or by another version.
+            TypeError: the data was written by hand or by another version.
         """
-        plain: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        plain["built"] = tuple(plain["built"]) if plain.get("built") is not None else None
-        plain["names"] = OuterNames(**plain.get("names", {}))
-        plain["matrices"] = tuple(Matrix(**matrix) for matrix in data["matrices"])
-        for key, noun in (("outer_matrices", Matrix), ("norms", Norm), ("outer_norms", Norm)):
-            plain[key] = tuple(noun(**part) for part in plain.get(key, ()))
-        plain["other_blocks"] = tuple(
-            OtherBlocks(
-                count=other["count"],
-                matrices=tuple(Matrix(**matrix) for matrix in other["matrices"]),
-                norms=tuple(Norm(**norm) for norm in other["norms"]),
-            )
-            for other in plain.get("other_blocks", ())
-        )
-        return cls(**plain)
+        return from_plain(cls, data)

@@ -1,4 +1,4 @@
-"""What the modules of a model outside its blocks are called, by which adapters and copies are asked for."""
+"""Names of a model's modules outside its blocks, by which adapters and copies are asked for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class OuterNames:
-    """Names in the Hugging Face module tree, from its root; the defaults are Llama's, and most families'.
-
-    Attributes:
-        embedding: of tokens.
-        head: from hidden states to logits.
-        final_norm: before the head; None where there is none.
-        blocks: the list of them.
-        positions: a learned table of them; None where there is none.
-    """
+    """Names in the Hugging Face module tree, from its root; the defaults are Llama's. None where a module is absent."""
 
     embedding: str = "model.embed_tokens"
     head: str = "lm_head"

@@ -1,16 +1,12 @@
-"""Where each key of a run's job stands: kept in the run directory, so that a process that knows only that folder can
-still name the line that the user has to change.
-"""
+"""Where each key of a run's job was written, kept in the run directory for later messages."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from shardwise.errors import InputError, JobError, Problem
-from shardwise.spec.located import parse_yaml
+from shardwise.errors import InputError, Problem
 from shardwise.spec.run import RunDirectory, read_json, write_json
 
 Key = tuple[str | int, ...]
@@ -24,11 +20,17 @@ class Places:
     file: str
 
     def where(self, *key: str | int) -> str:
-        """The place of a key, or of its nearest ancestor that stands somewhere."""
+        """The place of a key, or of its nearest ancestor that was written."""
         for end in range(len(key), -1, -1):
             if (place := self.by_key.get(dotted(key[:end]))) is not None:
                 return place
         return f"{self.file}:1"
+
+    def overridden(self, key: Key, *, where: str) -> Places:
+        """With another place for a key, and none for what stood below it."""
+        below = f"{dotted(key)}."
+        kept = {name: place for name, place in self.by_key.items() if not name.startswith(below)}
+        return Places(by_key={**kept, dotted(key): where}, file=self.file)
 
     @contextmanager
     def blaming(self, *key: str | int) -> Generator[None]:
@@ -52,16 +54,7 @@ def write_places(run: RunDirectory, by_key: Mapping[str, str]) -> None:
 
 
 def read_places(run: RunDirectory) -> Places:
-    """The places of the job's keys; in a folder without them, the lines of resolved.yaml."""
-    kept = read_json(run.places)
-    if kept is None:
-        return Places(by_key=_lines_of(run.resolved), file=str(run.resolved))
-    return Places(by_key={key: place for key, place in kept.items() if isinstance(place, str)}, file="job")
-
-
-def _lines_of(path: Path) -> dict[str, str]:
-    try:
-        located = parse_yaml(path.read_text(encoding="utf-8"), file=str(path))
-    except (OSError, JobError):
-        return {}
-    return {dotted(key): located.where(key) for key in located.lines}
+    """The places of the job's keys, as `write_places` kept them."""
+    kept = read_json(run.places) or {}
+    by_key = {key: place for key, place in kept.items() if isinstance(place, str)}
+    return Places(by_key=by_key, file="job" if kept else str(run.resolved))

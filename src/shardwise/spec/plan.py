@@ -6,15 +6,21 @@ added, never renamed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
 from shardwise.spec.offers import Offers
 from shardwise.spec.solved import Solved
+from shardwise.spec.strict import from_plain
 
 VERSION = 1
+
+#: Of the parts of plan.json that nothing executes: a later version may have added keys.
+_OPEN = ConfigDict(extra="ignore", strict=True)
 
 #: The parts of a rank's memory, in the order they are drawn.
 PARTS = (
@@ -67,6 +73,8 @@ class MemoryForecast:
         peak_instant: when the peak is reached, in words: `backward of layer 31`.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
     capacity_bytes: int
     peak_bytes: int
     peak_reserved_bytes: int
@@ -84,6 +92,8 @@ class TimeForecast:
         total_seconds: None where the number of steps is not known.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
     step_seconds: float
     tokens_per_second: float
     mfu: float
@@ -95,6 +105,8 @@ class TimeForecast:
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """Rental price; None where the catalogue knows none."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
 
     usd: float | None = None
     usd_per_hour: float | None = None
@@ -131,25 +143,15 @@ class Candidate:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Candidate:
         """The inverse of `to_json`."""
-        memory = dict(data["memory"])
-        memory["ranks"] = tuple(
-            RankMemory(ranks=tuple(rank["ranks"]), peak_bytes=rank["peak_bytes"], parts=rank["parts"])
-            for rank in memory["ranks"]
-        )
         return cls(
             execution=Execution.from_json(data),
             fits=data["fits"],
-            memory=MemoryForecast(**_known(MemoryForecast, memory)),
-            time=TimeForecast(**_known(TimeForecast, data["time"])),
-            cost=Cost(**_known(Cost, data["cost"])),
+            memory=from_plain(MemoryForecast, data["memory"]),
+            time=from_plain(TimeForecast, data["time"]),
+            cost=from_plain(Cost, data["cost"]),
             reasons=tuple(data["reasons"]),
             not_trained=tuple(data.get("not_trained", ())),
         )
-
-
-def _known(noun: type[MemoryForecast | TimeForecast | Cost], data: dict[str, Any]) -> dict[str, Any]:
-    """Without the figures that a later program has added."""
-    return {f.name: data[f.name] for f in fields(noun) if f.name in data}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +225,7 @@ class Plan:
             model=data["model"],
             chosen=data["chosen"],
             candidates=tuple(Candidate.from_json(candidate) for candidate in data["candidates"]),
-            rejected=tuple(
-                Rejection(strategy=r["strategy"], layout=Layout.from_json(r["layout"]), reason=r["reason"])
-                for r in data["rejected"]
-            ),
+            rejected=tuple(from_plain(Rejection, rejection) for rejection in data["rejected"]),
             advice=tuple(data.get("advice", ())),
             solved=Solved.from_json(data["solved"]) if data.get("solved") else None,
             offers=Offers.from_json(data),

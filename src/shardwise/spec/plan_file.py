@@ -1,4 +1,4 @@
-"""The reader of plan.json: a stranger's JSON becomes a Plan that can be obeyed, or sentences that say why it is none"""
+"""Reads plan.json: a Plan that can be executed, or sentences that say what is wrong with it."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def plan_from_json(data: Any) -> Plan:
         said = "the key 'version' is missing" if "version" not in found else f"version is {quoted(version)}"
         raise InputError(f"{said}; expected {VERSION}, the one that this program reads: make the plan again with it")
     try:
-        PlanKeys.model_validate(found)
+        # As JSON, in which lists are tuples and objects are dataclasses.
+        PlanKeys.model_validate_json(json.dumps(found))
     except ValidationError as error:
-        raise InputError(problems_in(found, error, root=PlanKeys, located=None, origins={})) from None
+        raise InputError(problems_in(found, error, root=PlanKeys, places=None)) from None
     try:
         plan = Plan.from_json(found)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
@@ -72,7 +73,7 @@ def _no_constant(name: str) -> float:
 
 
 def _flaws_of_choice(plan: Plan) -> Iterator[str]:
-    """Why what was chosen cannot be obeyed."""
+    """Why the chosen candidate cannot be executed."""
     if plan.chosen is None:
         return
     if plan.chosen >= len(plan.candidates):
@@ -94,7 +95,7 @@ def _flaws_of_layout(key: str, chosen: Candidate, *, hardware: dict[str, Any]) -
 
 
 def _flaws_of_batch(key: str, chosen: Candidate, *, job: dict[str, Any]) -> Iterator[str]:
-    """What a step sees must be the job's global batch; the last micro-batches may be filled up."""
+    """The gradient accumulation must give the job's global batch."""
     train = job.get("train")
     size = cast(dict[str, Any], train).get("global_batch_size") if isinstance(train, dict) else None
     if not isinstance(size, int) or size < 1:

@@ -1,7 +1,6 @@
-"""The keys of plan.json that this program reads, and what may stand under each
+"""The keys of plan.json that this program reads.
 
-What is obeyed knows all its keys: one that this program does not know may be a choice that it would silently leave out.
-Elsewhere keys are added without another version, so that those which are not known are passed over.
+Unknown keys are refused in what is executed, and passed over elsewhere: later versions add keys.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from shardwise.spec.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
-from shardwise.spec.job import Goal, LayoutKeys
+from shardwise.spec.job import LayoutKeys
 from shardwise.spec.layout import Layout
-from shardwise.spec.strict import NotNegative, Strict, Text, Whole
+from shardwise.spec.offers import Offer
+from shardwise.spec.plan import Cost, MemoryForecast, TimeForecast
+from shardwise.spec.strict import Strict, Text, Whole
 
 Bytes = Annotated[int, Field(ge=0, le=10**18)]
 
@@ -31,36 +32,6 @@ class _Layout(LayoutKeys):
         return self
 
 
-class _Rank(_Open):
-    ranks: Annotated[list[Bytes], Field(min_length=1)]
-    peak_bytes: Bytes
-    parts: dict[str, Bytes]
-
-
-class _Memory(_Open):
-    capacity_bytes: Bytes
-    peak_bytes: Bytes
-    peak_reserved_bytes: Bytes
-    peak_low_bytes: Bytes
-    peak_high_bytes: Bytes
-    peak_instant: str
-    ranks: list[_Rank]
-
-
-class _Time(_Open):
-    step_seconds: NotNegative
-    tokens_per_second: NotNegative
-    mfu: NotNegative
-    gpu_utilization: NotNegative
-    compute_utilization: NotNegative
-    total_seconds: NotNegative | None = None
-
-
-class _Cost(_Open):
-    usd: NotNegative | None = None
-    usd_per_hour: NotNegative | None = None
-
-
 class _Candidate(Strict):
     strategy: Text
     layout: _Layout
@@ -74,9 +45,9 @@ class _Candidate(Strict):
     attn_implementation: Attention
     compile: bool
     fits: bool
-    memory: _Memory
-    time: _Time
-    cost: _Cost
+    memory: MemoryForecast
+    time: TimeForecast
+    cost: Cost
     reasons: list[str]
     not_trained: list[str] = Field(default_factory=list[str])
 
@@ -108,31 +79,6 @@ class _Solved(_Open):
     tried: list[_Tried]
 
 
-_Range = Annotated[list[NotNegative], Field(min_length=2, max_length=2)]
-
-
-class _Offer(Strict):
-    hardware: Text
-    num_gpus: Whole
-    fits: bool | None
-    shown: bool = False
-    best_for: list[Goal]
-    strategy: str | None
-    written: str | None
-    peak_bytes: Bytes | None
-    capacity_bytes: Bytes
-    step_seconds: NotNegative | None
-    total_seconds: NotNegative | None
-    usd_per_hour: _Range | None
-    usd: _Range | None
-    usd_per_million_tokens: _Range | None
-    typical_usd_per_hour: NotNegative | None = None
-    typical_usd: NotNegative | None = None
-    typical_usd_per_million_tokens: NotNegative | None = None
-    price_providers: Whole = 0
-    reason: str | None
-
-
 class _Prices(_Open):
     date: str
     source: str
@@ -159,5 +105,5 @@ class PlanKeys(_Open):
     rejected: list[_Rejection]
     advice: list[str] = Field(default_factory=list[str])
     solved: _Solved | None = None
-    hardware_options: list[_Offer] = Field(default_factory=list[_Offer])
+    hardware_options: list[Offer] = Field(default_factory=list[Offer])
     prices: _Prices | None = None

@@ -1,20 +1,19 @@
-"""A job together with the text it came from, so that whatever is found wrong with it later can still name the place."""
+"""A job with the text it came from, so that errors found later can name the place."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.errors import HardwareError, InputError, JobError, ModelError, Problem, RunDirectoryError
+from shardwise.errors import HardwareError, InputError, ModelError, Problem, RunDirectoryError
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
-from shardwise.spec.job_file import parse_job, read_job
-from shardwise.spec.located import Located, parse_yaml
-from shardwise.spec.places import dotted
+from shardwise.spec.job_file import Override, parse_placed, read_text
+from shardwise.spec.places import Places
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import read_json
 
@@ -24,34 +23,6 @@ _FLAGS = "the flags"
 _OF_A_PLAN = frozenset({"candidates", "chosen", "rejected"})
 #: Where a section comes from that nobody stated: there are adapters because the method has some.
 _IMPLIED_BY: dict[tuple[str | int, ...], tuple[str | int, ...]] = {("lora",): ("method",)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Override:
-    """One value that did not come from the job file.
-
-    Attributes:
-        text: `key.path=value`, the value as YAML.
-        where: how the user wrote it: `--set train.seed=1`, `--hardware cpu:2`.
-    """
-
-    text: str
-    where: str
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The key it sets."""
-        return tuple(self.text.partition("=")[0].strip().split("."))
-
-    @classmethod
-    def of_flag(cls, flag: str, *, key: str, value: str | int) -> Override:
-        """What a flag of its own sets."""
-        return cls(text=f"{key}={json.dumps(value)}", where=f"{flag} {value}")
-
-    @classmethod
-    def of(cls, given: str | Override) -> Override:
-        """A `--set` as the user wrote it."""
-        return cls(text=given, where=f"--set {given}") if isinstance(given, str) else given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,27 +36,20 @@ class Request:
 
     job: Job
     text: str
-    located: Located
+    written: Places
     overrides: tuple[Override, ...] = ()
 
     def where(self, *path: str | int) -> str:
-        """`file:line`, or the flag, that a key's value came from, or that implies it."""
+        """`file:line` or flag of a key's value, or of what implies it."""
         section = path[:1]
-        if section in _IMPLIED_BY and not self._states(section):
+        if section in _IMPLIED_BY and not any(key.partition(".")[0] == section[0] for key in self.written.by_key):
             path = _IMPLIED_BY[section]
-        for override in reversed(self.overrides):
-            if override.path[: len(path)] == path or path[: len(override.path)] == override.path:
-                return override.where
-        return _FLAGS if self.located.file == _FLAGS else self.located.where(path)
-
-    def _states(self, section: tuple[str | int, ...]) -> bool:
-        return section in self.located.lines or any(override.path[:1] == section for override in self.overrides)
+        return self.written.where(*path)
 
     @property
     def places(self) -> dict[str, str]:
-        """`where` of every key that stands somewhere, by its dotted name."""
-        keys = {*self.located.lines, *(override.path for override in self.overrides)}
-        return {dotted(key): self.where(*key) for key in keys}
+        """`where` of every key that was written, by its dotted name."""
+        return dict(self.written.by_key)
 
     @contextmanager
     def blaming(self, *path: str) -> Generator[None]:
@@ -120,41 +84,27 @@ def read_request(path: str | Path, *, overrides: Sequence[str | Override] = ()) 
     Raises:
         InputError: the file is neither, or an override is wrong.
     """
-    given = tuple(Override.of(override) for override in overrides)
     if _OF_A_PLAN & (read_json(Path(path)) or {}).keys():
-        return _of_text(_text_of_plan(path), file=f"the job of {path}", overrides=given)
-    with _naming_flags(given):
-        job = read_job(path, overrides=[override.text for override in given])
-    text = Path(path).read_text(encoding="utf-8-sig")
-    return Request(job=job, text=text, located=parse_yaml(text, file=str(path)), overrides=given)
+        return _of_text(_text_of_plan(path), file=f"the job of {path}", overrides=overrides)
+    return _of_text(read_text(path), file=str(path), overrides=overrides)
 
 
 def request_of_flags(overrides: Sequence[str | Override]) -> Request:
     """A job without a file."""
-    return _of_text("{}\n", file=_FLAGS, overrides=tuple(Override.of(override) for override in overrides))
+    return _of_text("{}\n", file=_FLAGS, overrides=overrides)
 
 
 def request_of_job(job: Job, *, overrides: Sequence[str | Override] = ()) -> Request:
     """A job made by a program."""
-    given = tuple(Override.of(override) for override in overrides)
-    return _of_text(_as_text(job.to_json()), file="the job", overrides=given)
+    return _of_text(_as_text(job.to_json()), file="the job", overrides=overrides)
 
 
-def _of_text(text: str, *, file: str, overrides: tuple[Override, ...]) -> Request:
-    with _naming_flags(overrides):
-        job = parse_job(text, file=file, overrides=[override.text for override in overrides])
-    return Request(job=job, text=text, located=parse_yaml(text, file=file), overrides=overrides)
-
-
-@contextmanager
-def _naming_flags(overrides: Sequence[Override]) -> Generator[None]:
-    """The reader of jobs knows `--set` only; a user who wrote `--method` shall read `--method`."""
-    names = {f"--set {override.text}": override.where for override in overrides}
-    try:
-        yield
-    except JobError as error:
-        problems = [Problem(where=names.get(p.where or "", p.where), message=p.message) for p in error.problems]
-        raise JobError(problems, total=error.total) from None
+def _of_text(text: str, *, file: str, overrides: Sequence[str | Override]) -> Request:
+    given = tuple(map(Override.of, overrides))
+    job, places = parse_placed(text, file=file, overrides=given)
+    if file == _FLAGS:  # which have no lines
+        places = places.overridden((), where=_FLAGS)
+    return Request(job=job, text=text, written=places, overrides=given)
 
 
 def _text_of_plan(path: str | Path) -> str:
@@ -172,18 +122,7 @@ def restricted_to(job: dict[str, Any], execution: Execution) -> dict[str, Any]:
     return {**job, "layout": execution.layout.to_json(), "train": {**train, **chosen}}
 
 
-_LEFT_TO_THE_PLANNER = frozenset(
-    {
-        "micro_batch_size",
-        "gradient_checkpointing",
-        "offload",
-        "precision",
-        "optimizer",
-        "loss",
-        "attn_implementation",
-        "compile",
-    }
-)
+_LEFT_TO_THE_PLANNER = {field.name for field in fields(Execution)} - {"layout", "gradient_accumulation_steps"}
 
 
 def _as_text(data: dict[str, Any]) -> str:

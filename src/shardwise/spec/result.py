@@ -1,4 +1,4 @@
-"""Whether the files of `final/` are those that its manifest records: asked before a run is called finished."""
+"""Whether the files of `final/` are those that its manifest records."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ HASHED_BYTES = 16 * 1024 * 1024
 
 
 def result_fault(final: Path, *, most_bytes: float = inf) -> str | None:
-    """What is wrong with a folder beside its manifest, in words; None where nothing is.
+    """What is wrong with a folder's files; None where nothing is.
 
     Args:
-        most_bytes: of larger files that were changed or copied since, those are hashed that are no larger than this.
+        most_bytes: larger files that changed since the manifest are hashed up to this size.
     """
     recorded = (read_json(final / MANIFEST) or {}).get("files")
     if not isinstance(recorded, dict):

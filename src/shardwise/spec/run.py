@@ -17,19 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 METRIC_KEYS = (
-    "step",
-    "epoch",
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "tokens",
-    "trained_tokens",
-    "step_seconds",
-    "tokens_per_second",
-    "mfu",
-    "gpu_utilization",
-    "gpu_utilization_by_rank",
-    "peak_memory_bytes",
+    *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "trained_tokens", "step_seconds"),
+    *("tokens_per_second", "mfu", "gpu_utilization", "gpu_utilization_by_rank", "peak_memory_bytes"),
 )
 
 CHECKPOINT_PREFIX = "checkpoint-"
@@ -38,91 +27,58 @@ CHECKPOINT_PREFIX = "checkpoint-"
 LAUNCH = "SHARDWISE_LAUNCH"
 
 
+class _File:
+    """A file or folder inside the run directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDirectory, _: object) -> Path:
+        return run.root / self._name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths of one run and the files that live there."""
+    """Paths of one run and the files that live there.
+
+    Attributes:
+        job: the job file as the user wrote it.
+        resolved: the job with every default filled in and what each `auto` became, as JSON-compatible YAML.
+        plan: forecasts; the chosen candidate is what runs.
+        environment: versions, devices and measured rates.
+        metrics: one JSON object per optimizer step.
+        data: which prepared data this run reads, and its counts.
+        model: which revision of a model on the hub this run reads.
+        measured: what each rank really held and used, read back from live tensors.
+        final: folder of the trained model or adapter, in the ecosystem's format.
+        report_json, report_html: forecast beside measurement, for programs and as one self-contained page.
+        logs: folder of each rank's output, phases and causes of failure.
+        places: where each key of the job stands in what the user wrote, for messages.
+        events: what rank 0 is doing: one JSON object per phase, each with `time` and `phase`.
+        starts: what each start of the run was to do: `first_step`, `hardware`, `execution`, `world_size`, `peak_flops`.
+        notices: what the user shall read while the run goes on: objects with `time` and `notice`.
+        outcome: how rank 0 says the run ended: `outcome`, `signal`, `step`, and whether that step was saved.
+    """
 
     root: Path
 
-    @property
-    def job(self) -> Path:
-        """The job file as the user wrote it."""
-        return self.root / "job.yaml"
-
-    @property
-    def resolved(self) -> Path:
-        """The job with every default filled in and what each `auto` became, as JSON-compatible YAML."""
-        return self.root / "resolved.yaml"
-
-    @property
-    def places(self) -> Path:
-        """Where each key of the job stands in what the user wrote, for messages."""
-        return self.logs / "places.json"
-
-    @property
-    def plan(self) -> Path:
-        """Forecasts; the chosen candidate is what runs."""
-        return self.root / "plan.json"
-
-    @property
-    def environment(self) -> Path:
-        """Versions, devices and measured rates."""
-        return self.root / "environment.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per optimizer step."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def logs(self) -> Path:
-        """Output of each rank, phases and causes of failure."""
-        return self.root / "logs"
-
-    @property
-    def events(self) -> Path:
-        """What rank 0 is doing: one JSON object per phase, each with `time` and `phase`."""
-        return self.logs / "events.jsonl"
-
-    @property
-    def starts(self) -> Path:
-        """What each start of the run was to do: `first_step`, `hardware`, `execution`, `world_size`, `peak_flops`."""
-        return self.logs / "starts.jsonl"
-
-    @property
-    def notices(self) -> Path:
-        """What the user shall read while the run goes on: one JSON object per sentence, with `time` and `notice`."""
-        return self.logs / "notices.jsonl"
-
-    @property
-    def data(self) -> Path:
-        """data.json: which prepared data this run reads, and its counts."""
-        return self.root / "data.json"
-
-    @property
-    def model(self) -> Path:
-        """model.json: which revision of a model on the hub this run reads, whatever its newest is by then."""
-        return self.root / "model.json"
-
-    @property
-    def measured(self) -> Path:
-        """measured.json: what each rank really held and used, read back from live tensors."""
-        return self.root / "measured.json"
-
-    @property
-    def final(self) -> Path:
-        """The trained model or adapter, in the ecosystem's format."""
-        return self.root / "final"
-
-    @property
-    def report_json(self) -> Path:
-        """Forecast beside measurement, for programs."""
-        return self.root / "report.json"
-
-    @property
-    def report_html(self) -> Path:
-        """Forecast beside measurement, as one self-contained page."""
-        return self.root / "report.html"
+    job = _File("job.yaml")
+    resolved = _File("resolved.yaml")
+    plan = _File("plan.json")
+    environment = _File("environment.json")
+    metrics = _File("metrics.jsonl")
+    data = _File("data.json")
+    model = _File("model.json")
+    measured = _File("measured.json")
+    final = _File("final")
+    report_json = _File("report.json")
+    report_html = _File("report.html")
+    logs = _File("logs")
+    places = _File("logs/places.json")
+    events = _File("logs/events.jsonl")
+    starts = _File("logs/starts.jsonl")
+    notices = _File("logs/notices.jsonl")
+    outcome = _File("logs/outcome.json")
 
     def rank_log(self, rank: int) -> Path:
         """Output of one rank."""
@@ -131,11 +87,6 @@ class RunDirectory:
     def rank_pid(self, rank: int) -> Path:
         """The pid of one rank, written once it listens to signals."""
         return self.logs / f"rank_{rank}.pid"
-
-    @property
-    def outcome(self) -> Path:
-        """How rank 0 says the run ended: `outcome`, `signal`, `step`, and whether that step was saved."""
-        return self.logs / "outcome.json"
 
     def rank_failure(self, rank: int) -> Path:
         """First cause of one rank's failure: `time, rank, phase, error, message, file, line`."""
@@ -227,13 +178,13 @@ def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def note_start(run: RunDirectory, start: dict[str, Any]) -> None:
-    """Adds a line to `RunDirectory.starts`, which is whole at any time: a torn one would give its steps to another."""
+    """Adds a line to `RunDirectory.starts` by rewriting the whole file."""
     lines = [*read_lines(run.starts), start]
     write_text(run.starts, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
 
 def forget_steps_after(run: RunDirectory, step: int) -> None:
-    """Removes the records of steps that a resumed run takes again, so that each step has one."""
+    """Removes the records of later steps, which a resumed run takes again."""
     if run.metrics.is_file():
         _write_metrics(run, [record for record in read_metrics(run) if record["step"] <= step])
 
@@ -262,7 +213,7 @@ _REVISION = re.compile("[0-9a-f]{7,64}")
 
 
 def revision_of(run: RunDirectory, model: str) -> str | None:
-    """The revision of a model on the hub that a run has read; None where it has not yet, or the model is a folder."""
+    """The revision of a model on the hub that a run has read; None where there is none."""
     known = read_json(run.model) or {}
     revision = known.get("revision")
     is_one = isinstance(revision, str) and _REVISION.fullmatch(revision) is not None
@@ -270,14 +221,14 @@ def revision_of(run: RunDirectory, model: str) -> str | None:
 
 
 def hub_revision(model: str, *, folder: Path) -> str | None:
-    """The revision of a model on the hub, by the folder of the hub's cache that it was found in; None for a folder."""
+    """The revision that a folder of the hub's cache holds; None for another folder."""
     if folder.parent.name != "snapshots" or Path(model).expanduser().exists():
         return None
     return folder.name
 
 
 def note_revision(run: RunDirectory, model: str, *, folder: Path) -> None:
-    """Notes which revision of a model on the hub a run reads, so that all of it and later starts read the same."""
+    """Notes which revision of a model on the hub a run reads, so that later starts read the same."""
     revision = hub_revision(model, folder=folder)
     if revision is not None:
         write_json(run.model, {"model": model, "revision": revision})

@@ -1,15 +1,13 @@
-"""Pipeline schedules: the order in which each rank works through stages and micro-batches.
+"""Pipeline schedules: the order in which each rank runs stages and micro-batches.
 
-The trainer executes these orders and the planner simulates them, so that a forecast bubble is a bubble of this very
-order. Messages are not part of it: they follow from what each action needs and makes.
+The trainer executes these orders and the planner simulates them. Messages follow from what each action needs.
 
 - `sequential`: one micro-batch at a time through all stages; naive model parallel.
 - `gpipe` (Huang et al., 2019): all forwards, then all backwards.
-- `1f1b` (Narayanan et al., 2019, PipeDream-Flush): after a warm-up, one forward and one backward in turn, so that a
-  rank keeps no more micro-batches than there are stages behind it.
-- `interleaved` (Narayanan et al., 2021): 1f1b over two stages per rank; the bubble halves, messages double.
-- `zero_bubble` (Qi et al., 2023, ZB-H1): 1f1b whose backward is cut in two; gradients of weights, which nobody waits
-  for, fill what would be bubbles.
+- `1f1b` (Narayanan et al., 2019): after a warm-up one forward and one backward in turn, so that in-flight micro-batches
+  are at most the stages that follow.
+- `interleaved` (Narayanan et al., 2021): 1f1b over two stages per rank: half the bubble, twice the messages.
+- `zero_bubble` (Qi et al., 2023, ZB-H1): 1f1b with the backward split in two; weight gradients fill the bubble.
 """
 
 from __future__ import annotations
@@ -45,21 +43,13 @@ Plain = tuple[ActionKind, int, int]
 
 @lru_cache(maxsize=4096)
 def actions(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> tuple[Action, ...]:
-    """What one pipeline rank does in one optimizer step, in order.
-
-    Args:
-        schedule: whose order.
-        num_ranks: pipeline ranks.
-        rank: which of them.
-        num_micro_batches: of the step; any number.
-    """
+    """What one pipeline rank does in one optimizer step, in order."""
     order = order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
     return tuple(map(Action._make, order))
 
 
 def order_of(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> Iterator[Plain]:
-    """The same one after the other, as plain tuples: what deep pipelines do with many micro-batches is long, and is
-    neither kept nor given names."""
+    """Like `actions`, one after the other, as plain tuples."""
     return _ORDERS[schedule](num_ranks, rank, num_micro_batches)
 
 
@@ -99,7 +89,7 @@ def _one_forward_one_backward(num_ranks: int, rank: int, micros: int) -> Iterato
 
 
 def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
-    """Micro-batches go through a rank's stages in rounds, each of at least as many as there are ranks if possible."""
+    """Micro-batches pass a rank's stages in rounds of at least as many as there are ranks, if possible."""
     chunks = stages_per_rank("interleaved")
     stages = [rank + chunk * num_ranks for chunk in range(chunks)]
     num_rounds = max(1, micros // num_ranks)
@@ -116,7 +106,7 @@ def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
 
 
 def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
-    """Of the weights' gradients, as many wait as there are ranks before this one: they are done while others drain."""
+    """As many weight gradients are deferred as there are ranks before this one."""
     waiting: deque[Plain] = deque()
     for action in _one_forward_one_backward(num_ranks, rank, micros):
         kind, _, micro = action
@@ -131,7 +121,7 @@ def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
 
 
 def _alternate(ahead: Iterator[Plain], back: Iterator[Plain], *, warm_up: int) -> Iterator[Plain]:
-    """So many forwards first, then one forward and one backward in turn, then the backwards that are left."""
+    """`warm_up` forwards, then one forward and one backward in turn, then the backwards that are left."""
     # `zip` asks for a forward first, so that none of the backwards is lost behind the last one.
     return chain(islice(ahead, warm_up), chain.from_iterable(zip(ahead, back, strict=False)), back)
 

@@ -1,4 +1,4 @@
-"""Whether blocks are cut in stages, or sliced and in how many: by family, or by what was seen of a build."""
+"""Which models are split in pipeline stages or tensor-parallel slices, by family or by what was seen of a build."""
 
 from __future__ import annotations
 
@@ -9,72 +9,32 @@ from typing import Literal
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape, Split
 
-#: Families whose models are cut in stages: embedding, blocks and norm are all there is between tokens and head.
+#: Families whose models are cut in stages: between tokens and head they have embedding, blocks and norm, and no more.
 STAGED_FAMILIES = (
-    "arcee",
-    "cohere",
-    "cohere2",
-    "ernie4_5",
-    "exaone4",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "glm",
-    "glm4",
-    "granite",
-    "helium",
-    "internlm3",
-    "llama",
-    "ministral",
-    "mistral",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "seed_oss",
-    "smollm3",
-    "starcoder2",
+    *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),
+    *("helium", "internlm3", "llama", "ministral", "mistral", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
+    *("seed_oss", "smollm3", "starcoder2"),
 )
 
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
-TENSOR_FAMILIES = (
-    "arcee",
-    "cohere2",
-    "ernie4_5",
-    "exaone4",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "granite",
-    "helium",
-    "internlm3",
-    "llama",
-    "ministral",
-    "mistral",
-    "olmo",
-    "qwen2",
-    "qwen3",
-    "seed_oss",
-    "smollm3",
-    "starcoder2",
+TENSOR_FAMILIES = tuple(
+    family for family in STAGED_FAMILIES if family not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")
 )
 
 
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
-    """Whether a model's blocks are split in a way: as a family of the catalogue, or as its build was seen to be."""
+    """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
     proven = STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES
     return model.family in proven if model.built is None else split in model.built
 
 
 def heads(model: ModelShape) -> dict[str, int]:
-    """What tensor parallelism shares out by whole heads, by its name."""
+    """What tensor parallelism splits by whole heads: name -> how many."""
     return {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
 
 
 def most_slices(model: ModelShape) -> int:
-    """The largest tp that slices all of a model evenly; each that does divides it."""
+    """The largest tp that slices a model evenly."""
     return gcd(model.intermediate_size, *heads(model).values())
 
 
@@ -99,12 +59,12 @@ def unseen(model: ModelShape, split: Split, *, nearest: str) -> str | None:
 
 
 def as_trained(job: Job, model: ModelShape) -> ModelShape:
-    """A model as a job trains it: what that switches off is no reason to refuse it."""
+    """A model without the dropout that a job switches off."""
     return without_dropout(model) if job.train.disable_dropout else model
 
 
 def without_dropout(model: ModelShape) -> ModelShape:
-    """A model that nothing is dropped out of, and no block of left out."""
+    """A model without dropout and layerdrop."""
     if model.built is not None and "stages without dropout" in model.built:
         model = replace(model, built=("stages", *model.built))
     return replace(model, layerdrop=0.0) if model.layerdrop else model

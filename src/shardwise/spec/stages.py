@@ -1,8 +1,6 @@
-"""Which decoder blocks each pipeline stage holds: one answer, which the planner forecasts and the trainer builds.
+"""Which decoder blocks each pipeline stage holds, for planner and trainer alike.
 
-Stages are balanced by what their parts cost, not by counting blocks. The cost of a part is the mean of the elements it
-multiplies with (its FLOPs) and the elements it stores (its bytes): a block and the head do both, the embedding only
-stores.
+Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored elements (bytes) of their parts.
 """
 
 from __future__ import annotations
@@ -14,11 +12,7 @@ from shardwise.spec.model import ModelShape
 
 
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
-    """The indices of the blocks of each stage, from the first stage to the last.
-
-    Args:
-        model: any shape; blocks of several kinds count alike, at their mean cost.
-        num_stages: stages of all pipeline ranks together.
+    """The block indices of each stage, in order; blocks of several kinds count at their mean cost.
 
     Raises:
         ValueError: there are more stages than blocks.
@@ -44,8 +38,7 @@ def stage_layers(
 ) -> list[range]:
     """Splits layers into contiguous pipeline stages so that the costliest stage is as cheap as possible.
 
-    Stage by stage, for every number of layers that the stages so far may hold; of equal cuts the earliest. Takes
-    `num_stages * num_layers` steps, and `num_layers` where fewer or more stages of the same layers were asked for.
+    Dynamic programming over stages and layers; of equal cuts the earliest.
 
     Args:
         costs: cost of each layer (seconds, FLOPs or bytes; any one unit, none negative), length `num_layers`.
@@ -62,50 +55,33 @@ def stage_layers(
     num_layers = len(costs)
     if num_stages > num_layers:
         raise ValueError(f"{num_stages} pipeline stages for {num_layers} layers; use at most {num_layers}")
-    cuts: list[list[int]] = []
-    if num_stages > 1:
-        before = _before(tuple(costs), first_extra)
-        cuts += before.cuts(num_stages - 2)
-        cuts.append(before.with_one_more(num_stages - 1, extra=last_extra)[1])
+    totals = (0.0, *accumulate(costs))
+    # In ascending order, so that each finds the one before it remembered.
+    first = [_first_stages(totals, first_extra, count) for count in range(1, num_stages)]
     ends = [num_layers]
-    for cut in reversed(cuts):
-        ends.append(cut[ends[-1]])
+    if num_stages > 1:
+        _, cut = _with_one_more(first[-1][0], totals, stage=num_stages - 1, extra=last_extra)
+        for _, starts in reversed([*first[1:], (None, cut)]):
+            ends.append(starts[ends[-1]])
     return [range(begin, end) for begin, end in pairwise([0, *reversed(ends)])]
 
 
-@lru_cache(maxsize=16)
-def _before(costs: tuple[float, ...], first_extra: float) -> _Before:
-    return _Before(costs, first_extra)
-
-
-class _Before:
-    """The stages before the last one, which are the same however many follow: found once for every number of stages."""
-
-    def __init__(self, costs: tuple[float, ...], first_extra: float) -> None:
-        self._totals = [0.0, *accumulate(costs)]
-        # least[end]: the least possible maximum when the stages so far hold layers 0..end-1.
-        first = [float("inf"), *(total + first_extra for total in self._totals[1:])]
-        self._found: list[tuple[list[float], list[int]]] = [(first, [])]
-
-    def cuts(self, stage: int) -> list[list[int]]:
-        """For each end where a stage begins, of all stages behind the first up to this one."""
-        while len(self._found) <= stage:
-            self._found.append(self.with_one_more(len(self._found), extra=0.0))
-        return [cut for _, cut in self._found[1 : stage + 1]]
-
-    def with_one_more(self, stage: int, *, extra: float) -> tuple[list[float], list[int]]:
-        """The least maxima with this stage too, which bears some extra cost, and where it begins."""
-        least, _ = self._found[stage - 1]
-        return _with_one_more(least, self._totals, stage=stage, extra=extra)
+@lru_cache(maxsize=4096)
+def _first_stages(totals: tuple[float, ...], first_extra: float, count: int) -> tuple[list[float], list[int]]:
+    """For each end of the first `count` stages: their least possible maximum, and where the last of them begins."""
+    if count == 1:
+        return [float("inf"), *(total + first_extra for total in totals[1:])], []
+    least, _ = _first_stages(totals, first_extra, count - 1)
+    return _with_one_more(least, totals, stage=count - 1, extra=0.0)
 
 
 def _with_one_more(
-    before: list[float], totals: list[float], *, stage: int, extra: float
+    before: list[float], totals: tuple[float, ...], *, stage: int, extra: float
 ) -> tuple[list[float], list[int]]:
-    """The least maxima with one stage more, and where it begins.
+    """For each end, the least maximum with one more stage, and where that stage begins.
 
-    For each end the later the stage begins, the less it costs and the more do those before it. The least maximum lies
-    where these meet, and that place moves on with the end.
+    A later start makes the stage cheaper and those before it more expensive. The least maximum lies where both are
+    equal, and that start only grows with the end.
     """
     num_layers = len(totals) - 1
     least, cut = [float("inf")] * (num_layers + 1), [0] * (num_layers + 1)

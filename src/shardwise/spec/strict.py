@@ -1,10 +1,14 @@
-"""What the sections of a job file are made of: models that know their keys, and numbers within bounds"""
+"""Types of numbers and text, the base of a job file's sections, and nouns read from plain data."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+T = TypeVar("T")
 
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"\A[^\x00]+\z")]
 Whole = Annotated[int, Field(ge=1, le=10**15)]
@@ -17,3 +21,20 @@ class Strict(BaseModel):
     """Frozen; an unknown key or a value of another type is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+@cache
+def _adapter(noun: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(noun)
+
+
+def from_plain(noun: type[T], data: Any) -> T:
+    """A dataclass, with those inside it, from what `dataclasses.asdict` and JSON made of it; unknown keys are ignored.
+
+    Raises:
+        TypeError: the data is not such a dataclass.
+    """
+    try:
+        return _adapter(noun).validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise TypeError(str(error)) from None

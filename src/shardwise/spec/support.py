@@ -1,8 +1,7 @@
 """What the trainer accepts: one table, read by the planner and by the trainer.
 
-There are two levels. What is trained is all that `auto` ever chooses. What a user asks for by name (a method, an
-optimizer, a model, a layout) is forecast too where a forecast can be made, with a sentence that says that this version
-plans it and does not train it; the trainer refuses it before it loads any weight.
+`auto` chooses only what is trained. What a user asks for by name is forecast even where it is not trained, with a
+sentence that says so; the trainer refuses it before it loads any weight.
 """
 
 from __future__ import annotations
@@ -14,22 +13,13 @@ from shardwise.spec.execution import Execution, Offload, OptimizerName, Precisio
 from shardwise.spec.job import Job, Method
 from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
-from shardwise.spec.nearest import nearest_layout
-from shardwise.spec.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen, without_dropout
+from shardwise.spec.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
 
 #: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
 #: `fsdp x pp`, trains what each of them does.
-TRAINABLE: dict[str, tuple[str, ...]] = {
-    "single": ("full", "lora"),
-    "ddp": ("full", "lora"),
-    "zero1": ("full", "lora"),
-    "zero2": ("full", "lora"),
-    "fsdp": ("full", "lora"),
-    "hsdp": ("full", "lora"),
-    "tp": ("full", "lora"),
-    "mp": ("full", "lora"),
-    "pp": ("full", "lora"),
-}
+TRAINABLE: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp"), ("full", "lora")
+)
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
@@ -43,13 +33,11 @@ NEAREST_METHOD: Method = "lora"
 
 
 def refusal(*, method: str, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
-    """Why a layout cannot be trained with a method, and the nearest one that can; None where it can.
+    """Why a layout cannot be trained with a method; None where it can.
 
     Args:
-        method: by its name.
-        layout: any.
-        model: whose family must be proven under the layout, where it is known.
-        stated: a job states the layout: what the model cannot be cut into is answered with one of as many ranks.
+        model: whose family must be trained under the layout, where it is known.
+        stated: whether a job states the layout; then the reason ends with what to write instead.
     """
     of_model = None if model is None else _model_refusal(model, layout, stated=stated)
     return way_refusal(method=method, layout=layout) or of_model or _schedule_refusal(layout)
@@ -82,12 +70,6 @@ def _schedule_refusal(layout: Layout) -> str | None:
     return None
 
 
-def _unsplit(model: ModelShape, layout: Layout) -> str | None:
-    """Why no other degrees of a layout's ways would be trained either: by the family, and by what is dropped out."""
-    of_family = _not_sliced(model, layout) or _not_staged(model, layout)
-    return "; ".join(_present(of_family, _skips(model, layout))) or None
-
-
 def _skips(model: ModelShape, layout: Layout) -> str | None:
     if not model.layerdrop or layout.world_size == 1:
         return None
@@ -99,29 +81,26 @@ def _skips(model: ModelShape, layout: Layout) -> str | None:
 
 
 def _not_sliced(model: ModelShape, layout: Layout) -> str | None:
-    # A build that no degree slices evenly was not looked at sliced: that, and not the family, is what is wrong.
+    # A build that no degree slices evenly was not tried sliced: then that is the reason, and not the family.
     if layout.tp == 1 or splits(model, "slices") or (model.built is not None and most_slices(model) == 1):
         return None
-    nearest = _nearest(model, layout)
-    return unseen(model, "slices", nearest=nearest) or (
+    return unseen(model, "slices", nearest=_nearest(model)) or (
         f"{model.family} is not sliced by tensor parallel (tp) in this version; "
-        f"the nearest layout that trains it: {nearest}"
+        f"the nearest layout that trains it: {_nearest(model)}"
     )
-
-
-def _nearest(model: ModelShape, layout: Layout) -> str:
-    """The nearest layout, and what else several ranks ask of a model that leaves blocks out."""
-    return nearest_layout(model, layout) + (", with train.disable_dropout: true" if model.layerdrop else "")
 
 
 def _not_staged(model: ModelShape, layout: Layout) -> str | None:
     if layout.pp == 1 or splits(model, "stages"):
         return None
-    nearest = _nearest(model, layout)
-    return unseen(model, "stages", nearest=nearest) or (
+    return unseen(model, "stages", nearest=_nearest(model)) or (
         f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
-        f"the nearest layout that trains it: {nearest}"
+        f"the nearest layout that trains it: {_nearest(model)}"
     )
+
+
+def _nearest(model: ModelShape) -> str:
+    return "fsdp, with train.disable_dropout: true" if model.layerdrop else "fsdp"
 
 
 def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
@@ -129,43 +108,33 @@ def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | 
 
     Args:
         model: as the job trains it.
-        layout: any.
-        stated: a job states it: the reason ends with the nearest one of as many ranks.
+        stated: whether a job states the layout; then the reason ends with what to write instead.
     """
-    uneven = _present(_uneven(layout.tp, model, heads(model)), _too_many_stages(model, layout))
-    if not uneven:
+    uneven, stages = _uneven(layout.tp, model, heads(model)), _too_many_stages(model, layout)
+    if uneven is None and stages is None:
         return None
-    if model.has_experts:  # which are planned only, under any degrees that come out even
-        return _mended(model, layout, uneven, stated=stated)
-    return _cut_refusal(model, layout, uneven, stated=stated)
+    if not model.has_experts:
+        uneven, stages = _not_sliced(model, layout) or uneven, _not_staged(model, layout) or stages
+        return _joined(uneven, stages, _skips(model, layout), stated=stated)
+    return _joined(uneven, stages, stated=stated)
 
 
 def _model_refusal(model: ModelShape, layout: Layout, *, stated: bool) -> str | None:
-    """Why a model is not trained under a layout, of so many stages as it has blocks or fewer."""
+    """Why a model is not trained under a layout that has no more stages than the model has blocks."""
     parts = {**heads(model), "elements of the MLP's width": model.intermediate_size}
-    return _cut_refusal(model, layout, _present(_uneven(layout.tp, model, parts)), stated=stated)
+    sliced = _not_sliced(model, layout) or _uneven(layout.tp, model, parts)
+    return _joined(sliced, _not_staged(model, layout), _skips(model, layout), stated=stated)
 
 
-def _cut_refusal(model: ModelShape, layout: Layout, uneven: list[str], *, stated: bool) -> str | None:
-    """Of what does not come out even, only what is worth mending: not where other degrees would be refused too."""
-    unsplit = _unsplit(model, layout)
-    if unsplit is None:
-        return _mended(model, layout, uneven, stated=stated) if uneven else None
-    worth = uneven if _unsplit(without_dropout(model), layout) is None else []
-    return "; ".join([*worth, unsplit])
-
-
-def _mended(model: ModelShape, layout: Layout, uneven: list[str], *, stated: bool) -> str:
-    nearest = [f"the nearest layout of as many ranks: {nearest_layout(model, layout)}"] if stated else []
-    return "; ".join([*uneven, *nearest])
-
-
-def _present(*reasons: str | None) -> list[str]:
-    return [reason for reason in reasons if reason]
+def _joined(*reasons: str | None, stated: bool) -> str | None:
+    """The reasons in one sentence; with a layout to write, where none of them names one."""
+    found = [reason for reason in reasons if reason]
+    told = any("fsdp" in reason or "one process" in reason for reason in found)
+    return "; ".join([*found, *(["or use fsdp"] if stated and not told else [])]) if found else None
 
 
 def _uneven(tp: int, model: ModelShape, parts: dict[str, int]) -> str | None:
-    """Which of the parts `tp` does not divide, and the largest that divides all of the model; None where it does."""
+    """Which of the parts `tp` does not divide; None where it divides all."""
     uneven = [f"{count} {what}" for what, count in parts.items() if count % tp]
     if not uneven:
         return None
@@ -181,7 +150,7 @@ def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
 
 
 def _fewer_stages(model: ModelShape, layout: Layout) -> str:
-    """The most pipeline ranks whose stages have a block each; one rank is no pipeline, and has no schedule."""
+    """The most pipeline ranks whose stages have a block each."""
     most = model.num_layers * layout.pp // layout.num_stages
     if most > 1:
         return f"use pp: {most} at most"
@@ -191,24 +160,19 @@ def _fewer_stages(model: ModelShape, layout: Layout) -> str:
 def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
     """Why `layout: auto` leaves a layout out; None where it considers it.
 
-    A method or a model that is trained under no layout at all was asked for all the same: it is forecast under every
-    layout that trains another one.
+    A method or model that no layout trains is forecast under the layouts that train another.
     """
     known = None if model is None or model.has_experts else model
     return refusal(method=method if method_refusal(method) is None else NEAREST_METHOD, layout=layout, model=known)
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """Every reason why an execution of a job cannot be trained; empty where it can.
-
-    Args:
-        model: the job's model, where it has been read already.
-    """
+    """Every reason why an execution of a job cannot be trained; empty where it can."""
     return [*impossibilities(job, execution, model=model), *not_trained(job, execution, model=model)]
 
 
 def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """What contradicts itself in an execution, or would train another model: it is neither trained nor planned."""
+    """What contradicts itself in an execution: it is neither trained nor planned."""
     reasons: list[str] = []
     layout = execution.layout
     if model is not None and layout.num_stages > model.num_layers:
@@ -229,7 +193,7 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
 
 
 def _streaming_contradictions(execution: Execution) -> list[str]:
-    """What does not go with weights that come from the host as they are used."""
+    """What contradicts weights that are streamed from the host."""
     layout, asked = execution.layout, f"offload {execution.offload}"
     if layout.shards_states_only:
         return [
@@ -254,13 +218,13 @@ def not_trained_under(execution: Execution) -> list[str]:
 
 
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
-    """Why a job is trained under no layout at all, by what its model is; empty where some layout may train it."""
+    """Why a model is trained under no layout; empty where some layout may train it."""
     experts = f"{model.family} {NO_EXPERTS}"
     return [*([experts] if model.has_experts else []), *follows_the_batch(job, model)]
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
-    """What an execution asks for that this version can plan but does not train; empty where it trains all of it."""
+    """What of an execution is planned but not trained; empty where all is trained."""
     # Of experts no layout is trained: the nearest to one would not be either.
     known = None if model is None or model.has_experts else as_trained(job, model)
     of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)

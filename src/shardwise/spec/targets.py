@@ -1,10 +1,8 @@
-"""Which matrices `lora.target_modules` reaches, and how: by PEFT's rules.
+"""Which matrices `lora.target_modules` reaches, by PEFT's rules.
 
-An adapter hangs on a module, by the end of its name. Stacked experts and their routers are no modules in
-transformers 5; for some families PEFT (0.21, `peft.utils.transformers_weight_conversion`) takes the names that their
-matrices had as modules for the bare parameters they are now. Of these the whole weight with the adapter's product is
-made anew wherever it is used. In such families these names are hidden from modules: dense MLPs and shared experts get
-no adapter.
+An adapter hangs on a module, by the end of its name. In transformers 5 stacked experts and routers are parameters, not
+modules; for some families PEFT (0.21, `peft.utils.transformers_weight_conversion`) maps the names of their former
+modules to these bare parameters, and then such names reach no module.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ Hold = Literal["module", "bare"]
 
 
 def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
-    """How an adapter hangs on a matrix, None where none does; not on copies (`modules_to_save`)."""
+    """How an adapter hangs on a matrix; None where none does, or where it is a copy (`modules_to_save`)."""
     if is_copied(matrix.name, lora.modules_to_save):
         return None
     names = bare_names(matrix, model)
@@ -42,12 +40,12 @@ def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
 
 
 def adapter_rank(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> int:
-    """Columns between an adapter's halves, of one expert: as many times r as it was modules."""
+    """Rank of one expert's or matrix's adapter: r for each module that it was."""
     return lora.r * max(1, len(bare_names(matrix, model)))
 
 
 def bare_names(matrix: Matrix, model: ModelShape) -> tuple[str, ...]:
-    """The names by which targets reach a matrix as a bare parameter; none where they do not."""
+    """The names by which targets reach a matrix as a bare parameter; empty where they do not."""
     known = BARE_NAMES.get(model.bare_experts or "", {})
     return () if matrix.adaptable else known.get(matrix.name.rpartition(".")[2], ())
 
@@ -59,7 +57,7 @@ def hidden_names(model: ModelShape) -> frozenset[str]:
 
 
 def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], list[str]]]:
-    """Bare parameters of which the targets name some of the modules they were, and not the others: both lists."""
+    """Bare parameters of whose former names the targets hold some but not all: both lists."""
     if lora.target_modules == "all-linear":
         return
     for names in BARE_NAMES.get(model.bare_experts or "", {}).values():
@@ -69,8 +67,7 @@ def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], l
 
 
 def is_copied(name: str, saved: Sequence[str]) -> bool:
-    """Whether a part of a block is trained as a whole copy, by PEFT's rule: the end of its module's name, or of a
-    module's around it, is one of `modules_to_save`."""
+    """Whether PEFT trains a part of a block as a copy: a module's name, or one around it, ends with a saved name."""
     return any(module.endswith(end) for module in around(name) for end in saved)
 
 

@@ -39,7 +39,7 @@ def test_a_setting_of_adapters_that_nobody_stated_is_placed_where_the_method_is(
     targets = ("lora", "target_modules")
     flags = [Override.of("model=m"), Override.of_flag("--method", key="method", value="lora")]
     assert request_of_flags(flags).where(*targets) == "--method lora"
-    assert request_of_flags([*flags, "lora.r=4"]).where(*targets) == "the flags"
+    assert request_of_flags([*flags, "lora.r=4"]).where(*targets) == "--set lora.r=4"
     assert request_of_flags(["model=m"]).where("data", "max_length") == "the flags"
     file.write_text(JOB + "method: lora\n", encoding="utf-8")
     assert read_request(file).where(*targets) == f"{file}:5"

@@ -1,6 +1,5 @@
 """What this machine is, read without torch."""
 
-import json
 import os
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from shardwise.catalog.devices import holders_of, parse_gpu_list, system_memory
 from shardwise.catalog.gpus import find_gpu, reserved_bytes
 from shardwise.catalog.probe import LIBRARIES, machine_facts, this_machine
-from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, cpu_model, probe_file, usable_cores
+from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, usable_cores
 from shardwise.errors import HardwareError
 from shardwise.units import GIB, MIB
 from tests.unit.fakes import nvidia_smi
@@ -175,18 +174,6 @@ def test_without_gpus_processes_stand_in_with_nominal_rates(driver):
     assert cluster.gpu.dense_flops["float32"] == pytest.approx(NOMINAL_FLOPS["float32"] * cores / count)
     assert not cluster.gpu.measured
     assert 0 < cluster.gpu.memory_bytes * count < 2**50
-
-
-def test_measured_rates_replace_nominal_ones_on_the_same_processor_only(driver):
-    rates = {"flops_per_second": {"float32": 8e10}, "memory_bytes_per_second": 2e10, "cpu": cpu_model()}
-    probe_file().write_text(json.dumps(rates))
-    gpu = this_machine().gpu
-    assert gpu.measured
-    assert gpu.dense_flops["float32"] * this_machine().num_gpus == pytest.approx(8e10)
-    probe_file().write_text(json.dumps({**rates, "cpu": "another"}))
-    assert not this_machine().gpu.measured
-    probe_file().write_text('{"flops_per_second": {"float32": "fast"}}')
-    assert not this_machine().gpu.measured
 
 
 def test_lines_that_are_no_gpu_are_left_out():

@@ -40,11 +40,7 @@ print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).t
 
 
 #: Addresses at which no hub answers -> what is said: no server, no such host, no address at all.
-UNREACHABLE = {
-    "http://127.0.0.1:9": "refused",
-    "http://hub.invalid": "hub.invalid|[Nn]ame|resol",
-    "hub": "protocol",
-}
+UNREACHABLE = {"http://127.0.0.1:9": "refused", "http://hub.invalid": "hub.invalid|[Nn]ame|resol", "hub": "protocol"}
 
 
 def fetch(spec: dict[str, str], into: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -137,6 +137,7 @@ def test_a_broken_line_is_reported_where_it_stands(tmp_path: Path, content: byte
         ("packed.jsonl", b"\x1f\x8b\x08\x00", 1, "compressed with gzip"),
         ("sheet.csv", b"PK\x03\x04....", 1, "zip archive"),
         ("wide.jsonl", '{"text": "a"}'.encode("utf-16"), 1, "is UTF-16 text"),
+        ("wider.jsonl", '{"text": "a"}'.encode("utf-32"), 1, "is UTF-32 text"),
         ("pointer.jsonl", b"version https://git-lfs.github.com/spec/v1\n", 1, "Git LFS pointer"),
         ("renamed.jsonl", b"PAR1....", 1, "name it with .parquet"),
         ("rows.parquet", b'{"text": "a"}\n', 1, "is not a Parquet file"),

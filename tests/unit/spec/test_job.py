@@ -102,10 +102,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\nlayout: {dp_replicate: 2, zero_stage: 2}", "have no effect without dp_shard"),
         ("model: m\nlayout: {dp_shard: 2, schedule: gpipe}", "schedule gpipe has no effect without pp"),
         ("model: m\nlora: {target_modules: q_proj}\nmethod: lora", "job.yaml:2: lora.target_modules is 'q_proj'"),
-        (
-            'model: m\noutput_dir: "a\\0b"',
-            "job.yaml:2: output_dir is 'a\\x00b'; expected text without",
-        ),
+        ('model: m\noutput_dir: "a\\0b"', "job.yaml:2: output_dir is 'a\\x00b'; expected text without"),
         ("- model", "job.yaml:1: found a list; expected keys"),
         ("", "job.yaml:1: found nothing; expected keys"),
         ("model: [", "job.yaml:1: not valid YAML"),

@@ -104,12 +104,3 @@ def test_a_family_that_is_not_cut_in_stages_is_refused_as_such_whatever_its_bloc
     assert str(misfit(FALCON, Layout(pp=64))).startswith(said)
     sharded = Layout(pp=2, dp_shard=2, schedule="zero_bubble")
     assert str(refusal(method="full", layout=sharded, model=FALCON)).startswith(said)
-
-
-def test_what_disabled_dropout_alone_would_not_mend_is_told_with_it() -> None:
-    dropping = replace(LLAMA, built=("stages without dropout", "slices"))
-    said = misfit(dropping, Layout(pp=24)) or ""
-    assert said.startswith("24 pipeline stages for 22 layers; use pp: 22 at most; ")
-    assert said.endswith("set train.disable_dropout: true, or use fsdp")
-    unsliced = replace(dropping, built=("stages without dropout",))
-    assert "disable_dropout" not in str(refusal(method="full", layout=Layout(pp=2, tp=2), model=unsliced))
