@@ -1,5 +1,6 @@
 """What this machine is, read without torch."""
 
+import json
 import os
 
 import pytest
