@@ -12,11 +12,10 @@ from shardwise.spec.run import RunDirectory
 def import_ahead(run: RunDirectory) -> None:
     """Imports the model's module, and PEFT for LoRA. What cannot be imported is left to the build, which says why."""
     with suppress(Exception):
-        from transformers import AutoConfig, AutoModelForCausalLM  # noqa: F401
+        import transformers
+        import transformers.optimization
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[read_plan(run.plan).model["family"]])
         if read_job(run.resolved).adapters is not None:
             import peft  # noqa: F401
-        import transformers
-
-        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[read_plan(run.plan).model["family"]])
