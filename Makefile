@@ -57,7 +57,7 @@ check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without to
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_pure_wing.py
 
-bench: $(DEV_READY) ## tokens/s and time to first step, beside a plain accelerate loop (about 5 minutes)
+bench: $(DEV_READY) ## time to first step, tokens/s and time to the end, beside Trainer and a plain accelerate loop (about 12 minutes)
 	$(BIN)/python benchmarks/run.py
 
 accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/accuracy.md (seconds; needs ../shared/published)

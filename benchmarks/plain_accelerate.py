@@ -51,7 +51,7 @@ def pad(rows: list[dict[str, list[int]]], *, padding_id: int) -> dict[str, torch
 
 def main() -> None:
     """Trains, and writes a line per step."""
-    args = _arguments()
+    args = arguments(__doc__)
     set_seed(42)
     accelerator = Accelerator(cpu=args.cpu, gradient_accumulation_steps=args.accumulation)
     if accelerator.num_processes != args.processes:
@@ -99,8 +99,9 @@ def _note(path: Path, **values: float) -> None:
         file.write(json.dumps(values) + "\n")
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(description: str | None) -> argparse.Namespace:
+    """What a plain script is told."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--metrics", type=Path, required=True)

@@ -1,11 +1,13 @@
-"""Shardwise beside a plain Accelerate loop: tokens per second, and time from command to first finished step.
+"""Shardwise beside transformers' Trainer and a plain Accelerate loop, on one process and on two: time from command to
+first finished step, tokens per second, and time from the last step to the end.
 
 Same model folder, rows, global batch, micro-batch, maximum length, optimizer, clipping, schedule, precision
-(float32), number of processes and of threads. Runs take turns (A B B A), so that a noisy machine is unfair to neither,
-and start with empty data caches. Both write one line per optimizer step; the same clock here notes when each line
+(float32), number of processes and of threads. Runs take turns (A B C C B A), so that a noisy machine is unfair to none,
+and start with empty data caches. All write one line per optimizer step; the same clock here notes when each line
 appears. Throughput counts real tokens, from the end of the first step to that of the last: padding is not throughput.
 
     python benchmarks/run.py            # `make bench`
+    python benchmarks/run.py --steps 1 --toy --against trainer    # the start alone
 """
 
 from __future__ import annotations
@@ -18,28 +20,31 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".bench"
 GSM8K = ROOT.parent / "shared/data/gsm8k/train.jsonl"
 DEMO_ROWS = ROOT / "examples/demo/data/basics.jsonl"
-PROCESSES = 2
 POLL_SECONDS = 0.005
+
+#: The plain scripts beside this file.
+PLAIN = {"trainer": "plain_trainer.py", "accelerate": "plain_accelerate.py"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What both train.
+    """What all of them train.
 
     Attributes:
-        micro_batch: rows per forward; the same for both, because a smaller one pads less.
+        micro_batch: rows per forward; the same for all, because a smaller one pads less.
         leave_open: Shardwise chooses its own micro-batch, as in a job file that does not state one.
     """
 
     rows: Path
+    processes: int = 1
     model: Path = FOLDER / "model"
     steps: int = 8
     global_batch: int = 16
@@ -50,8 +55,13 @@ class Work:
 
     @property
     def accumulation(self) -> int:
-        """Forwards per optimizer step and process of the Accelerate loop."""
-        return self.global_batch // self.micro_batch // PROCESSES
+        """Forwards per optimizer step and process."""
+        return self.global_batch // self.micro_batch // self.processes
+
+    @property
+    def threads(self) -> int:
+        """Of each process."""
+        return max(1, len(os.sched_getaffinity(0)) // self.processes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,31 +70,51 @@ class Timing:
 
     Attributes:
         first_step_seconds: from starting the command to the end of the first optimizer step.
-        tokens_per_second: real tokens of the later steps over their wall time.
+        tokens_per_second: real tokens of the later steps over their wall time; None where there is one step.
+        end_seconds: from the end of the last step to that of the command, with the trained model saved.
     """
 
     first_step_seconds: float
-    tokens_per_second: float
-    last_loss: float
+    tokens_per_second: float | None
+    end_seconds: float
+    last_loss: float | None
+
+
+#: One program's runs.
+Timings = dict[str, list[Timing]]
 
 
 def main() -> None:
-    """Makes the model, runs both in turns, prints the table and writes results.json."""
+    """Makes the model, runs the programs in turns, prints the tables and writes results.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=Work.steps)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--against", nargs="+", choices=tuple(PLAIN), default=list(PLAIN))
+    parser.add_argument(
+        "--toy", action="store_true", help="a model of 1.5 million parameters: the start, not the steps"
+    )
     parser.add_argument("--leave-open", action="store_true", help="let Shardwise choose its micro-batch")
     args = parser.parse_args()
     work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open)
     shutil.rmtree(FOLDER, ignore_errors=True)
-    make_model(work)
-    programs: dict[str, Callable[[Work, Path], Timing]] = {"shardwise": time_shardwise, "accelerate": time_accelerate}
-    timings: dict[str, list[Timing]] = {name: [] for name in programs}
-    for number in range(args.rounds):
-        for name, program in sorted(programs.items(), reverse=number % 2 == 0):
-            timings[name].append(program(work, FOLDER / f"{name}-{number}"))
-            print(f"round {number + 1}  {name:<11}{_shown(timings[name][-1])}", flush=True)
-    report(timings)
+    make_model(work, toy=args.toy)
+    measured: dict[int, Timings] = {}
+    for processes in args.processes:
+        measured[processes] = run_in_turns(replace(work, processes=processes), args.against, rounds=args.rounds)
+    write_results(measured)
+
+
+def run_in_turns(work: Work, against: list[str], *, rounds: int) -> Timings:
+    """Each program as often as there are rounds, in an order that turns round with each."""
+    programs = {"shardwise": time_shardwise, **{name: partial(time_plain, script=PLAIN[name]) for name in against}}
+    timings: Timings = {name: [] for name in programs}
+    for number in range(rounds):
+        for name in list(programs)[:: -1 if number % 2 else 1]:
+            folder = FOLDER / f"{name}-{work.processes}-{number}"
+            timings[name].append(programs[name](work, folder))
+            print(f"{work.processes} x, round {number + 1}  {name:<11}{_shown(timings[name][-1])}", flush=True)
+    return timings
 
 
 def choose_rows() -> Path:
@@ -95,10 +125,11 @@ def choose_rows() -> Path:
     return DEMO_ROWS
 
 
-def make_model(work: Work) -> None:
-    """A Llama of 25 million random parameters, with a tokenizer trained on the rows."""
+def make_model(work: Work, *, toy: bool) -> None:
+    """A Llama of 25 million random parameters, or a toy, with a tokenizer trained on the rows."""
     script = ROOT / "examples/demo/make_model.py"
-    sizes = ("--vocabulary-size", "8000", "--hidden-size", "512", "--num-layers", "6", "--max-length", "1024")
+    hidden, layers = ("128", "2") if toy else ("512", "6")
+    sizes = ("--vocabulary-size", "8000", "--hidden-size", hidden, "--num-layers", layers, "--max-length", "1024")
     subprocess.run([sys.executable, script, work.model, "--rows", work.rows, *sizes], check=True)
 
 
@@ -116,18 +147,18 @@ def time_shardwise(work: Work, folder: Path) -> Timing:
             "precision": "fp32",
             "micro_batch_size": "auto" if work.leave_open else work.micro_batch,
         },
-        "hardware": f"cpu:{PROCESSES}",
-        "layout": "ddp",
+        "hardware": f"cpu:{work.processes}",
+        "layout": "ddp" if work.processes > 1 else "auto",
         "output_dir": str(run),
     }
     folder.mkdir(parents=True)
     (folder / "job.yaml").write_text(json.dumps(job), encoding="utf-8")
     command = [str(Path(sys.executable).with_name("shardwise")), "train", str(folder / "job.yaml")]
-    return timed(command, metrics=run / "metrics.jsonl", folder=folder, steps=work.steps)
+    return timed(command, metrics=run / "metrics.jsonl", folder=folder, work=work)
 
 
-def time_accelerate(work: Work, folder: Path) -> Timing:
-    """The plain loop under torchrun, which is how Accelerate starts several CPU processes without MPI."""
+def time_plain(work: Work, folder: Path, *, script: str) -> Timing:
+    """A plain script: one process by itself, several under torchrun."""
     folder.mkdir(parents=True)
     metrics = folder / "metrics.jsonl"
     options = {
@@ -135,22 +166,21 @@ def time_accelerate(work: Work, folder: Path) -> Timing:
         "rows": work.rows,
         "metrics": metrics,
         "steps": work.steps,
-        "processes": PROCESSES,
+        "processes": work.processes,
         "micro-batch": work.micro_batch,
         "accumulation": work.accumulation,
         "max-length": work.max_length,
         "learning-rate": work.learning_rate,
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
-    command += [str(ROOT / "benchmarks/plain_accelerate.py"), "--cpu"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={work.processes}"]
+    command = [sys.executable, *(torchrun if work.processes > 1 else []), str(ROOT / "benchmarks" / script), "--cpu"]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return timed(command, metrics=metrics, folder=folder, steps=work.steps)
+    return timed(command, metrics=metrics, folder=folder, work=work)
 
 
-def timed(command: list[str], *, metrics: Path, folder: Path, steps: int) -> Timing:
+def timed(command: list[str], *, metrics: Path, folder: Path, work: Work) -> Timing:
     """Runs a command and notes when each line of its metrics appears."""
-    threads = max(1, len(os.sched_getaffinity(0)) // PROCESSES)
-    environment = os.environ | {"SHARDWISE_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | {"SHARDWISE_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(work.threads)}
     with (folder / "output.log").open("w", encoding="utf-8") as log:
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -159,13 +189,15 @@ def timed(command: list[str], *, metrics: Path, folder: Path, steps: int) -> Tim
             new = _count_lines(metrics) - len(arrivals)
             arrivals += [time.monotonic() - started] * new
             time.sleep(POLL_SECONDS)
-    if process.returncode or len(arrivals) < steps:
+        ended = time.monotonic() - started
+    if process.returncode or len(arrivals) < work.steps:
         sys.exit(f"failed with exit code {process.returncode}; its output: {folder / 'output.log'}")
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     tokens = sum(record["tokens"] for record in records[1:])
     return Timing(
         first_step_seconds=arrivals[0],
-        tokens_per_second=tokens / (arrivals[-1] - arrivals[0]),
+        tokens_per_second=tokens / (arrivals[-1] - arrivals[0]) if work.steps > 1 else None,
+        end_seconds=ended - arrivals[-1],
         last_loss=records[-1]["loss"],
     )
 
@@ -178,28 +210,42 @@ def _count_lines(path: Path) -> int:
 
 
 def _shown(timing: Timing) -> str:
-    speed, first = timing.tokens_per_second, timing.first_step_seconds
-    return f"{speed:8.0f} tokens/s   first step after {first:6.2f} s   last loss {timing.last_loss:.3f}"
+    speed = "" if timing.tokens_per_second is None else f"{timing.tokens_per_second:8.0f} tokens/s"
+    return f"first step after {timing.first_step_seconds:6.2f} s {speed}   end {timing.end_seconds:6.2f} s"
 
 
-def report(timings: dict[str, list[Timing]]) -> None:
-    """Medians and their ratios, printed and written."""
-    speed = {name: statistics.median(t.tokens_per_second for t in runs) for name, runs in timings.items()}
-    first = {name: statistics.median(t.first_step_seconds for t in runs) for name, runs in timings.items()}
-    ratios = {
-        "tokens_per_second": speed["shardwise"] / speed["accelerate"],
-        "first_step_seconds": first["shardwise"] / first["accelerate"],
-    }
-    print(f"\n{'median':<22}{'shardwise':>12}{'accelerate':>12}{'ratio':>8}")
-    for label, values, ratio in (
-        ("real tokens/s", speed, ratios["tokens_per_second"]),
-        ("s to the first step", first, ratios["first_step_seconds"]),
-    ):
-        print(f"{label:<22}{values['shardwise']:>12.1f}{values['accelerate']:>12.1f}{ratio:>8.2f}")
-    runs = {name: [asdict(timing) for timing in of] for name, of in timings.items()}
+#: Figures of a run, and what they are called.
+FIGURES = {
+    "first_step_seconds": "s to the first step",
+    "tokens_per_second": "real tokens/s",
+    "end_seconds": "s from the last step",
+}
+
+
+def write_results(measured: dict[int, Timings]) -> None:
+    """Medians and their ratios to Shardwise's, printed and written."""
+    ratios = {processes: _table(timings, processes=processes) for processes, timings in measured.items()}
+    runs = {count: {name: [asdict(one) for one in of] for name, of in by.items()} for count, by in measured.items()}
     results = FOLDER / "results.json"
     results.write_text(json.dumps({"ratios": ratios, "runs": runs}, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {os.path.relpath(results)}; each run's output lies beside it")
+    print(f"\nwritten to {os.path.relpath(results)}; each run's output lies beside it")
+
+
+def _table(timings: Timings, *, processes: int) -> dict[str, dict[str, float]]:
+    """Prints the medians; returns, of each figure and each other program, shardwise's over its."""
+    others = [name for name in timings if name != "shardwise"]
+    ratios: dict[str, dict[str, float]] = {}
+    title = f"{processes} process{'es' if processes > 1 else ''}, median"
+    print(f"\n{title:<22}{'shardwise':>12}" + "".join(f"{name:>12}{'ratio':>8}" for name in others))
+    for figure, label in FIGURES.items():
+        found = {name: [getattr(one, figure) for one in runs] for name, runs in timings.items()}
+        if None in found["shardwise"]:
+            continue
+        medians = {name: statistics.median(values) for name, values in found.items()}
+        ratios[figure] = {name: medians["shardwise"] / medians[name] for name in others}
+        shown = "".join(f"{medians[name]:>12.1f}{ratios[figure][name]:>8.2f}" for name in others)
+        print(f"{label:<22}{medians['shardwise']:>12.1f}{shown}")
+    return ratios
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ import pytest
 from shardwise.launch.processes import PROC
 from shardwise.spec.run import LAUNCH, RunDirectory
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="starts torch.distributed.run")
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="trains")
 
 PREAMBLE = """
 import json, os, signal, sys, time
 from pathlib import Path
+from shardwise.spec.begin import wait_to_begin
 from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
 
+wait_to_begin()
 run, rank = RunDirectory(Path(sys.argv[1])), int(os.environ.get("RANK", "0"))
 stopped = []
 

@@ -14,7 +14,6 @@ from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, Unsupport
 from shardwise.launch.accept import check_present, check_trainable, place_of, training_cluster
 from shardwise.launch.child import prepare_data
 from shardwise.launch.command import PREPARATION, WORKER, require_torch
-from shardwise.launch.first import run_first
 from shardwise.launch.folder import (
     Before,
     check_same_job,
@@ -37,8 +36,10 @@ from shardwise.launch.joined import (
     wait_for_first,
 )
 from shardwise.launch.lock import locked, take
+from shardwise.launch.ranks import first_rank, local_ranks
 from shardwise.launch.result import has_result
-from shardwise.launch.workers import forget_last_launch, run_workers
+from shardwise.launch.signals import StopRequests
+from shardwise.launch.workers import follow_ranks, forget_last_launch, run_workers
 from shardwise.report.nouns import Report
 from shardwise.spec.cluster import Cluster, DeviceKind
 from shardwise.spec.job import Job
@@ -124,15 +125,22 @@ def train(
             check_same_job(run, request.job)
         if has_result(run):
             return _result(run, outcome="already_finished")
+        kind, processes = cluster.gpu.kind, _processes(chosen, cluster=cluster)
         with taken_back_on_error(run, before):
+            _write_first(request, chosen, run=run, on_update=on_update)
+            # They import what they need while the data is prepared, and do nothing else before they may begin.
+            waiting = held.enter_context(
+                local_ranks(run, processes=processes, kind=kind, module=programs.worker, lock=lock)
+            )
             chosen = _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
         run_workers(
             run,
             processes=_processes(chosen, cluster=cluster),
-            kind=cluster.gpu.kind,
+            kind=kind,
             module=programs.worker,
             max_restarts=max_restarts,
             lock=lock,
+            waiting=waiting,
             on_update=on_update,
         )
         return _result(run, outcome="finished")
@@ -180,10 +188,15 @@ def _join(
             send_others_away(run, place, exit_code=0)
             return _result(run, outcome="already_finished")
         forget_last_launch(run)
-        with taken_back_on_error(run, before):
-            _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
-        tell_others(run, place, kind=cluster.gpu.kind)
-    run_first(run, place, kind=cluster.gpu.kind, lock=lock, module=programs.worker, on_update=on_update)
+        kind = cluster.gpu.kind
+        with ExitStack() as held:
+            with taken_back_on_error(run, before):
+                _write_first(request, chosen, run=run, on_update=on_update)
+                first = held.enter_context(first_rank(run, place, kind=kind, lock=lock, module=programs.worker))
+                _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+            tell_others(run, place, kind=kind)
+            requests = held.enter_context(StopRequests())
+            follow_ranks(run, first, processes=place.size, requests=requests, on_update=on_update)
     return _result(run, outcome="finished")
 
 
@@ -240,6 +253,14 @@ def _tell_nobody(_: Update) -> None:
     """Nobody watches."""
 
 
+def _write_first(
+    request: Request, chosen: Plan, *, run: RunDirectory, on_update: Callable[[Update], None] | None
+) -> None:
+    """Says what is going to run, and leaves it in the run directory."""
+    (on_update or _tell_nobody)(Planned(plan=chosen, run=run))
+    write_start(run, request, plan=chosen)
+
+
 def _prepare(
     request: Request,
     chosen: Plan,
@@ -249,10 +270,8 @@ def _prepare(
     on_update: Callable[[Update], None] | None,
     programs: Programs,
 ) -> Plan:
-    """Leaves in the run directory all that the workers read; returns the plan that they obey."""
+    """Prepares the data; returns the plan that the workers obey, which knows how many rows there are."""
     tell: Callable[[Update], None] = on_update or _tell_nobody
-    tell(Planned(plan=chosen, run=run))
-    write_start(run, request, plan=chosen)
     known_before = known_data(run)
     tell(Phase(name="preparing data", total_steps=None, detail={}))
     prepare_data(run, module=programs.preparation, quiet=programs.quiet)

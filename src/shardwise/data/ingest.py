@@ -31,8 +31,8 @@ from shardwise.spec.job import Job
 from shardwise.spec.places import Places
 from shardwise.spec.run import write_json
 
-CHUNK_BYTES = (64 * 1024, 4 * 1024 * 1024)
-"""The smallest and the largest chunk: small sets are spread over all workers, large ones keep few files open."""
+CHUNK_BYTES = (512 * 1024, 4 * 1024 * 1024)
+"""The smallest and the largest chunk: a worker starts in the time it takes to tokenise the smallest."""
 
 
 @dataclass(frozen=True, kw_only=True)

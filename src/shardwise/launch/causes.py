@@ -7,9 +7,8 @@ which the workers that lived on could only see from outside.
 
 from __future__ import annotations
 
-import re
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +36,6 @@ OUT_OF_MEMORY = "OutOfMemoryError"
 NUM_LINES = 15
 MAX_BYTES_READ = 1024 * 1024
 
-# The summary that torchrun prints, one entry per failed rank.
-_EXIT = re.compile(r"rank\s*: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+) \(pid: (\d+)\)")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankExit:
@@ -47,20 +43,13 @@ class RankExit:
 
     rank: int
     code: int
-    pid: int
 
 
-def launcher_log(run: RunDirectory) -> Path:
-    """What torchrun says of itself."""
-    return run.logs / "launcher.log"
-
-
-def first_cause(run: RunDirectory, *, processes: int, exit_code: int, exits: Sequence[RankExit] = ()) -> ShardwiseError:
+def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] = ()) -> ShardwiseError:
     """The error to raise after the workers ended with a failure.
 
     Args:
-        exit_code: of the program that was watched; negative is minus the signal that ended it.
-        exits: how ranks ended, as far as it is known; not of those that were killed after the failure.
+        exits: how ranks failed, as far as it is known; not of those that were killed after the failure.
     """
     failures = written_failures(run, processes=processes)
     without_memory = [failure for failure in failures if failure.get("error") == OUT_OF_MEMORY]
@@ -74,7 +63,7 @@ def first_cause(run: RunDirectory, *, processes: int, exit_code: int, exits: Seq
         return _written(run, min(failures, key=_time))
     if silent:
         return WorkerFailedError(_ended_silently(run, min(silent, key=lambda e: -e.code == signal.SIGTERM)))
-    return WorkerFailedError(_launcher_failed(run, exit_code))
+    return WorkerFailedError(_unknown(run))
 
 
 def stall(run: RunDirectory, *, processes: int) -> str | None:
@@ -83,21 +72,10 @@ def stall(run: RunDirectory, *, processes: int) -> str | None:
     return str(written[0].get("message", "")).strip() if written and written[0].get("error") == STALL else None
 
 
-def seen_exits(run: RunDirectory, *, ended_by_us: Collection[int] = ()) -> list[RankExit]:
-    """How torchrun saw ranks end, the root cause first, without those that the launcher killed after the failure."""
-    return [end for end in rank_exits(tail(launcher_log(run))) if end.pid not in ended_by_us]
-
-
 def written_failures(run: RunDirectory, *, processes: int) -> list[dict[str, Any]]:
     """The failures that workers wrote down, with their rank."""
     found = ((rank, read_json(run.rank_failure(rank))) for rank in range(processes))
     return [{**failure, "rank": rank} for rank, failure in found if failure is not None]
-
-
-def rank_exits(text: str) -> list[RankExit]:
-    """The entries of torchrun's summary, the root cause (its last entry) first."""
-    entries = [RankExit(rank=int(r), code=int(c), pid=int(p)) for r, c, p in _EXIT.findall(text)]
-    return entries[::-1]
 
 
 def tail(path: Path) -> str:
@@ -157,9 +135,7 @@ def _said(log: Path) -> str:
     return tail(log).rpartition(f"{STARTED}\n")[2]
 
 
-def _launcher_failed(run: RunDirectory, exit_code: int) -> str:
+def _unknown(run: RunDirectory) -> str:
     """Where even the cause could not be written down (a full disk), the logs of the ranks may have it."""
-    how = how_it_ended(exit_code)
-    logs = [launcher_log(run), *sorted(run.logs.glob("rank_*.log"))]
-    told = [last_lines(log) for log in logs if _said(log).strip()]
-    return "\n".join([f"torch.distributed.run {how}, before any rank said why", *(told or [last_lines(logs[0])])])
+    logs = [log for log in sorted(run.logs.glob("rank_*.log")) if _said(log).strip()]
+    return "\n".join(["the ranks failed, and none could say why", *map(last_lines, logs)])

@@ -18,6 +18,8 @@ from shardwise.launch.processes import LAUNCH, end_all, send
 from shardwise.launch.signals import StopRequests
 from shardwise.spec.run import RunDirectory
 
+POLL_SECONDS = 0.02
+
 
 class AlreadySaidError(ShardwiseError):
     """A helper process failed and has told the user why; faces print nothing more."""
@@ -52,7 +54,7 @@ def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = 
         )
         try:
             while child.poll() is None and requests.first is None:
-                requests.wait(0.1)
+                requests.wait(POLL_SECONDS)
             # SIGTERM whatever was asked: to Python, SIGINT means a traceback.
             if child.poll() is None and send(child.pid, signal.SIGTERM):
                 requests.wait(1.0)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from shardwise.errors import InputError
 from shardwise.spec.cluster import DeviceKind
-from shardwise.spec.run import LAUNCH, RunDirectory
 
 WORKER = "shardwise.train.worker"
 PREPARATION = "shardwise.data.prepare"
+
+#: Of a group that something else started. One process alone needs no address.
+ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+
+LOOPBACK = "127.0.0.1"
 
 
 def require_torch() -> None:
@@ -27,42 +29,15 @@ def require_torch() -> None:
         raise InputError("training needs torch, which is not installed; run: pip install 'shardwise[train]'")
 
 
-def torchrun_argv(
-    run: RunDirectory, *, module: str, processes: int, rendezvous: Path, max_restarts: int = 0
-) -> list[str]:
-    """The command line of torch elastic for one machine; options that torch 2.11 to 2.13 share.
-
-    The agents of torch elastic exchange pickles. Over a TCP store they would do so on every network interface, whatever
-    the endpoint says; over a file in a private folder, no port is open. A heartbeat a minute keeps that file small.
-    """
-    return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=1",
-        f"--nproc-per-node={processes}",
-        "--rdzv-backend=c10d",
-        "--rdzv-conf=store_type=file,keep_alive_interval=60",
-        f"--rdzv-endpoint={rendezvous}",
-        f"--rdzv-id={rendezvous.parent.name}",
-        "--local-addr=127.0.0.1",
-        f"--max-restarts={max_restarts}",
-        "-m",
-        "shardwise.launch.rank",
-        str(run.root),
-        module,
-    ]
-
-
 #: So that a rank's log has what the rank says, at once and alone: libkineto reports each use of the profiler, which
 #: measures memory on processors, at a level that only a number above all of its own keeps down.
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "KINETO_LOG_LEVEL": "99"}
 
 
 def worker_environment(
-    base: Mapping[str, str], *, launch: str, processes: int, kind: DeviceKind, cores: int | None = None
+    base: Mapping[str, str], *, processes: int, kind: DeviceKind, cores: int | None = None
 ) -> dict[str, str]:
-    """What workers find in their environment; what the user has set stays as it is, but for the last group."""
+    """What workers find in their environment; what the user has set stays as it is, but for `hardware: cpu`."""
     cores = cores or len(os.sched_getaffinity(0))
     defaults = {
         "OMP_NUM_THREADS": str(max(1, cores // processes)),
@@ -70,8 +45,19 @@ def worker_environment(
         **loopback_only(),
         **allocator_settings(base, kind),
     }
-    fixed = {LAUNCH: launch, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **visible_devices(kind)}
-    return {**defaults, **base, **fixed}
+    users = {name: value for name, value in base.items() if name not in ADDRESS}
+    return {**defaults, **users, **visible_devices(kind)}
+
+
+def rank_environment(rank: int, *, processes: int, port: int | None) -> dict[str, str]:
+    """A rank's place among the processes of this machine, in torchrun's words.
+
+    Args:
+        port: on loopback, where rank 0 listens; None where there is one process.
+    """
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    address = {} if port is None else dict(zip(ADDRESS, (LOOPBACK, str(port)), strict=True))
+    return {**{name: str(value) for name, value in place.items()}, **address}
 
 
 def allocator_settings(base: Mapping[str, str], kind: DeviceKind) -> dict[str, str]:

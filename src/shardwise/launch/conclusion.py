@@ -26,7 +26,7 @@ class Outcome:
 def conclude(
     run: RunDirectory,
     *,
-    code: int,
+    failed: bool,
     exits: Sequence[RankExit],
     requests: StopRequests,
     processes: int,
@@ -38,7 +38,7 @@ def conclude(
     nothing of it is lost, and the same command would find it so. What became of them is told as a notice.
 
     Args:
-        code: exit code of the program that was watched.
+        failed: a rank failed.
         exits: how ranks ended, without those that were killed after a failure, which says nothing.
         on_update: hears the notice.
 
@@ -52,8 +52,8 @@ def conclude(
     step = said.get("step") if isinstance(said.get("step"), int) else None
     if asked is not None and requests.is_urgent:
         raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
-    if code != 0:
-        cause = first_cause(run, processes=processes, exits=exits, exit_code=code)
+    if failed:
+        cause = first_cause(run, processes=processes, exits=[end for end in exits if end.code])
         if not is_whole(run):
             raise _failed(run, cause, stalled=stall(run, processes=processes), asked=asked)
         how = str(cause).splitlines()[0]

@@ -20,7 +20,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, Problem, UnsupportedError, said
-from shardwise.models.weights import Weights, check_names, check_tied
+from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied
 from shardwise.spec.layout import rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.
@@ -158,7 +158,8 @@ def materialise(
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
     Raises:
-        ModelError: the folder lacks a weight, has one too many, one of another shape, or two where one is tied.
+        ModelError: the folder lacks a weight, has one too many, one of another shape, one with NaN or infinity, or two
+            where one is tied.
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
@@ -171,13 +172,14 @@ def materialise(
     others |= {name.removeprefix(prefix) for name in others}
     check_names(weights, expected=shapes, ignored=aliases | others | _passed_over(weights.names, model))
     check_tied(weights, kin=kin.values())
+    bounds: dict[str, torch.Tensor] = {}
     for place in places:
         make = fresh[id(place)]
-        _fill(
-            place,
-            device=device,
-            read=_slicer(make) if make is not None else _reader(weights, stored[id(place)]),
-        )
+        read = _slicer(make) if make is not None else _reader(weights, stored[id(place)])
+        found = _fill(place, device=device, read=read)
+        if make is None and found is not None:
+            bounds[stored[id(place)]] = found
+    check_finite(weights, bounds)
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(buffer_device or device)
@@ -246,14 +248,20 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
     return tuple(offsets), tuple(lengths)
 
 
-def _fill(place: _Place, *, device: torch.device, read: Read) -> None:
+def _fill(place: _Place, *, device: torch.device, read: Read) -> torch.Tensor | None:
+    """Gives a parameter its values; returns `bounds_of` what was read, or None where this rank keeps nothing of it."""
     old = place.parameter
     offsets, lengths = local_window(old)
     # Not DTensor.from_local, which moves the local part to the mesh's device: it may belong in the host's memory.
     value = torch.empty_like(old.detach(), device=device)
     local = value.to_local() if isinstance(value, DTensor) else value
+    bounds = None
     if local.numel():
-        local.copy_(read(offsets, lengths))
+        # Moved in the type of the file: torch would cast on the processor, and then send the larger of the two.
+        part = read(offsets, lengths).to(device)
+        local.copy_(part)
+        bounds = bounds_of(part)
     new = nn.Parameter(value, requires_grad=old.requires_grad)
     for module, attribute in place.holders:
         module._parameters[attribute] = new
+    return bounds

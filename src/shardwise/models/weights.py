@@ -25,10 +25,6 @@ _MAX_INDEX_BYTES = 64 * 1024 * 1024
 #: anew, so that a rank's resident memory stays near what it keeps.
 _MAPPED_BYTES = 16 * 1024 * 1024
 
-#: Looking for NaN makes temporaries as large as what is looked at.
-_CHECKED_ELEMENTS = 1024 * 1024
-
-
 #: Elements that a weight may have: others would be cast to numbers that nobody trained.
 _TYPES = ("F64", "F32", "F16", "BF16")
 
@@ -92,20 +88,13 @@ class Weights:
         return str(self._slice(name).get_dtype())
 
     def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim.
-
-        Raises:
-            ModelError: the part holds NaN or infinity.
-        """
+        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim; a view of the file."""
         if not lengths:
             part: torch.Tensor = self._files[self._file(name)].get_tensor(self.key(name))
         else:
             window = tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
             part = self._slice(name)[window]
         self._unmap(self._file(name), more=part.nbytes)
-        if not _is_finite(part):
-            message = f"the weight {self.key(name)} holds NaN or infinity"
-            raise ModelError(Problem(where=self.where(name), message=message))
         return part
 
     def _unmap(self, file: str, *, more: int) -> None:
@@ -123,13 +112,6 @@ class Weights:
 
     def _slice(self, name: str) -> Any:
         return self._files[self._file(name)].get_slice(self.key(name))
-
-
-def _is_finite(part: torch.Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor infinity."""
-    if not part.is_floating_point():
-        return True
-    return all(bool(torch.isfinite(piece).all()) for piece in part.reshape(-1).split(_CHECKED_ELEMENTS))
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -217,6 +199,33 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
     for name in sorted(n for n in extra if not n.endswith(_OLD_BUFFERS)):
         message = f"{weights.key(name)} has no place in this architecture"
         problems.append(Problem(where=weights.where(name), message=message))
+    if problems:
+        raise ModelError(problems)
+
+
+def bounds_of(part: torch.Tensor) -> torch.Tensor:
+    """The least and the largest element, or NaN where there is one: [2], on the device where the part is."""
+    return torch.stack(torch.aminmax(part)).float()
+
+
+def check_finite(weights: Weights, bounds: Mapping[str, torch.Tensor]) -> None:
+    """Refuses NaN and infinity; the host waits for a device once, not for each tensor.
+
+    Args:
+        weights: the folder.
+        bounds: name of a weight -> `bounds_of` what was read of it, all on one device.
+
+    Raises:
+        ModelError: some are not finite; each as its own problem.
+    """
+    if not bounds:
+        return
+    finite: list[bool] = torch.stack(list(bounds.values())).isfinite().all(dim=1).tolist()
+    problems = [
+        Problem(where=weights.where(name), message=f"the weight {weights.key(name)} holds NaN or infinity")
+        for name, is_finite in zip(bounds, finite, strict=True)
+        if not is_finite
+    ]
     if problems:
         raise ModelError(problems)
 

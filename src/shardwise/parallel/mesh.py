@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from shardwise.errors import InputError
+from shardwise.spec.begin import LISTENING
 from shardwise.spec.layout import AXES, Layout
 
 #: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
@@ -216,7 +217,7 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
 
 
 def _is_one_machine() -> bool:
-    """Whether all ranks meet on this machine and nobody else (torch elastic's agent) holds the store for them."""
+    """Whether all ranks meet on this machine and nobody else (torchrun's agent) holds the store for them."""
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
     return os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and not agent
 
@@ -224,6 +225,10 @@ def _is_one_machine() -> bool:
 def _loopback_store(*, rank: int, size: int) -> Store:
     """A store that listens on loopback only; torch's own listens on every interface, whatever the address says."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family).detach() if rank == 0 else None
+    listening = None
+    if rank == 0:
+        # Our launcher hands over what listens there already.
+        listening = int(os.environ.pop(LISTENING, "-1"))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = listening if listening >= 0 else socket.create_server((host, port), family=family).detach()
     return TCPStore(host, port, size, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=listening)

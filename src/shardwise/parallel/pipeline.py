@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import Pipes, World
@@ -171,6 +170,8 @@ class _Run:
             return
         given = None if gradient is None else [gradient]
         parameters = self._parameters(action.stage)
+        from torch.distributed.pipelining._backward import stage_backward_input  # zero-bubble orders alone need it
+
         _, saved.weight_groups = stage_backward_input([saved.output], given, [saved.received], iter(parameters))
         self._send_gradient(action, saved)
 
@@ -178,6 +179,8 @@ class _Run:
         """The gradients of weights, from what `_backward_input` kept for them."""
         saved = self._saved.pop((action.stage, action.micro))
         if saved.weight_groups is not None:
+            from torch.distributed.pipelining._backward import stage_backward_weight
+
             stage_backward_weight(iter(self._parameters(action.stage)), saved.weight_groups)
         elif saved.output.requires_grad:
             torch.autograd.backward(saved.output, saved.output_gradient)

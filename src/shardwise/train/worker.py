@@ -23,6 +23,7 @@ from shardwise import __version__
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.parallel.mesh import World, join_world, own_device
 from shardwise.parallel.ownership import local_part
+from shardwise.spec.begin import is_to_wait, wait_to_begin
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
@@ -30,6 +31,7 @@ from shardwise.spec.job_file import read_job
 from shardwise.spec.plan import Candidate
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
+from shardwise.train.ahead import import_ahead
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device, check_memory
 from shardwise.train.durable import SaveError, remove_leftovers
@@ -58,6 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("usage: python -m shardwise.train.worker RUN_DIR", file=sys.stderr)
         return 2
     run = RunDirectory(Path(arguments[0]).resolve())
+    if is_to_wait():
+        import_ahead(run)
+        wait_to_begin()
     journal = Journal(run=run, rank=int(os.environ.get("RANK", "0")))
     stop = StopFlag()
     watch = Watch(journal, stop)
@@ -87,8 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _exit_status(outcome: Outcome) -> int:
-    """128 + the signal a run stopped on, for clusters that watch this process; our own launcher reads outcome.json,
-    and to torch elastic under it every other status than 0 is a failure."""
+    """128 + the signal a run stopped on, for clusters that watch this process; to our own launcher, which reads
+    outcome.json, every other status than 0 is a failure."""
     return 128 + outcome.signal if outcome.signal and LAUNCH not in os.environ else 0
 
 

@@ -9,32 +9,39 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.launch import command
-from shardwise.launch.command import require_torch, torchrun_argv, worker_environment
+from shardwise.launch.command import rank_environment, require_torch, worker_environment
 from shardwise.launch.doctor import examine, lies_in
 from shardwise.launch.joined import joined_environment
 from shardwise.spec.cluster import DeviceKind
-from shardwise.spec.run import RunDirectory
 from tests.unit.fakes import needs_torch, nvidia_smi
 
 
-def test_the_command_line_is_an_argument_list_without_an_open_port() -> None:
-    argv = torchrun_argv(RunDirectory(Path("r un;s")), module="m", processes=3, rendezvous=Path("/tmp/x/rendezvous"))
-    assert argv[:3] == [sys.executable, "-m", "torch.distributed.run"]
-    assert "--nproc-per-node=3" in argv
-    assert "--rdzv-endpoint=/tmp/x/rendezvous" in argv
-    assert "--max-restarts=0" in argv
-    assert argv[-4:] == ["-m", "shardwise.launch.rank", "r un;s", "m"]
+def test_ranks_of_this_machine_have_the_places_that_torchrun_would_give_them() -> None:
+    assert rank_environment(1, processes=3, port=29500) == {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "3",
+        "LOCAL_WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+
+
+def test_one_process_has_no_address_whatever_another_group_had() -> None:
+    base = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1"}
+    environment = worker_environment(base, processes=1, kind="cpu") | rank_environment(0, processes=1, port=None)
+    assert not {"MASTER_ADDR", "MASTER_PORT"} & environment.keys()
 
 
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 4, "4"), (2, 4, "1"), (8, 3, "2")])
 def test_the_cores_are_shared_by_the_processes(cores: int, processes: int, threads: str) -> None:
-    environment = worker_environment({}, launch="x", processes=processes, kind="cpu", cores=cores)
+    environment = worker_environment({}, processes=processes, kind="cpu", cores=cores)
     assert environment["OMP_NUM_THREADS"] == threads
 
 
 def test_what_the_user_has_set_stays() -> None:
     mine = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "true", "GLOO_SOCKET_IFNAME": "eth0", "PATH": "/bin"}
-    environment = worker_environment(mine, launch="x", processes=2, kind="cuda")
+    environment = worker_environment(mine, processes=2, kind="cuda")
     assert {name: environment[name] for name in mine} == mine
     assert "CUDA_VISIBLE_DEVICES" not in environment
 
@@ -47,7 +54,7 @@ def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_all
             monkeypatch.delenv(name, raising=False)
         for name, value in base.items():
             monkeypatch.setenv(name, value)
-        started = worker_environment(base, launch="x", processes=2, kind=kind).get("PYTORCH_ALLOC_CONF")
+        started = worker_environment(base, processes=2, kind=kind).get("PYTORCH_ALLOC_CONF")
         assert joined_environment(kind).get("PYTORCH_ALLOC_CONF") == started
         return started
 
@@ -60,13 +67,13 @@ def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_all
 @needs_torch
 def test_the_profiler_that_measures_memory_says_nothing_in_a_ranks_log() -> None:
     program = "import torch\nwith torch.autograd.profiler.profile(profile_memory=True): torch.ones(3).sum()"
-    environment = worker_environment(dict(os.environ), launch="x", processes=1, kind="cpu")
+    environment = worker_environment(dict(os.environ), processes=1, kind="cpu")
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout + said.stderr == ""
 
 
 def test_processes_on_cpu_do_not_see_the_gpus() -> None:
-    environment = worker_environment({"CUDA_VISIBLE_DEVICES": "0,1"}, launch="x", processes=2, kind="cpu")
+    environment = worker_environment({"CUDA_VISIBLE_DEVICES": "0,1"}, processes=2, kind="cpu")
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
 
 

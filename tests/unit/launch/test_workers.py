@@ -1,4 +1,4 @@
-"""The launcher through the real torch.distributed.run, with small workers."""
+"""The launcher with small workers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from shardwise.launch.conclusion import Outcome
 from shardwise.launch.follow import Notice, Phase, Step, Update
 from shardwise.launch.processes import PROC
 from shardwise.launch.rank import STARTED
+from shardwise.launch.ranks import local_ranks
 from shardwise.launch.workers import run_workers
 from shardwise.spec.run import RunDirectory, write_json
 from tests.marks import first
@@ -41,7 +42,8 @@ def test_workers_that_finish_give_their_outcome_updates_logs_and_environment(
     module = worker("""
 listen()
 print("to stdout", flush=True); print("to stderr", file=sys.stderr)
-names = ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "WORLD_SIZE")
+names = ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR")
+names += ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 write_json(run.logs / f"environment_{rank}.json", {name: os.environ.get(name) for name in names})
 if rank == 0:
     announce(run, "training", total_steps=3)
@@ -61,7 +63,9 @@ outcome("finished")
         assert (run.logs / f"environment_{rank}.json").read_text().split() == [
             "{",
             *('"OMP_NUM_THREADS":', f'"{threads}",', '"TOKENIZERS_PARALLELISM":', '"false",'),
-            *('"CUDA_VISIBLE_DEVICES":', '"",', '"MASTER_ADDR":', '"127.0.0.1",', '"WORLD_SIZE":', '"2"'),
+            *('"CUDA_VISIBLE_DEVICES":', '"",', '"MASTER_ADDR":', '"127.0.0.1",'),
+            *('"RANK":', f'"{rank}",', '"LOCAL_RANK":', f'"{rank}",'),
+            *('"WORLD_SIZE":', '"2",', '"LOCAL_WORLD_SIZE":', '"2"'),
             "}",
         ]
     assert processes_of(run) == []
@@ -95,8 +99,7 @@ if rank == 1:
     print("last words", flush=True)
     wait_for(run.logs / "rank_0.pid")
     os.kill(os.getpid(), signal.SIGKILL)
-while not stopped:
-    time.sleep(0.02)
+wait_for(run.logs / "rank_1.pid")
 fail("connection closed by peer")
 """)
     with pytest.raises(WorkerFailedError) as caught:
@@ -160,15 +163,52 @@ def test_a_crash_without_a_word_shows_the_end_of_the_log(run: RunDirectory, work
         run_workers(run, processes=1, module=module)
 
 
-@pytest.mark.slow
 def test_a_restarted_group_that_finishes_is_a_success(run: RunDirectory, worker: Maker) -> None:
     module = worker("""
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    fail("the first time")
-assert not run.rank_failure(rank).exists()
+if not (run.root / "failed").exists():
+    if rank == 1:
+        (run.root / "failed").touch()
+        fail("the first time")
+    time.sleep(600)
 outcome("finished")
 """)
-    assert run_workers(run, processes=2, module=module, max_restarts=1).outcome == "finished"
+    updates: list[Update] = []
+    outcome = run_workers(run, processes=2, module=module, max_restarts=1, grace_seconds=0.5, on_update=updates.append)
+    assert outcome.outcome == "finished"
+    (notice,) = [update.text for update in updates if isinstance(update, Notice)]
+    assert notice.startswith("rank 1 failed while training (step 17): ValueError: the first time")
+    assert notice.endswith("; all ranks are started again")
+    (run.root / "failed").unlink()
+    with pytest.raises(WorkerFailedError, match="the first time"):
+        run_workers(run, processes=2, module=module, grace_seconds=0.5)
+
+
+def test_what_the_user_has_to_change_is_not_started_again(run: RunDirectory, worker: Maker) -> None:
+    module = worker('(run.root / str(os.getpid())).touch()\nfail("no such row", input_error=True)')
+    with pytest.raises(InputError, match=r"^no such row$"):
+        run_workers(run, processes=1, module=module, max_restarts=3)
+    assert len([path for path in run.root.iterdir() if path.name.isdigit()]) == 1
+
+
+def test_ranks_wait_for_the_word_and_end_with_those_who_have_none_for_them(run: RunDirectory, worker: Maker) -> None:
+    module = worker("(run.root / f'began-{rank}').touch()\noutcome('finished')")
+    with local_ranks(run, processes=2, module=module) as ranks:
+        time.sleep(0.5)
+        assert ranks.look()
+        assert not list(run.root.glob("began-*"))
+        assert run_workers(run, processes=2, module=module, waiting=ranks).outcome == "finished"
+    assert len(list(run.root.glob("began-*"))) == 2
+    with local_ranks(run, processes=2, module=module):
+        assert len(processes_of(run)) == 2
+    assert processes_of(run) == []
+
+
+def test_ranks_that_wait_are_ended_where_another_number_is_needed(run: RunDirectory, worker: Maker) -> None:
+    module = worker("write_json(run.logs / f'size-{rank}.json', os.environ['WORLD_SIZE'])\noutcome('finished')")
+    with local_ranks(run, processes=2, module=module) as ranks:
+        assert run_workers(run, processes=1, module=module, waiting=ranks).outcome == "finished"
+        assert not ranks.look()
+    assert [path.name for path in run.logs.glob("size-*")] == ["size-0.json"]
 
 
 LAUNCHER = """
@@ -277,8 +317,9 @@ outcome("finished")
         listening = {pid: sockets_listening(pid) for pid in [launcher.pid, *processes_of(run)]}
         (run.root / "looked").touch()
         launcher.communicate(timeout=60)
-    assert len(listening) >= 4, "launcher, torchrun and two ranks"
-    assert not any(listening.values()), listening
+    assert len(listening) >= 3, "launcher and two ranks"
+    loopback = "0100007F:"
+    assert all(address.startswith(loopback) for addresses in listening.values() for address in addresses), listening
 
 
 def sockets_listening(pid: int) -> list[str]:

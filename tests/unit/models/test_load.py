@@ -188,3 +188,19 @@ def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(
         "model.embed_tokens.weight is not lm_head.weight, to which config.json ties it; where both are meant, write "
         "tie_word_embeddings: false there, otherwise save the model again without one of them"
     )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_each_weight_that_is_not_finite_is_named_with_its_file(tmp_path: Path, bad: float) -> None:
+    folder = toy_llama(tmp_path / "m", tied=False)
+    stored = load_file(folder / "model.safetensors")
+    named = ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"]
+    for name in named:
+        stored[name][-1, -1] = bad
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError) as error:
+        _materialised(folder)
+    assert sorted(problem.message for problem in error.value.problems) == [
+        f"the weight {name} holds NaN or infinity" for name in named
+    ]
+    assert {problem.where for problem in error.value.problems} == {str(folder / "model.safetensors")}

@@ -1,0 +1,169 @@
+"""The ranks that this process has started: they wait, begin, are asked to stop, and are ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from shardwise.launch.causes import RankExit
+from shardwise.launch.command import LOOPBACK, WORKER, rank_environment, worker_environment
+from shardwise.launch.joined import Place, joined_environment
+from shardwise.launch.processes import end_all
+from shardwise.launch.rank import start_rank
+from shardwise.spec.begin import LISTENING, WORD
+from shardwise.spec.cluster import DeviceKind
+from shardwise.spec.run import LAUNCH, RunDirectory
+
+
+class Ranks:
+    """Ranks by their number; each waits for `begin`.
+
+    Args:
+        launch: the name of this start, by which its processes are found.
+
+    Attributes:
+        exits: how ranks ended, in the order in which it was seen, without those that `kill` ended.
+    """
+
+    def __init__(self, run: RunDirectory, *, launch: str) -> None:
+        self.exits: list[RankExit] = []
+        self._run = run
+        self._launch = launch
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._told: set[int] = set()
+        self._killed: set[int] = set()
+
+    def start(
+        self,
+        rank: int,
+        *,
+        module: str,
+        environment: Mapping[str, str],
+        keeping: Collection[int],
+        on_our_end: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        """Starts a rank, as `start_rank` does."""
+        environment = {**environment, LAUNCH: self._launch}
+        self._children[rank] = start_rank(
+            self._run, rank, module=module, environment=environment, keeping=keeping, on_our_end=on_our_end
+        )
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def begin(self) -> None:
+        """The run directory is complete."""
+        for pipe in self._pipes():
+            with suppress(BrokenPipeError):  # the rank has ended, which `look` sees
+                pipe.write(WORD)
+            pipe.close()
+
+    def look(self) -> bool:
+        """Notes which ranks have ended; whether any has not."""
+        known = self._killed | {end.rank for end in self.exits}
+        codes = {rank: child.poll() for rank, child in self._children.items() if rank not in known}
+        self.exits += [RankExit(rank=rank, code=code) for rank, code in codes.items() if code is not None]
+        return None in codes.values()
+
+    @property
+    def failed(self) -> bool:
+        """Any has failed."""
+        return bool(self._killed) or any(end.code for end in self.exits)
+
+    def pass_on(self, number: signal.Signals) -> None:
+        """Sends a signal, once, to each rank that listens to it; what is still importing gets it later."""
+        for rank, child in self._children.items():
+            if rank not in self._told and child.poll() is None and _read_pid(self._run, rank) == child.pid:
+                self._told.add(rank)
+                child.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends the ranks that are left; how they end says nothing."""
+        for rank, child in self._children.items():
+            if child.poll() is None:
+                self._killed.add(rank)
+                child.kill()
+
+    def end(self) -> None:
+        """Ends all processes of this start, those included that ranks have started."""
+        end_all(self._launch)
+        for child in self._children.values():
+            child.wait()
+        for pipe in self._pipes():
+            pipe.close()
+
+    def _pipes(self) -> list[IO[bytes]]:
+        """The standard inputs of the ranks."""
+        return [child.stdin for child in self._children.values() if child.stdin is not None]
+
+
+def _read_pid(run: RunDirectory, rank: int) -> int | None:
+    """The pid that a rank wrote down, once it has."""
+    try:
+        return int(run.rank_pid(rank).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def local_ranks(
+    run: RunDirectory, *, processes: int, kind: DeviceKind = "cpu", module: str = WORKER, lock: int | None = None
+) -> Generator[Ranks]:
+    """Starts all ranks of a run on this machine; none outlives the block.
+
+    Args:
+        kind: `cpu` hides the machine's GPUs from them.
+        module: run as `python -m MODULE RUN_DIR` in each rank.
+        lock: a descriptor that they shall hold open as long as they live.
+    """
+    ranks = Ranks(run, launch=uuid.uuid4().hex)
+    environment = worker_environment(os.environ, processes=processes, kind=kind)
+    held = [] if lock is None else [lock]
+    try:
+        # Rank 0 is given the port as it is taken here: nobody else can take it, and it is on loopback alone.
+        with socket.create_server((LOOPBACK, 0)) as server:
+            port = server.getsockname()[1] if processes > 1 else None
+            listening = {LISTENING: str(server.fileno())} if processes > 1 else {}
+            for rank in range(processes):
+                place = rank_environment(rank, processes=processes, port=port)
+                first = listening if rank == 0 else {}
+                ranks.start(
+                    rank,
+                    module=module,
+                    environment={**environment, **place, **first},
+                    keeping=[*held, *map(int, first.values())],
+                )
+        yield ranks
+    finally:
+        ranks.end()
+
+
+@contextmanager
+def first_rank(
+    run: RunDirectory, place: Place, *, kind: DeviceKind, lock: int, module: str = WORKER
+) -> Generator[Ranks]:
+    """Rank 0 alone, of a group that something else started.
+
+    Its worker is a child, so that someone is left to say how it went: rank 0 shows the progress, names one first cause
+    of a failure, and returns to write the report; the trainer itself knows no reports.
+
+    Args:
+        kind: `cpu` hides the machine's GPUs from it.
+        lock: a descriptor that it shall hold open as long as it lives.
+        module: run as `python -m MODULE RUN_DIR`.
+    """
+    ranks = Ranks(run, launch=uuid.uuid4().hex)
+    try:
+        # Whatever started the ranks ends them by SIGKILL at last, and the worker must not outlive its rank.
+        ranks.start(
+            place.rank, module=module, environment=joined_environment(kind), keeping=[lock], on_our_end=signal.SIGKILL
+        )
+        yield ranks
+    finally:
+        ranks.end()

@@ -1,0 +1,35 @@
+"""The word to begin: ranks are started while data is prepared, import what they need, and wait for it"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: Set in the environment of ranks that wait for the word on standard input.
+WAITS = "SHARDWISE_WAITS"
+
+#: Set in the environment of rank 0: a descriptor that listens at MASTER_ADDR and MASTER_PORT already.
+LISTENING = "SHARDWISE_LISTENING"
+
+WORD = b"begin\n"
+
+
+def is_to_wait() -> bool:
+    """Whether this process was started before the run directory is complete."""
+    return WAITS in os.environ
+
+
+def wait_to_begin() -> None:
+    """Waits for the launcher's word; returns at once in a process that is not to wait.
+
+    Raises:
+        SystemExit: the launcher ended without a word.
+    """
+    if os.environ.pop(WAITS, None) is None:
+        return
+    said = b""
+    while said != WORD:
+        more = os.read(0, len(WORD) - len(said))
+        if not more:
+            sys.exit(1)
+        said += more

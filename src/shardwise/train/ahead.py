@@ -1,0 +1,21 @@
+"""What a rank imports before it begins: while data is prepared, the libraries that its model needs are loaded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from shardwise.spec.job_file import read_job
+from shardwise.spec.plan_file import read_plan
+from shardwise.spec.run import RunDirectory
+
+
+def import_ahead(run: RunDirectory) -> None:
+    """Imports the model's module, and PEFT for LoRA. What cannot be imported is left to the build, which says why."""
+    with suppress(Exception):
+        import transformers
+        import transformers.optimization
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[read_plan(run.plan).model["family"]])
+        if read_job(run.resolved).adapters is not None:
+            import peft  # noqa: F401

@@ -1,0 +1,53 @@
+"""A rank imports nothing that its lane does not use, beyond what torch and transformers import by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shardwise import api
+from shardwise.spec.job import Job
+
+#: A worker that says what it has imported when it ends.
+LISTING = """
+import atexit, json, os, runpy, sys
+from pathlib import Path
+from shardwise.spec.begin import is_to_wait
+
+assert is_to_wait()
+path = Path(os.environ["TEST_IMPORTED"]) / os.environ["RANK"]
+atexit.register(lambda: path.write_text(json.dumps(sorted(sys.modules))))
+runpy.run_module("shardwise.train.worker", run_name="__main__")
+"""
+
+#: transformers imports torch.distributed.tensor and fsdp, torch._dynamo and sympy with any model, and PEFT
+#: with its schedules.
+UNUSED = (
+    *("torch.distributed.pipelining", "torch.distributed.run"),
+    *("torch.utils.tensorboard", "tensorboard", "wandb", "mlflow"),
+    *("datasets", "pandas", "pyarrow", "shardwise.data.ingest", "shardwise.plan", "shardwise.api"),
+)
+
+
+@pytest.mark.parametrize(
+    ("processes", "method"), [(1, "full"), pytest.param(2, "lora", marks=pytest.mark.slow)], ids=["single", "ddp"]
+)
+def test_a_rank_imports_what_its_lane_uses(
+    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, method: str
+) -> None:
+    (tmp_path / "listing.py").write_text(LISTING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TEST_IMPORTED", str(tmp_path))
+    settings = {"hardware": f"cpu:{processes}", "layout": "ddp" if processes > 1 else "auto"}
+    train = {"max_steps": 1, "warmup_steps": 0}
+    job = make_job(method=method, train=train, output_dir=str(tmp_path / "run"), **settings)
+    assert api.train(job, programs=api.Programs(worker="listing")).outcome == "finished"
+    for rank in range(processes):
+        imported = json.loads((tmp_path / str(rank)).read_text())
+        assert [name for name in UNUSED if name in imported] == []
+        assert "transformers" in imported
