@@ -7,22 +7,17 @@ from dataclasses import replace
 from math import inf
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.bounds import Bounds
-from shardwise.plan.choices import bases, offloads
-from shardwise.plan.fitting import Admits, every_layout, least_hungry, without_pipelines
-from shardwise.plan.lacks import why_not
-from shardwise.plan.products import Choice
-from shardwise.plan.question import Question, on_hardware, work_on
-from shardwise.plan.ranking import TIE_SHARE
-from shardwise.plan.remedies import least_bytes
-from shardwise.plan.search import best_alone
-from shardwise.plan.step import least_launched
-from shardwise.plan.work import Work
+from shardwise.plan.explain.shortage import why_not
+from shardwise.plan.search.candidates import Forecast
+from shardwise.plan.search.executions import offloads
+from shardwise.plan.search.goals import TIE_SHARE
+from shardwise.plan.search.question import Question, on_hardware
+from shardwise.plan.search.search import Admits, Search, best_alone, every_layout
 from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal
 from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Candidate, MemoryForecast
+from shardwise.spec.plan import Candidate
 
 #: Larger sizes are looked at only where none up to this one fits, and then the smallest of them: else the fastest
 #: hardware would always be the largest.
@@ -79,10 +74,9 @@ class Market:
         whole = replace(question, job=question.job.model_copy(update={"goal": "fastest"}))
         self._question = whole.with_offload(offloads(question.job, question.cluster)[0])
         self._needs: dict[_Shape, float] = {}
-        self._lacking: dict[_Shape, tuple[Work, MemoryForecast] | str] = {}
-        self._gpu_seconds: dict[str, tuple[float, float]] = {}
+        self._lacking: dict[_Shape, Forecast | str] = {}
+        self._gpu_seconds: dict[str, float] = {}
         self._beyond: dict[str, float] = {}
-        self._bounds: dict[str, Bounds] = {}
         self._laid_out: dict[str, Candidate | None] = {}
         self.kinds = kinds
         self.able = [kind for kind in kinds if self._refusal(kind[0]) is None]
@@ -106,7 +100,7 @@ class Market:
         shape = (size.num_nodes, size.node.num_gpus)
         if shape not in self._needs:
             try:
-                self._needs[shape] = least_bytes(self.on(size))
+                self._needs[shape] = Search(self.on(size)).least_high_bytes()
             except UnsupportedError:  # a stated layout cannot be formed on so many
                 self._needs[shape] = inf
         return size.gpu.usable_bytes >= self._needs[shape]
@@ -119,27 +113,14 @@ class Market:
         """
         name = size.gpu.name
         if name not in self._gpu_seconds:
-            question = self.on(size.part(1))
-            job, bounds = question.job, self._bounds_of(size)
-            choice = Choice(strategy="single", layout=Layout(), cluster=question.cluster)
-            each = list(bases(job, question.model, choice))
-            rungs = [rung for base in each for rung in bounds.ladder(question.cluster, base)]
-            shared = min(rung.seconds / (rung.micros * rung.size) for rung in rungs)
-            launched = least_launched(work_on(question, question.cluster, each[0]))
-            self._gpu_seconds[name] = (shared * job.train.global_batch_size * (1 - 1e-9), launched * (1 - 1e-9))
-        shared, launched = self._gpu_seconds[name]
-        return max(shared / size.num_gpus, launched, self._beyond.get(size.name, 0.0))
-
-    def _bounds_of(self, size: Cluster) -> Bounds:
-        """Those of a GPU's executions, however many there are of it."""
-        return self._bounds.setdefault(size.gpu.name, Bounds(self.on(size)))
+            self._gpu_seconds[name] = Search(self.on(size.part(1))).least_seconds()
+        return max(self._gpu_seconds[name] / size.num_gpus, self._beyond.get(size.name, 0.0))
 
     def lay_out(self, size: Cluster, *, within: float = inf) -> Candidate | None:
         """The best layout of a size; None where nothing fits, or where it surely takes more seconds than `within`."""
         if size.name not in self._laid_out and self.at_least(size) <= within:
             # The simplest of what is alike with the fastest is chosen, and may take a little longer than that.
-            enough = (within * (1 + TIE_SHARE),)
-            found = best_alone(self.on(size), enough=enough, bounds=self._bounds_of(size))
+            found = best_alone(self.on(size), limit=within * (1 + TIE_SHARE))
             if within == inf or (found is not None and found.time.step_seconds <= within):
                 self._laid_out[size.name] = found
             else:
@@ -191,14 +172,20 @@ class Market:
         shape = (size.num_nodes, size.node.num_gpus)
         if shape not in self._lacking:
             try:
-                self._lacking[shape] = least_hungry(self.on(size), admits=_looked_at(size))
+                search = Search(self.on(size))
+                least = search.least_of_all(admits=_looked_at(size))
+                self._lacking[shape] = least if isinstance(least, str) else search.forecasts.of(least)
             except UnsupportedError as error:
                 self._lacking[shape] = str(error)
         lacking = self._lacking[shape]
         if isinstance(lacking, str):
             return lacking
-        work, memory = lacking
-        return why_not(work, replace(memory, capacity_bytes=size.gpu.usable_bytes))
+        return why_not(lacking.work, replace(lacking.memory, capacity_bytes=size.gpu.usable_bytes))
+
+
+def without_pipelines(layout: Layout) -> bool:
+    """On many GPUs pipelines are most of what there is, and hold no less than shards do."""
+    return layout.pp == 1
 
 
 def _looked_at(size: Cluster) -> Admits:

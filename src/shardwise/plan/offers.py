@@ -12,10 +12,9 @@ from math import inf
 
 from shardwise.catalog.prices import cited
 from shardwise.errors import UnsupportedError
-from shardwise.plan.collector import circles_unsought
+from shardwise.plan.answer import answer
 from shardwise.plan.market import Found, Market, figure
-from shardwise.plan.question import ask, on_hardware
-from shardwise.plan.search import answer
+from shardwise.plan.search.question import ask, on_hardware
 from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job
@@ -31,7 +30,6 @@ _LAID_OUT = 6
 GOALS: tuple[Goal, ...] = ("cheapest", "fastest", "fewest-gpus")
 
 
-@circles_unsought()
 def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]]) -> Plan:
     """The plan on the best hardware for the job's goal, with what else was compared.
 
@@ -57,7 +55,6 @@ def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[C
     return _as_asked(answer(market.on(found[0][0])), job, options, among=kinds)
 
 
-@circles_unsought()
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) -> Plan:
     """The plan on the best of some alternatives, each planned as if it were the job's hardware.
 

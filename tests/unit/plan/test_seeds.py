@@ -5,7 +5,7 @@ explains what differs. (Bytes per parameter and ZeRO: `test_memory_rules.py`; ra
 import pytest
 
 from shardwise.catalog.models import find_model
-from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory.inventory import take_inventory
 from tests.unit.plan.asking import held, job, plan, shape
 
 

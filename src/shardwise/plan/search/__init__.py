@@ -1,0 +1,1 @@
+"""Search: the executions that a job leaves open, what fits, and the best of it for a goal."""

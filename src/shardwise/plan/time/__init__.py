@@ -1,0 +1,1 @@
+"""Time: seconds of kernels, messages, blocks, pipelines, and of a step."""

@@ -1,0 +1,57 @@
+"""What plans say of prices: what costs are counted at, or that none is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.catalog.gpus import find_gpu, parse_hardware
+from shardwise.catalog.models import find_model
+from shardwise.plan.answer import make_plan
+from shardwise.plan.explain.prices import rent_of
+from shardwise.spec.job import Goal
+from shardwise.spec.plan import Plan
+from tests.unit.plan.asking import job
+
+
+def plan(hardware: str, goal: Goal = "fastest") -> Plan:
+    model = find_model("qwen2.5-0.5b", offline=True)
+    return make_plan(job(method="lora", goal=goal), model=model, cluster=parse_hardware(hardware))
+
+
+def test_a_plan_says_what_its_costs_are_counted_at_with_date_and_source():
+    best = plan("2x H100-SXM").best
+    assert best is not None
+    (said,) = (reason for reason in best.reasons if reason.startswith("costs "))
+    assert said == (
+        "costs are at the middle of what the H100-SXM rents for, $2.00 to $3.99 an hour (prices of 2026-07-02 to "
+        "2026-08-22: gpurentalprices.com (CC BY 4.0), 2026-08-22; Vast.ai's price page, lowest offers, 2026-07-02)"
+    )
+
+
+def test_one_price_is_no_range():
+    said = rent_of(find_gpu("MI355X").gpu, goal="fastest")
+    assert said == (
+        "costs are at the one price known for the MI355X, $8.60 an hour (prices of 2026-07-31: "
+        "Oracle Cloud's price list)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("goal", "ranked"), [("fastest", ""), ("cheapest", "; cheapest takes the fewest GPU hours"), ("fewest-gpus", "")]
+)
+def test_without_a_price_a_plan_says_so_and_forecasts_no_cost(goal: Goal, ranked: str):
+    best = plan("2x H20", goal).best
+    assert best is not None
+    assert f"no price is known for the H20, so no cost is forecast{ranked}" in best.reasons
+    assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)
+
+
+def test_nobody_rents_cpu_processes():
+    best = plan("cpu:2").best
+    assert best is not None
+    assert not any("price" in reason or "rents" in reason for reason in best.reasons)
+
+
+def test_a_price_that_is_in_no_list_is_said_without_a_source():
+    gpu = replace(find_gpu("H20").gpu, usd_per_hour=(1.0, 2.0))
+    assert rent_of(gpu, goal="fastest") == "costs are at the middle of what the H20 rents for, $1.00 to $2.00 an hour"
