@@ -19,8 +19,9 @@ from shardwise.plan.search.goals import best_first, simplicity_of
 from shardwise.plan.search.gpu_counts import numbers_passed_over
 from shardwise.plan.search.gpus import best_part
 from shardwise.plan.search.question import Question, ask
-from shardwise.plan.search.search import Search, Strategy, chosen, search_offloads
+from shardwise.plan.search.search import Search, chosen, search_offloads
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
@@ -111,11 +112,11 @@ class _Rows:
     def lacking(self) -> Iterator[Candidate]:
         """Of each that does not fit the execution that needs least memory."""
         for _, strategy in self._strategies:
-            if strategy.best is None and strategy.bases:
-                yield self._least(strategy)
+            least = None if strategy.best else self._search.least_hungry(strategy.bases)
+            if least is not None:
+                yield self._lacking(least)
 
-    def _least(self, strategy: Strategy) -> Candidate:
-        least = self._search.least_hungry(strategy.bases)
+    def _lacking(self, least: Execution) -> Candidate:
         forecast = self._search.forecasts.of(least)
         lack = self._search.lack_on_host(least)
         reason = lack[1] if lack else why_not(forecast.work, forecast.memory)

@@ -99,12 +99,10 @@ def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     others = {one.strategy: one.reason for one in made.rejected}
     assert others["fsdp x tp"].startswith("46 % slower with offload optimizer (21 s against 15 s a step): ")
     assert "waits for other stages or the host" in others["fsdp x mp"]
-    assert others["pp"].endswith("; with offload parameters it would fit, and not be chosen")
     pipelines = "layout: [pp]\ndata: {max_length: 1024}\ntrain: {global_batch_size: 64}\n"
     held = plan("qwen3-8b", "4x RTX-4090", pipelines).best
     assert held.execution.offload == "parameters"
     assert held.time.step_seconds > made.best.time.step_seconds
-    assert not any("it would fit" in others[name] for name in ("ddp", "zero1"))
 
 
 def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do_without():

@@ -25,9 +25,11 @@ def on_fewer(question: Question, best: Candidate | None) -> str | None:
     if job.goal != "fastest" or job.stated_layout is not None:
         return None
     found, name = None, ""
-    limit = inf if best is None else best.time.step_seconds / (1 + tie_of(cluster.gpu))
+    most = inf if best is None else best.time.step_seconds
+    limit = most / (1 + tie_of(cluster.gpu))
     for part in rounder_parts(cluster):
-        better = best_alone(replace(question, cluster=part), limit=limit)
+        # What is chosen there may take a little longer than the best there.
+        better = best_alone(replace(question, cluster=part), limit=min(most, limit * (1 + tie_of(cluster.gpu))))
         if better is not None and better.time.step_seconds < limit:
             found, name, limit = better, part.name, better.time.step_seconds
     return found and _sentence(found, best, name=name)

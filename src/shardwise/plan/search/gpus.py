@@ -44,13 +44,14 @@ def _cheapest(question: Question) -> Cluster:
 
 def _fewest(question: Question) -> tuple[Cluster, Sequence[str]]:
     """The smallest part on which anything fits, with any offload; and how many GPUs it takes with less."""
-    tried = offloads(question.job, question.cluster)
-    smallest = [smallest_that_fits(question.with_offload(offload)) for offload in tried]
-    fits = [(part, offload) for part, offload in zip(smallest, tried, strict=True) if part is not None]
+    fits: list[tuple[Cluster, Offload]] = []
+    for offload in offloads(question.job, question.cluster):
+        part = smallest_that_fits(question.with_offload(offload))
+        if part is not None:
+            fits.append((part, offload))
     if not fits:
         return question.cluster, ()
-    least = min(part.num_gpus for part, _ in fits)
-    taken = next(part for part, _ in fits if part.num_gpus == least)
+    taken, _ = min(fits, key=lambda one: one[0].num_gpus)
     part, offload = fits[0]
     return taken, (_note(offload, part),) if part != taken else ()
 
