@@ -4,6 +4,8 @@ import pytest
 
 from tests.unit.plan.asking import plan
 
+SEVEN = "method: lora\ntrain: {global_batch_size: 4}\n"
+
 
 def said(made):
     sentences = made.best.reasons if made.best else made.advice

@@ -25,6 +25,9 @@ from shardwise.spec.plan import Candidate
 #: Which layouts are of interest.
 Admits = Callable[[Layout], bool]
 
+#: On more GPUs than this the host's memory is turned to only where nothing fits without.
+_MOST_OFFLOADED = 64
+
 #: So many smaller micro-batches in a row that are no faster end the look at a layout.
 _NO_FASTER = 2
 
@@ -87,12 +90,17 @@ class Search:
                 limit = limit if all_strategies else near
 
     def _with_bounds(self) -> Iterator[tuple[float, int, Execution]]:
-        number = 0
-        for strategy in self.strategies.values():
-            for base in strategy.bases:
-                number += 1
-                sizes = self._sizes(base) if base.layout.pp > 1 else self._sizes(base)[-1:]
-                yield min(self.forecasts.least_seconds(base, size) for size in sizes), number, base
+        """All executions, each with a lower bound over its micro-batches, which does not depend on what is sharded."""
+        bounds: dict[object, float] = {}
+        every = (base for strategy in self.strategies.values() for base in strategy.bases)
+        for number, base in enumerate(every):
+            layout, recompute = base.layout, base.gradient_checkpointing
+            spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
+            key = (spread, recompute, base.gathers_weights)
+            if key not in bounds:
+                sizes = self._sizes(base) if layout.pp > 1 else self._sizes(base)[-1:]
+                bounds[key] = min(self.forecasts.least_seconds(base, size) for size in sizes)
+            yield bounds[key], number, base
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
         """The fastest size of a micro-batch that fits and takes fewer seconds than `below`: of the largest that fits
@@ -238,6 +246,8 @@ def search_offloads(question: Question, *, limit: float = inf, all_strategies: b
     for offload in offloads(question.job, question.cluster):
         search = Search(question.with_offload(offload))
         known = [one.seconds for before in searches for one in before.found]
+        if known and question.cluster.num_gpus > _MOST_OFFLOADED:
+            break
         if search.has_room if all_strategies else search.something_fits():
             search.look(limit=min([limit, *(tie * one for one in known)]), all_strategies=all_strategies and not known)
         if search.found and searches and not searches[0].found:
