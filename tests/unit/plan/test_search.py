@@ -265,7 +265,7 @@ def test_utilisations_are_shares_and_computing_is_part_of_being_busy():
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_one_job_is_planned_in_a_fraction_of_a_second(method, hardware):
     """0.2 to 0.6 s."""
-    assert seconds_of("llama-3.1-8b", hardware, f"method: {method}\n{BATCH}", limit=1) < 1
+    assert seconds_of("llama-3.1-8b", hardware, f"method: {method}\n{BATCH}", limit=2) < 2
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from shardwise.plan.memory.peaks import Peaks
 from shardwise.plan.search.candidates import Forecast
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question, at_mean_length, work_on
+from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.step import step_of
@@ -85,6 +86,12 @@ class Forecasts:
         # A backward cut in two leaves work for the time that the last gradient takes to go back.
         back = 0.0 if layout.schedule == "zero_bubble" else before * backward
         return _ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
+
+    def seconds_on_host(self, base: Execution) -> float:
+        """Of an optimizer step in the host's memory, on top of `least_seconds`; 0 where the GPU takes it."""
+        if base.offload == "none":
+            return 0.0
+        return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
 
     def _pieces_at(self, base: Execution, size: int) -> Pieces:
         layout = base.layout

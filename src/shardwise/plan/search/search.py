@@ -25,6 +25,9 @@ from shardwise.spec.plan import Candidate
 #: Which layouts are of interest.
 Admits = Callable[[Layout], bool]
 
+#: Of no more executions than this the best of every strategy is looked for.
+_IN_FULL = 1000
+
 #: On more GPUs than this the host's memory is turned to only where nothing fits without.
 _MOST_OFFLOADED = 64
 
@@ -71,18 +74,19 @@ class Search:
         return found
 
     def look(self, *, limit: float = inf, all_strategies: bool = True) -> None:
-        """Finds the best of each strategy that could be chosen, and one that fits of each other strategy.
+        """Finds the best of each strategy; of very many executions one that fits of those that cannot be chosen.
 
         Args:
             limit: seconds beyond which nothing is looked for.
             all_strategies: without, those that could not be chosen are left out.
         """
-        near = limit
-        for least, _, base in sorted(self._with_bounds()):
+        near, options = limit, sorted(self._with_bounds())
+        in_full = all_strategies and len(options) <= _IN_FULL
+        for least, _, base in options:
             if least > limit:
                 break
             strategy = self.strategies[base.layout.strategy]
-            below = limit if strategy.best is None else min(strategy.best.seconds, near)
+            below = limit if strategy.best is None else min(strategy.best.seconds, limit if in_full else near)
             found = self._fastest(base, below=below) if least < below else None
             if found is not None:
                 strategy.best = found
@@ -100,7 +104,7 @@ class Search:
             if key not in bounds:
                 sizes = self._sizes(base) if layout.pp > 1 else self._sizes(base)[-1:]
                 bounds[key] = min(self.forecasts.least_seconds(base, size) for size in sizes)
-            yield bounds[key], number, base
+            yield bounds[key] + self.forecasts.seconds_on_host(base), number, base
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
         """The fastest size of a micro-batch that fits and takes fewer seconds than `below`: of the largest that fits
