@@ -102,8 +102,7 @@ class Search:
             spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
             key = (spread, recompute, base.gathers_weights)
             if key not in bounds:
-                sizes = self._sizes(base) if layout.pp > 1 else self._sizes(base)[-1:]
-                bounds[key] = min(self.forecasts.least_seconds(base, size) for size in sizes)
+                bounds[key] = min(self.forecasts.least_seconds(base, size) for size in self._sizes(base))
             yield bounds[key] + self.forecasts.seconds_on_host(base), number, base
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
