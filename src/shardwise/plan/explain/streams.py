@@ -74,3 +74,13 @@ class Streams:
     def end(self) -> float:
         """When the last task ends."""
         return max(self._free.values(), default=0.0)
+
+    def busy_seconds(self, *streams: str, rank: int = 0) -> float:
+        """Seconds in which a kernel runs on any of a rank's streams, overlaps counted once."""
+        mine = (t for t in self.tasks if t.rank == rank and t.stream in streams and t.busy > 0)
+        total, reached = 0.0, 0.0
+        for start, end in sorted((t.start, t.start + t.busy) for t in mine):
+            if end > reached:
+                total += end - max(start, reached)
+                reached = end
+        return total
