@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack
-from shardwise.plan.inventory import Unit
-from shardwise.plan.memory import holdings_of, moments
-from shardwise.plan.persistent import Holding
-from shardwise.plan.work import Work, work_of
+from shardwise.plan.memory.forecast import holdings_of, moments
+from shardwise.plan.memory.inventory import Unit
+from shardwise.plan.memory.persistent import Holding
+from shardwise.plan.memory.work import Work, work_of
 
 Alive = dict[str, float]
 

@@ -8,10 +8,10 @@ from accuracy.cases import Case, LeftOutError
 from accuracy.differences import peak_of_stack
 from accuracy.rows import ACTIVE, ALLOCATED, DEVICE, RESERVED, UNSTATED
 from shardwise.errors import ShardwiseError
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.memory import forecast_memory
-from shardwise.plan.timeline import forecast_time
-from shardwise.plan.work import Work, work_of
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.work import Work, work_of
+from shardwise.plan.time.forecast import forecast_time
 
 
 @dataclass(frozen=True, kw_only=True)

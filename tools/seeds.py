@@ -13,11 +13,11 @@ from pathlib import Path
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.memory import forecast_memory, holdings_of
-from shardwise.plan.search import make_plan
-from shardwise.plan.timeline import forecast_time
-from shardwise.plan.work import Work, work_of
+from shardwise.plan.answer import make_plan
+from shardwise.plan.memory.forecast import forecast_memory, holdings_of
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.work import Work, work_of
+from shardwise.plan.time.forecast import forecast_time
 from shardwise.spec.execution import Execution
 from shardwise.spec.job_file import parse_job
 from shardwise.spec.layout import Layout

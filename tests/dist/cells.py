@@ -13,7 +13,7 @@ import torch
 
 from shardwise.data.prepare import prepare
 from shardwise.parallel.mesh import join_world
-from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data

@@ -11,9 +11,9 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.catalog.unlisted import UnlistedFamilyError
 from shardwise.models.shape import shape_of
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.memory import holdings_of
-from shardwise.plan.work import work_of
+from shardwise.plan.memory.forecast import holdings_of
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.work import work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout

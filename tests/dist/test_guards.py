@@ -22,7 +22,7 @@ from shardwise.data.seen import checksum
 from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
 from shardwise.models.load import local_window
 from shardwise.parallel.mesh import join_world
-from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout

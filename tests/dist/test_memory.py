@@ -14,11 +14,11 @@ from torch.distributed.tensor import DTensor
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.memory import holdings_of
-from shardwise.plan.persistent import Holding
-from shardwise.plan.search import make_plan
-from shardwise.plan.work import work_of
+from shardwise.plan.answer import make_plan
+from shardwise.plan.memory.forecast import holdings_of
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.persistent import Holding
+from shardwise.plan.memory.work import work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout

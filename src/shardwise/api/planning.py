@@ -10,11 +10,8 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem
-from shardwise.plan.drawing import timeline_of_plan
-from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
-from shardwise.plan.search import make_plan
-from shardwise.plan.solve import solve as solved_plan
-from shardwise.plan.unknowns import find_unknown
+from shardwise.plan import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list, find_unknown, make_plan, timeline_of_plan
+from shardwise.plan import solve as solved_plan
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job, LayoutSpec

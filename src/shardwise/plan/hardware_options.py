@@ -8,9 +8,9 @@ from math import inf
 
 from shardwise.catalog.prices import cited
 from shardwise.errors import UnsupportedError
+from shardwise.plan.answer import answer
 from shardwise.plan.hardware_rows import priced, row
-from shardwise.plan.question import Question, ask
-from shardwise.plan.search import answer, best_alone
+from shardwise.plan.search import Question, ask, best_alone
 from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job

@@ -1,6 +1,6 @@
-"""The question turned round: not whether a value fits, but the largest or smallest value that does.
+"""`--solve`: the largest or smallest value of a key with which a job fits, found by trying values.
 
-Halving is right only where more of a key never needs less memory, which a test holds for each key that is halved;
+Bisection is right only where more of a key never needs less memory, which a test holds for each key it is used for;
 numbers of GPUs, where that need not be so, are tried one by one.
 """
 
@@ -10,96 +10,67 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import offloads
-from shardwise.plan.collector import circles_unsought
-from shardwise.plan.fitting import Known, can_be_planned, what_is_missing
-from shardwise.plan.prospects import Prospects
-from shardwise.plan.search import answer
+from shardwise.plan.answer import answer
+from shardwise.plan.explain.shortage import why_not
+from shardwise.plan.search.executions import offloads
+from shardwise.plan.search.search import Search
 from shardwise.plan.unknowns import Unknown
 from shardwise.spec.execution import Offload
 from shardwise.spec.plan import Plan
 from shardwise.spec.solved import Solved
+from shardwise.units import GIB
 
 
 @dataclass(kw_only=True)
 class _Trials:
-    """Values that were tried with one offload, each once, in their order.
-
-    Attributes:
-        parts: numbers of GPUs, where those are asked for: a larger one is asked about its parts too.
-        prospects: where numbers of GPUs are asked for, by the last of those whose places differ by less than twice.
-    """
+    """Values that were tried with one offload, each once, in their order."""
 
     unknown: Unknown
     offload: Offload
     known: dict[int, bool] = field(default_factory=dict[int, bool])
-    parts: Known = field(default_factory=Known)
-    prospects: dict[int, Prospects] = field(default_factory=dict[int, Prospects])
 
     def fits(self, index: int) -> bool:
         value = self.unknown.values[index]
         if value not in self.known:
             try:
-                question = self.unknown.at(value).with_offload(self.offload)
-                gpus = self.unknown.key == "gpus"
-                self.known[value] = can_be_planned(
-                    question,
-                    admits=self.unknown.admits(value),
-                    known=self.parts if gpus else None,
-                    prospects=self._prospects_of(index) if gpus else None,
-                )
+                search = Search(self.unknown.at(value).with_offload(self.offload))
+                self.known[value] = search.something_fits(admits=self.unknown.admits(value))
             except UnsupportedError:  # a stated layout cannot be formed on so many GPUs
                 self.known[value] = False
         return self.known[value]
 
-    def _prospects_of(self, index: int) -> Prospects:
-        most = len(self.unknown.values) - 1
-        last = min((1 << index.bit_length()) - 1, most)
-        if last not in self.prospects:
-            question = self.unknown.at(self.unknown.values[last]).with_offload(self.offload)
-            self.prospects[last] = Prospects(question, within=None if last == most else self._prospects_of(most))
-        return self.prospects[last]
 
-
-@circles_unsought()
 def solve(unknown: Unknown) -> Plan:
     """The plan at the extreme value that fits, with `solved`; at the easiest value where none does.
 
     Raises:
         UnsupportedError: the job cannot be forecast at all.
     """
-    index, tried = _with_as_little_offload(unknown)
+    index, trials = _with_as_little_offload(unknown)
     easiest = 0 if unknown.asks == "largest" else len(unknown.values) - 1
-    value = unknown.values[easiest if index is None else index]
-    # Trials of other keys leave out layouts that a plan may choose.
-    hopeless = {trials.offload for trials in tried if unknown.key == "gpus" and trials.known.get(value) is False}
-    question, found = unknown.at(value), tried[0 if index is None else -1]
-    if unknown.key == "gpus" and index is not None and question.job.goal != "fastest":
-        # With more offload a goal may choose fewer GPUs yet, where the answer is about those that hold the job so.
-        plan = replace(answer(question.with_offload(found.offload)), job=question.job.to_json())
-    else:
-        plan = answer(question, hopeless=hopeless)
-    return replace(plan, solved=_solved(unknown, index, found))
+    question = unknown.at(unknown.values[easiest if index is None else index])
+    plan = answer(question if index is None else question.with_offload(trials.offload))
+    solved = _solved(unknown, index, trials, plan)
+    return replace(plan, job=question.job.to_json(), solved=solved)
 
 
-def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, list[_Trials]]:
-    """What comes out with the first offload that any value fits with, as in a plan; and all trials, in their order.
+def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
+    """What comes out with the first offload that any value fits with, and its trials.
 
     A smaller value, or another GPU, is a better way than waiting for the host at every step.
     """
     find, easiest = (_largest if unknown.asks == "largest" else _smallest), unknown.at(unknown.values[0])
     tried: list[_Trials] = []
     for offload in offloads(easiest.job, easiest.cluster):
-        trials = _Trials(unknown=unknown, offload=offload)
-        tried.append(trials)
-        index = find(unknown, trials.fits)
+        tried.append(_Trials(unknown=unknown, offload=offload))
+        index = find(unknown, tried[-1].fits)
         if index is not None:
-            return index, tried
-    return None, tried
+            return index, tried[-1]
+    return None, tried[0]
 
 
 def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
-    """The index of the largest value that fits, by halving: none fits behind one that does not."""
+    """The index of the largest value that fits, by bisection: none fits behind one that does not."""
     low, high = -1, len(unknown.values)
     if fits(high - 1):
         return high - 1
@@ -113,7 +84,7 @@ def _smallest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
     return next((index for index in range(len(unknown.values)) if fits(index)), None)
 
 
-def _solved(unknown: Unknown, index: int | None, trials: _Trials) -> Solved:
+def _solved(unknown: Unknown, index: int | None, trials: _Trials, plan: Plan) -> Solved:
     following = _next(unknown, index)
     value = None if index is None else unknown.values[index]
     lack = None if following is None else _lack(unknown, following, offload=trials.offload)
@@ -123,7 +94,7 @@ def _solved(unknown: Unknown, index: int | None, trials: _Trials) -> Solved:
         key=unknown.key,
         asks=unknown.asks,
         value=value,
-        written="none" if value is None else unknown.written(value),
+        written="none" if value is None else _written(unknown, value, plan, is_last=following is None),
         lowest=unknown.values[0],
         highest=unknown.values[-1],
         limit=unknown.limit,
@@ -131,6 +102,19 @@ def _solved(unknown: Unknown, index: int | None, trials: _Trials) -> Solved:
         next_reason=lack,
         tried=tuple(trials.known.items()),
     )
+
+
+def _written(unknown: Unknown, value: int, plan: Plan, *, is_last: bool) -> str:
+    """A value as finely as it is known, with what the leanest forecast leaves free."""
+    written = unknown.written(value)
+    if unknown.key == "gpus" or is_last:
+        return written
+    question = unknown.at(value)
+    spare = max(
+        (c.memory.capacity_bytes - c.memory.peak_high_bytes for c in plan.candidates if c.fits),
+        default=0,
+    )
+    return f"about {written} ({question.cluster.name}, {spare / GIB:.1f} GiB to spare)"
 
 
 def _by_offload(unknown: Unknown, index: int, *, beyond: Offload) -> str:
@@ -152,7 +136,17 @@ def _next(unknown: Unknown, index: int | None) -> int | None:
 
 
 def _lack(unknown: Unknown, value: int, *, offload: Offload) -> str:
+    """Why a value does not fit: of the execution that needs least, or why none is considered."""
     try:
-        return what_is_missing(unknown.at(value).with_offload(offload), admits=unknown.admits(value))
+        question = unknown.at(value).with_offload(offload)
+        search = Search(question)
+        least = search.least_of_all(admits=unknown.admits(value))
     except UnsupportedError as error:
         return str(error)
+    if isinstance(least, str):
+        return least
+    lack, forecast = search.lack_on_host(least), search.forecasts.of(least)
+    reason = lack[1] if lack else why_not(forecast.work, forecast.memory)
+    one_of_many = question.job.stated_layout is None and question.cluster.num_gpus > 1
+    hungry = ", the least hungry strategy," if one_of_many else ""
+    return f"{least.layout.strategy}{hungry} {reason}"

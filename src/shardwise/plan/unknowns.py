@@ -9,9 +9,9 @@ from typing import Any
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import Problem, UnsupportedError
-from shardwise.plan.fitting import Admits, every_layout
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.question import Question, ask, on_hardware
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.search.question import Question, ask, on_hardware
+from shardwise.plan.search.search import Admits, every_layout
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
@@ -39,7 +39,7 @@ class Unknown:
     limit: str
     at: Callable[[int], Question]
     admits: Callable[[int], Admits] = lambda _: every_layout
-    written: Callable[[int], str] = str
+    written: Callable[[int], str] = "{:,}".format
 
 
 def find_unknown(name: str, *, job: Job, model: ModelShape, cluster: Cluster, num_rows: int | None = None) -> Unknown:
@@ -73,7 +73,7 @@ def _max_length(job: Job, asked: Callable[[Job], Question]) -> Unknown:
     return Unknown(
         key="data.max_length",
         asks="largest",
-        values=range(1, most + 1),
+        values=_rounded(most),
         limit=f"the model was made for {most} positions",
         at=lambda value: replace(base, job=_with(job, "data", max_length=value), length=value, mean_length=value),
     )
@@ -84,7 +84,7 @@ def _micro_batch_size(job: Job, asked: Callable[[Job], Question]) -> Unknown:
     return Unknown(
         key="train.micro_batch_size",
         asks="largest",
-        values=range(1, batch + 1),
+        values=_rounded(batch),
         limit=f"train.global_batch_size is {batch}, and no rank has more than its share of it",
         at=lambda value: replace(base, job=_with(job, "train", micro_batch_size=value)),
         admits=lambda value: lambda layout: value <= -(-batch // layout.data_world_size),
@@ -111,7 +111,7 @@ def _rank(job: Job, asked: Callable[[Job], Question]) -> Unknown:
     return Unknown(
         key="lora.r",
         asks="largest",
-        values=range(1, most + 1),
+        values=_rounded(most),
         limit=f"{name} is {most} wide: a larger rank adds nothing to it",
         at=lambda value: replace(base, job=with_rank(value), inventory=take_inventory(with_rank(value), base.model)),
     )
@@ -132,6 +132,15 @@ def _gpus(job: Job, asked: Callable[[Job], Question]) -> Unknown:
         at=lambda value: on_hardware(base, sizes[value]),
         written=lambda value: sizes[value].name,
     )
+
+
+def _rounded(most: int) -> list[int]:
+    """Numbers up to the most, as finely as a forecast of memory is sure: about two digits."""
+    found, number = list[int](), 1
+    while number < most:
+        found.append(number)
+        number += max(1, 10 ** (len(str(number)) - 2) // 2)
+    return [*found, most]
 
 
 def _with(job: Job, section: str, **values: Any) -> Job:

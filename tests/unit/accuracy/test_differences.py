@@ -4,10 +4,10 @@ import pytest
 
 from accuracy.cases import Case, case_of
 from accuracy.differences import Difference, as_loaded, changed, peak_of_stack
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.memory import holdings_of
-from shardwise.plan.persistent import Holding
-from shardwise.plan.work import Work, work_of
+from shardwise.plan.memory.forecast import holdings_of
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.persistent import Holding
+from shardwise.plan.memory.work import Work, work_of
 from tests.unit.accuracy.published import LORA, row
 
 

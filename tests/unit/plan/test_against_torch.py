@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.catalog.families import FAMILIES
 from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.plan.activations import Setting, saved_bytes
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.types import TYPES
+from shardwise.plan.memory.activations import Setting, saved_bytes
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.types import TYPES
 from shardwise.spec.flops import adapter_parameters
 from shardwise.spec.layout import Layout
 from shardwise.train.loss import LossModule, Targets

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.plan.bounds import Bounds
-from shardwise.plan.endings import endings_of
-from shardwise.plan.links import Group, group_of
-from shardwise.plan.question import ask
-from shardwise.spec.execution import Offload
+from shardwise.plan.time.endings import endings_of
+from shardwise.plan.time.links import Group, group_of
 from shardwise.spec.layout import Layout
 from tests.unit.plan.asking import execution, job, shape, work
 
@@ -52,34 +49,3 @@ def test_nothing_is_added_where_nothing_is_tied_or_trained_or_apart() -> None:
     assert added(Layout(pp=2), model=shape(num_hidden_layers=8)) == [0.0, 0.0]
     assert added(Layout(pp=2), method="lora") == [0.0, 0.0]
     assert added(Layout(dp_shard=2)) == [0.0]
-
-
-#: Layouts, and how many times as many ranks could share the states.
-LAYOUTS = {
-    "fsdp": (Layout(dp_shard=8), 1),
-    "fsdp x tp": (Layout(dp_shard=4, tp=2), 1),
-    "hsdp": (Layout(dp_replicate=2, dp_shard=4), 2),
-    "ddp": (Layout(dp_replicate=8), 8),
-    "fsdp x pp": (Layout(dp_shard=2, pp=4), 1),
-    "fsdp x pp interleaved": (Layout(dp_shard=2, pp=4, schedule="interleaved"), 1),
-    "fsdp x pp x cp": (Layout(dp_shard=2, pp=2, cp=2), 1),
-}
-
-
-@pytest.mark.parametrize("offload", ["optimizer", "parameters"])
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_the_host_s_optimizer_takes_as_long_as_its_bound_says_or_a_little_longer(name: str, offload: Offload) -> None:
-    layout, copies = LAYOUTS[name]
-    made = work(
-        job(method="full", train={"offload": offload}),
-        shape(num_hidden_layers=30),
-        execution(layout, offload=offload),
-        "8x L40S",
-    )
-    bounds = Bounds(ask(made.job, model=made.model, cluster=made.cluster))
-    alike = bounds.alike(made.cluster, made.execution)
-    least = bounds.seconds_on_host(alike, ranks=layout.data_world_size, pp=layout.pp, schedule=layout.schedule)
-    seconds = min(dict(ending.pieces)["optimizer"].seconds for ending in endings_of(made))
-    # What is not counted: the embedding and the head, 8 % of this model, and blocks beyond those of the emptiest rank.
-    assert 0.8 * seconds <= copies * least
-    assert least <= seconds

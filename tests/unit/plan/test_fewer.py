@@ -15,8 +15,7 @@ def said(made):
 @pytest.mark.parametrize(
     ("model", "hardware", "text", "part", "much"),
     [
-        ("llama-3.1-405b", "127 x 8x H100-SXM", "", "64 x 8x H100-SXM", "14.2 times as fast"),
-        ("llama-3.1-8b", "7x L4", SEVEN, "6x L4", "9 % faster"),
+        ("llama-3.1-405b", "127 x 8x H100-SXM", "", "64 x 8x H100-SXM", "15.2 times as fast"),
     ],
 )
 def test_a_part_that_is_faster_is_named_and_is_as_fast_as_it_says(model, hardware, text, part, much):
@@ -25,7 +24,7 @@ def test_a_part_that_is_faster_is_named_and_is_as_fast_as_it_says(model, hardwar
     (sentence,) = said(whole)
     assert sentence.startswith(f"{part}, a part of this, would be {much}: {there.execution.layout.strategy} takes ")
     assert whole.best.execution.layout.world_size > there.execution.layout.world_size
-    assert whole.best.time.step_seconds > 1.05 * there.time.step_seconds
+    assert whole.best.time.step_seconds > 1.1 * there.time.step_seconds
 
 
 def test_a_part_on_which_alone_the_job_fits_is_named():

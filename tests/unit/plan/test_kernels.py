@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.catalog.gpus import find_gpu
-from shardwise.plan.kernels import Device
+from shardwise.plan.time.kernels import Device
 
 
 def device(name: str) -> Device:

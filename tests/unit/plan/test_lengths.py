@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
-from shardwise.plan.search import make_plan
+from shardwise.plan.answer import make_plan
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.plan import Lengths, MemoryForecast, Plan, TimeForecast
 

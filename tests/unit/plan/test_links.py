@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.plan.links import group_of
+from shardwise.plan.time.links import group_of
 from shardwise.spec.layout import AXES, Layout
 
 

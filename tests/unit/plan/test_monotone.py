@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
-from shardwise.plan.search import make_plan
+from shardwise.plan.answer import make_plan
 from shardwise.spec.execution import CHUNK_TOKENS
 from shardwise.spec.layout import Layout
 from tests.unit.plan.asking import job, memory, shape

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.parts import parts
-from shardwise.plan.scene import flights, pairs_in_flight
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.parts import parts
+from shardwise.plan.memory.scene import flights, pairs_in_flight
 from shardwise.spec.layout import Layout
 from shardwise.spec.schedule import actions, in_flight
 from tests.unit.plan.asking import held, job, memory, shape

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import UnsupportedError
-from shardwise.plan.inventory import take_inventory
-from shardwise.plan.memory import holdings_of, most_on_host
+from shardwise.plan.memory.forecast import holdings_of, most_on_host
+from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.layout import Layout, rows_of_shard
 from shardwise.units import GIB

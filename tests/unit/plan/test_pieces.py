@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.plan.links import group_of
-from shardwise.plan.pieces import pieces_of
+from shardwise.plan.time.links import group_of
+from shardwise.plan.time.pieces import pieces_of
 from shardwise.spec.layout import Layout
 from tests.unit.plan.asking import execution, job, shape, work
 

@@ -9,7 +9,7 @@ from shardwise.catalog.families import FAMILIES
 from shardwise.errors import JobError, UnsupportedError
 from shardwise.methods.lora import add_adapters
 from shardwise.models.shape import built_shape
-from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.model import ModelShape
 from shardwise.spec.outer_names import OuterNames
 from shardwise.spec.saved_names import saved_refusal

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardwise.plan.pieces import pieces_of
-from shardwise.plan.scores import multiplications
+from shardwise.plan.time.pieces import pieces_of
+from shardwise.plan.time.scores import multiplications
 from tests.unit.plan.asking import execution, job, memory, plan, shape, work
 
 LENGTH, WINDOW = 48, 10

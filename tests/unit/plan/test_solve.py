@@ -15,11 +15,11 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
-from shardwise.plan.choices import bases, micro_batch_sizes, offloads, sized
-from shardwise.plan.memory import forecast_memory
-from shardwise.plan.products import layouts
-from shardwise.plan.question import ask, work_on
-from shardwise.plan.search import make_plan
+from shardwise.plan.answer import make_plan
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.search.executions import bases, micro_batch_sizes, offloads, sized
+from shardwise.plan.search.layouts import layouts
+from shardwise.plan.search.question import ask, work_on
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster

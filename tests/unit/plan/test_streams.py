@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from shardwise.catalog.gpus import find_gpu, parse_hardware
-from shardwise.plan.kernels import Device
-from shardwise.plan.links import START_SECONDS, Group, group_of
-from shardwise.plan.streams import Streams
+from shardwise.plan.explain.streams import Streams
+from shardwise.plan.time.kernels import Device
+from shardwise.plan.time.links import START_SECONDS, Group, group_of
 from shardwise.spec.cluster import Link
 from shardwise.spec.layout import Layout
 

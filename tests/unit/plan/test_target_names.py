@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families import FAMILIES
 from shardwise.errors import UnsupportedError
-from shardwise.plan.inventory import take_inventory
+from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.target_names import target_refusal
 from tests.marks import every_second
 from tests.unit.catalog.test_families import small_config

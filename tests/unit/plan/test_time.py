@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model
-from shardwise.plan.endings import endings_of
-from shardwise.plan.passes import shard_group
-from shardwise.plan.pipeline import StageSeconds, rank_ends, walk
-from shardwise.plan.timeline import forecast_time
+from shardwise.plan.time.endings import endings_of
+from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.passes import shard_group
+from shardwise.plan.time.pipeline import StageSeconds, rank_ends, walk
 from shardwise.spec.layout import Layout, Schedule
 from tests.unit.plan.asking import execution, job, shape, work
 

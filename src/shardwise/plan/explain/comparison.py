@@ -1,0 +1,150 @@
+"""Two candidates that both fit: by how much one is worse than the other, what takes the time, and why a better one was
+not taken."""
+
+from __future__ import annotations
+
+from shardwise.plan.search.executions import RECOMPUTE_ORDER
+from shardwise.plan.search.goals import BETTER, ratio, tie_of
+from shardwise.spec.cluster import Gpu
+from shardwise.spec.job import Goal
+from shardwise.spec.plan import Candidate, TimeForecast
+from shardwise.units import format_seconds
+
+#: Figures that differ by a smaller share are not told apart in words.
+_SAME = 5e-4
+#: Shares of a step that differ by less are not told apart by whole percents.
+_TOLD_APART = 0.01
+
+
+def named(candidate: Candidate, beside: Candidate) -> str:
+    """Its strategy, and its offload where another candidate has another."""
+    return f"{candidate.execution.layout.strategy}{with_offload(candidate, beside)}"
+
+
+def with_offload(candidate: Candidate, beside: Candidate) -> str:
+    """The offload of one, behind its name, where the other has another."""
+    offload = candidate.execution.offload
+    if offload == beside.execution.offload:
+        return ""
+    return " without offload" if offload == "none" else f" with offload {offload}"
+
+
+def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
+    """Why a candidate whose figure is better than the chosen one's was not taken; None where it is not better."""
+    share = ratio(candidate, chosen, goal=goal)
+    if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
+        return None
+    return (
+        f"{percent(1 - share)} {BETTER[goal][0]}{with_offload(candidate, chosen)}, less than the "
+        f"{percent(tie_of(gpu))} that forecasts can tell apart, and {named(chosen, candidate)} is simpler"
+    )
+
+
+def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal) -> str:
+    """By how much a candidate that fits is worse than the chosen one, and what takes the time."""
+    share, seconds = ratio(candidate, chosen, goal=goal), candidate.time.step_seconds
+    if abs(share - 1) < _SAME and _num_gpus(candidate) == _num_gpus(chosen):
+        return f"takes as long{with_offload(candidate, chosen)}, and {named(chosen, candidate)} is simpler"
+    much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    return (
+        f"{much}{with_offload(candidate, chosen)} ({_against(seconds, chosen.time.step_seconds)} a step"
+        f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
+    )
+
+
+def _against(one: float, other: float) -> str:
+    """Both times, with as many digits as tell them apart."""
+    named = format_seconds(one), format_seconds(other)
+    if named[0] == named[1]:
+        named = (f"{1e3 * one:.5g} ms", f"{1e3 * other:.5g} ms") if one < 0.1 else (f"{one:.5g} s", f"{other:.5g} s")
+    return " against ".join(named)
+
+
+def as_slow(goal: Goal) -> str:
+    """What behind "3 times" is worse for a goal."""
+    return {"faster": "as slow", "cheaper": "as dear"}[BETTER[goal][0]]
+
+
+def _on(candidate: Candidate, chosen: Candidate) -> str:
+    count = _num_gpus(candidate)
+    return "" if count == _num_gpus(chosen) else f" on {count} GPUs instead of {_num_gpus(chosen)}"
+
+
+def _num_gpus(candidate: Candidate) -> int:
+    return candidate.execution.layout.world_size
+
+
+def _spent(candidate: Candidate) -> dict[str, float]:
+    """GPU seconds of a step by what they are spent on."""
+    time: TimeForecast = candidate.time
+    all_of_them = time.step_seconds * _num_gpus(candidate)
+    return {
+        "talking": (time.gpu_utilization - time.compute_utilization) * all_of_them,
+        "waiting": (1 - time.gpu_utilization) * all_of_them,
+        "computing": time.compute_utilization * all_of_them,
+    }
+
+
+def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
+    """The largest of the differences, in words."""
+    mine, best = _spent(candidate), _spent(chosen)
+    most = max(mine, key=lambda kind: mine[kind] - best[kind])
+    if most != "computing":
+        return _how_long(most, (mine[most], candidate), (best[most], chosen))
+    recompute, kept = candidate.execution.gradient_checkpointing, chosen.execution.gradient_checkpointing
+    if RECOMPUTE_ORDER.index(recompute) > RECOMPUTE_ORDER.index(kept):
+        return f"it fits only with gradient_checkpointing {recompute}, which computes forwards again"
+    sees, others = _sequences(candidate), _sequences(chosen)
+    if sees > others:
+        return f"its ranks go through {sees} sequences a step, padding among them, against {others}"
+    if candidate.execution.micro_batch_size < chosen.execution.micro_batch_size:
+        return f"its micro-batches of {candidate.execution.micro_batch_size} use the GPU less well"
+    if _slices(candidate) > _slices(chosen):
+        return "its pieces of work are smaller, and use the GPU less well"
+    return "what it moves takes the GPU's time beside the same work"
+
+
+def _how_long(kind: str, mine: tuple[float, Candidate], best: tuple[float, Candidate]) -> str:
+    """How much of a step something takes: as a share, where that is larger, else as seconds of one GPU, or of all.
+
+    Args:
+        kind: `talking` or `waiting`.
+        mine: GPU seconds of a step that a candidate spends on it.
+        best: and the fewer ones of the chosen one.
+    """
+    both, awaited = (mine, best), _awaited(mine[1])
+    does, do = (
+        ("GPUs do nothing but send", "do nothing but send")
+        if kind == "talking"
+        else (f"a GPU waits for {awaited}", f"wait for {awaited}")
+    )
+    share, before = (seconds / (one.time.step_seconds * _num_gpus(one)) for seconds, one in both)
+    if share - before > _TOLD_APART:
+        return f"for {percent(share)} of the time {does}, against {percent(before)}"
+    each = [seconds / _num_gpus(one) for seconds, one in both]
+    if each[0] > (1 + _SAME) * each[1]:
+        return f"for {_against(*each)} of a step {does}"
+    return f"its GPUs together {do} for {_against(mine[0], best[0])}"
+
+
+def _sequences(candidate: Candidate) -> int:
+    """Of a step, with those that fill up micro-batches."""
+    execution = candidate.execution
+    return execution.micro_batch_size * execution.gradient_accumulation_steps * execution.layout.data_world_size
+
+
+def _slices(candidate: Candidate) -> int:
+    """Ranks that share the work of a block for one micro-batch."""
+    return candidate.execution.layout.tp * candidate.execution.layout.cp
+
+
+def _awaited(candidate: Candidate) -> str:
+    execution = candidate.execution
+    others = ["other stages"] if execution.layout.pp > 1 else []
+    host = ["the host"] if execution.offload != "none" else []
+    return " or ".join(others + host) or "work to be launched"
+
+
+def percent(share: float) -> str:
+    """A share in words."""
+    return "less than 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"

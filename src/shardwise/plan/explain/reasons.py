@@ -1,0 +1,204 @@
+"""Sentences: why the chosen one is as it is; what would help where nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
+from shardwise.plan.explain.rental_prices import price_sentence
+from shardwise.plan.explain.strategies import what_it_does
+from shardwise.plan.memory.forecast import most_on_host
+from shardwise.plan.memory.types import TYPES
+from shardwise.plan.memory.work import Work
+from shardwise.plan.search.goals import BETTER, ratio, tie_of
+from shardwise.plan.search.question import work_on
+from shardwise.plan.search.search import Search
+from shardwise.plan.time.pieces import masked_share
+from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.job import Goal, LayoutSpec
+from shardwise.spec.layout import STRATEGIES
+from shardwise.spec.plan import Candidate, Plan
+from shardwise.units import format_bytes, format_gib
+
+#: Of a block's forward, what is worth a sentence.
+_MUCH_OF_A_BLOCK = 0.2
+
+
+def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidate | None) -> tuple[str, ...]:
+    """Why the chosen candidate is as it is, and why not the best one.
+
+    Args:
+        search: who found it, to be asked what it would be otherwise.
+        chosen: what is explained.
+        best: the candidate with the least seconds; perhaps the chosen one itself.
+        without: what would be chosen with the least offload that anything fits with; perhaps the chosen one itself.
+    """
+    question = search.question
+    work, goal = work_on(question, question.cluster, chosen.execution), question.job.goal
+    sentences = [
+        _fit(chosen),
+        what_it_does(chosen.execution),
+        _tie(chosen, best, goal=goal, gpu=work.cluster.gpu),
+        _idle(work, question.cluster),
+        _batch(work),
+        _recompute(search, work),
+        _offload(work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
+        _loss(search, work, chosen),
+        _mask(work),
+        _precision(work),
+        _length(work),
+        _rates(work),
+        price_sentence(work.cluster.gpu, goal=goal),
+    ]
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _tie(chosen: Candidate, best: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
+    """Why a simpler candidate was preferred to one whose figure is a little better."""
+    share = ratio(best, chosen, goal=goal)
+    if share >= 1:
+        return None
+    return (
+        f"{named(best, chosen)} would be {percent(1 - share)} "
+        f"{BETTER[goal][0]}; forecasts within {percent(tie_of(gpu))} of each other are taken as equal, and "
+        f"{named(chosen, best)} is simpler{_how_to_take(best, chosen)}"
+    )
+
+
+def _how_to_take(candidate: Candidate, chosen: Candidate) -> str:
+    """What a job states for its search to take a strategy, unless that is a product of several."""
+    name, offload = candidate.execution.layout.strategy, candidate.execution.offload
+    if name not in STRATEGIES:
+        return ""
+    stated = "" if offload == chosen.execution.offload else f" with train.offload: {offload}"
+    return f"; layout: [{name}]{stated} takes the better one"
+
+
+def _fit(candidate: Candidate) -> str:
+    memory = candidate.memory
+    return (
+        f"needs {format_gib(memory.peak_bytes)}, at most {format_gib(memory.peak_high_bytes)}, "
+        f"of {format_gib(memory.capacity_bytes)}; the peak is at {memory.peak_instant}"
+    )
+
+
+def _precision(work: Work) -> str | None:
+    """What a precision that the user may not expect means for the result."""
+    if work.execution.precision == "bf16":
+        return "precision bf16 keeps no float32 masters: small updates are rounded away, and that cannot be undone"
+    if work.execution.precision == "fp32" and work.job.train.precision == "auto":
+        return "precision fp32, because CPU processes gain nothing from mixed; on GPUs auto is mixed"
+    return None
+
+
+def _length(work: Work) -> str | None:
+    length, most = work.job.data.max_length, work.model.max_position_embeddings
+    if length <= most:
+        return None
+    return f"WARNING: sequences of up to {length} tokens are longer than the {most} positions the model was made for"
+
+
+def _idle(work: Work, cluster: Cluster) -> str | None:
+    """GPUs that a stated product of degrees leaves over."""
+    taken, left = work.execution.layout.world_size, cluster.num_gpus - work.execution.layout.world_size
+    if not isinstance(work.job.layout, LayoutSpec) or not left:
+        return None
+    return (
+        f"layout takes {taken} of the {cluster.num_gpus} {cluster.unit}: {left} {'is' if left == 1 else 'are'} idle, "
+        f"and not counted in costs and rates"
+    )
+
+
+def _batch(work: Work) -> str:
+    execution, ranks = work.execution, work.execution.layout.data_world_size
+    factors = (execution.micro_batch_size, execution.gradient_accumulation_steps, ranks)
+    product, asked = prod(factors), work.job.train.global_batch_size
+    sentence = (
+        f"micro-batch {factors[0]} x {factors[1]} accumulated x {factors[2]} ranks = {product} sequences per step"
+    )
+    if product == asked:
+        return sentence
+    verb = "is" if product - asked == 1 else "are"
+    return f"{sentence}; global_batch_size is {asked}, so {product - asked} of them {verb} padding of weight zero"
+
+
+def _recompute(search: Search, work: Work) -> str | None:
+    execution = work.execution
+    if execution.gradient_checkpointing == "none":
+        return None
+    if work.job.train.gradient_checkpointing != "auto":
+        return f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
+    high = search.forecasts.high_bytes(replace(execution, gradient_checkpointing="none"))
+    kept = f"; without it this micro-batch needs {format_gib(high)}"
+    return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
+
+
+def _offload(work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool) -> str | None:
+    """What lies in the host's memory, why, and how much of that a machine must have."""
+    offload, node = work.execution.offload, work.cluster.node
+    if offload == "none" or not work.setting.cuda:
+        return None
+    held = most_on_host(work)
+    why = "as asked" if asked else _why_offload(chosen, without, goal=goal)
+    machine = held * min(node.num_gpus, work.execution.layout.world_size)
+    return (
+        f"offload is {offload} {why}: {format_gib(held)} for each GPU lie in the host's memory, {format_gib(machine)} "
+        "on one machine; every step waits for the host"
+    )
+
+
+def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal) -> str:
+    alone = "nothing fits so few GPUs without" if goal == "fewest-gpus" else "nothing fits without"
+    if without.execution.offload == chosen.execution.offload:
+        return f"because {alone}"
+    needed = "" if without.execution.offload == "none" else f"{alone}, and "
+    share = ratio(without, chosen, goal=goal)
+    much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    return f"because {needed}{without.execution.layout.strategy}, the best{with_offload(without, chosen)}, is {much}"
+
+
+def _loss(search: Search, work: Work, candidate: Candidate) -> str | None:
+    if work.execution.loss != "chunked":
+        return None
+    logits = work.tokens * work.model.vocab_size * TYPES[work.execution.precision].compute
+    whole = _with_whole_logits(search, work, candidate) if work.job.train.loss == "auto" else ""
+    return f"loss is chunked: whole logits of a micro-batch would take {format_bytes(logits)} in each copy{whole}"
+
+
+def _with_whole_logits(search: Search, work: Work, candidate: Candidate) -> str:
+    """What that would be good for, where it fits and more than forecasts can tell apart; empty elsewhere."""
+    full = replace(work.execution, loss="full")
+    if not search.forecasts.fits(full):
+        return ""
+    share = search.forecasts.seconds(full) / candidate.time.step_seconds
+    if share >= 1 - tie_of(work.cluster.gpu):
+        return ""
+    return f"; they fit, and a step would be {percent(1 - share)} faster: to have that, state train.loss: full"
+
+
+def _mask(work: Work) -> str | None:
+    """What a kernel that is handed a mask costs, where that is much."""
+    share = masked_share(work)
+    if share < _MUCH_OF_A_BLOCK:
+        return None
+    what = "packed documents" if work.job.data.packing else f"windows of {work.model.sliding_window} tokens"
+    return (
+        f"for {what} {work.execution.attn_implementation} is handed a mask and computes all scores, "
+        f"{percent(share)} of a block's forward; flex_attention computes those that count"
+    )
+
+
+def _rates(work: Work) -> str | None:
+    gpu, compute = work.cluster.gpu, work.types.compute_name
+    if gpu.kind == "cpu":
+        return None if gpu.measured else "times of CPU processes are nominal, not measured on this machine"
+    if compute not in gpu.dense_flops:
+        return f"{gpu.name} has no {compute} units; times are counted at its float32 rate"
+    return None
+
+
+def advice(plan: Plan) -> str:
+    """What to say of a plan in which nothing is chosen: each strategy's reason, then what to do."""
+    first = "no layout fits the hardware" if plan.candidates else "no forecast can be made of any layout"
+    return "\n".join([first, *(f"{one.strategy}: {one.reason}" for one in plan.rejected), *plan.advice])

@@ -1,0 +1,115 @@
+"""What would make a job fit that does not, each change tried before it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from shardwise.errors import UnsupportedError
+from shardwise.plan.explain.experts import left_wide
+from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.search.executions import offloads
+from shardwise.plan.search.question import Question
+from shardwise.plan.search.search import Search
+from shardwise.spec.cluster import Cluster
+
+_SHORTEST_LENGTH = 64
+_MOST_GPUS_ADVISED, _LARGEST_NODE_ADVISED = 1024, 8
+#: Numbers of nodes between one that does not hold the job and its double, which does.
+_TRIED_BETWEEN = 16
+
+
+def remedies(question: Question) -> Iterator[str]:
+    """Sentences, the least change first; none where nothing tried would help."""
+    length = _longest_thatfits(question)
+    if length is not None:
+        shorter = replace(question, length=length)
+        yield f"data.max_length {length} would fit{_by_offload(shorter)}"
+    lora = _with_adapters(question)
+    if lora is not None and fits(lora):
+        yield f"method: lora would fit{_by_offload(lora)}"
+    gpus = _gpus_that_fit(question)
+    if gpus is not None:
+        yield f"{gpus.name} would fit{_by_offload(replace(question, cluster=gpus))}"
+    host = _with_more_host_memory(question)
+    if host is not None:
+        yield host
+
+
+def _with_adapters(question: Question) -> Question | None:
+    """The question asked for LoRA, where that is another one and a forecast is made for it."""
+    if question.job.method != "full" and not left_wide(question.job, question.model):
+        return None
+    lora = question.job.model_copy(update={"method": "lora"})
+    try:
+        return replace(question, job=lora, inventory=take_inventory(lora, question.model))
+    except UnsupportedError:
+        return None
+
+
+def fits(question: Question) -> bool:
+    """Whether any of the leanest executions fits, with any offload that the job leaves open."""
+    most_first = reversed(offloads(question.job, question.cluster))
+    return any(Search(question.with_offload(offload)).something_fits() for offload in most_first)
+
+
+def _by_offload(question: Question) -> str:
+    """What it takes of the host that a question fits, where that is left open; empty where it takes nothing."""
+    tried = offloads(question.job, question.cluster)
+    if len(tried) == 1:
+        return ""
+    least = next(offload for offload in tried if Search(question.with_offload(offload)).something_fits())
+    return "" if least == "none" else f" with offload: {least}"
+
+
+def _with_more_host_memory(question: Question) -> str | None:
+    """What a larger host would be good for: of the offloads that fit the GPUs, the one that takes least of it."""
+    needs: list[tuple[int, str]] = []
+    for offload in offloads(question.job, question.cluster):
+        search = Search(question.with_offload(offload))
+        needs += [need for one in search.leanest() if (need := search.lack_on_host(one)) is not None]
+    return min(needs)[1] if needs else None
+
+
+def _longest_thatfits(question: Question) -> int | None:
+    """The longest sequence that fits, in steps of the shortest one considered."""
+    low, high = 0, question.length // _SHORTEST_LENGTH
+    while high - low > 1:
+        # The first guesses are short: a stated length may be of any size.
+        middle = min((low + high) // 2, 16 * low + 1)
+        enough = fits(replace(question, length=middle * _SHORTEST_LENGTH))
+        low, high = (middle, high) if enough else (low, middle)
+    return low * _SHORTEST_LENGTH or None
+
+
+def _gpus_that_fit(question: Question) -> Cluster | None:
+    """More of the same GPUs, on which the job fits; None where it fits on no number that is tried.
+
+    Of one node every larger number up to eight GPUs. Then its nodes, or those that there are, are doubled until it
+    fits, and numbers in between are tried from the smallest on: a pipeline may fit on fewer than some that do not.
+    """
+    cluster = question.cluster
+    if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
+        return None
+
+    def enough(num_gpus: int) -> bool:
+        return fits(replace(question, cluster=whole.part(num_gpus)))
+
+    one_node = cluster.num_nodes == 1
+    inside = range(cluster.node.num_gpus + 1, _LARGEST_NODE_ADVISED + 1) if one_node else range(0)
+    node, network = inside[-1] if inside else cluster.node.num_gpus, cluster.network or cluster.node.link
+    whole = replace(cluster, node=replace(cluster.node, num_gpus=node), num_nodes=_MOST_GPUS_ADVISED, network=network)
+    times = range(1, _MOST_GPUS_ADVISED.bit_length())
+    doubled = [cluster.num_nodes << n for n in times if (cluster.num_nodes << n) * node <= _MOST_GPUS_ADVISED]
+    # What does not fit on the most GPUs fits on no fewer of them.
+    if not doubled or not enough(doubled[-1] * node):
+        return None
+    in_node = next(filter(enough, inside), None)
+    return whole.part(in_node or node * _nodes_that_fit(doubled, lambda count: enough(count * node)))
+
+
+def _nodes_that_fit(doubled: list[int], enough: Callable[[int], bool]) -> int:
+    """The first of growing numbers that is enough, of which the last is, or one between it and its half."""
+    found = next(filter(enough, doubled[:-1]), doubled[-1])
+    between = range(found // 2 + 1, found, -(-found // (2 * _TRIED_BETWEEN)))
+    return next(filter(enough, between), found)

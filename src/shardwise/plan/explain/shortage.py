@@ -1,0 +1,93 @@
+"""Why an execution does not fit: what takes most of the memory, and what would help."""
+
+from __future__ import annotations
+
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.memory.work import Work, work_of
+from shardwise.plan.search.executions import bases, lean_sizes, micro_batch_sizes, sized, why_left_out
+from shardwise.plan.search.layouts import Choice
+from shardwise.spec.execution import positions_at_once
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import MemoryForecast
+from shardwise.units import GIB, format_bytes, format_gib
+
+_NAMES = {
+    "weights": "weights are",
+    "gradients": "gradients are",
+    "optimizer": "optimizer states are",
+    "activations": "activations are",
+    "logits": "logits and their gradients are",
+    "communication": "gathered weights and communication buffers are",
+    "temporary": "temporaries are",
+    "context": "the driver's context and communicators are",
+}
+_STATES = ("weights", "gradients", "optimizer")
+
+
+def why_not(work: Work, memory: MemoryForecast) -> str:
+    """Why an execution does not fit, what takes most of the memory, and what would help."""
+    worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
+    part = max(worst.parts, key=lambda name: worst.parts[name])
+    return (
+        f"needs {format_gib(memory.peak_bytes)}, at most {_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at "
+        f"{memory.peak_instant}: "
+        f"{_NAMES[part]} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory)}"
+    )
+
+
+def _too_much(need: int, capacity: int) -> str:
+    """Both, with as many digits as tell them apart."""
+    if format_gib(need) == format_gib(capacity):
+        return f"{need / GIB:.5g} GiB of {capacity / GIB:.5g} GiB, {format_bytes(need - capacity)} too much,"
+    return f"{format_gib(need)} of {format_gib(capacity)}"
+
+
+def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
+    if part in _STATES:
+        if not work.sharded:
+            lora = ", or use lora" if work.job.method == "full" else ""
+            enough = _fits_in_shards(work, memory.capacity_bytes)
+            return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
+        return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
+    if part == "logits":
+        return "train with loss: chunked" if _may_chunk(work) else _less_at_once(work)
+    if part == "communication":
+        return (
+            "free gathered weights after forward (fsdp)"
+            if _keeps_gathered(work)
+            else "use a smaller model or precision"
+        )
+    if work.execution.gradient_checkpointing != "full":
+        return "recompute activations (gradient_checkpointing: full)"
+    return _less_at_once(work)
+
+
+def _may_chunk(work: Work) -> bool:
+    """Whether fewer logits would be alive in chunks, which heads that cap or scale them do not go with."""
+    at_once = positions_at_once(work.tokens, loss="chunked", plain_head=work.model.plain_head)
+    return work.execution.loss == "full" and at_once < work.tokens
+
+
+def _less_at_once(work: Work) -> str:
+    return "lower train.micro_batch_size" if work.execution.micro_batch_size > 1 else "shorten data.max_length"
+
+
+def _fits_in_shards(work: Work, capacity: int) -> bool:
+    """Whether the smallest micro-batch fits the same GPUs where each holds its share of all states."""
+    job, model, layout = work.job, work.model, Layout(dp_shard=work.cluster.num_gpus)
+    choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
+    if layout.dp_shard == 1 or why_left_out(job, model, choice) is not None:
+        return False
+    smallest = (
+        sized(base, job, model, size)
+        for base in bases(job, model, choice)
+        for size in lean_sizes(base, job, model, micro_batch_sizes(job, layout)[0])
+    )
+    works = (
+        work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in smallest
+    )
+    return any(forecast_memory(one).peak_high_bytes <= capacity for one in works)
+
+
+def _keeps_gathered(work: Work) -> bool:
+    return work.sharded and not work.execution.layout.reshard_after_forward

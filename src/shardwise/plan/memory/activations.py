@@ -1,0 +1,287 @@
+"""What one block saves for its backward pass, operator by operator, as autograd keeps it for transformers' code.
+
+Every term below is a tensor that some operator's backward needs, in the type it has at that place; the tests compare
+the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain most of it:
+
+- an operator that multiplies by a weight keeps its input only if that weight (or an adapter beside it) is trained;
+- several matrices that read one tensor keep it once, unless autocast or PEFT casts it for each of them anew;
+- a norm keeps its input in float32.
+
+Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`): its heads and matrix widths are
+slices already. What lies between the matrices is shared out along the sequence instead; what matrices read is gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwise.plan.memory.inventory import Inventory
+from shardwise.plan.memory.types import FLOAT32_BYTES, Types
+from shardwise.spec.attention import KEPT_BY_SELECTIVE
+from shardwise.spec.execution import Attention, Recompute
+from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
+
+#: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
+_ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
+_MADE_BY_NORM: frozenset[Reads] = frozenset({"attention_input", "mlp_input", "query_latent", "key_value_latent"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the bytes of a block depend on beside the model.
+
+    Attributes:
+        sharded: weights are gathered in the compute type, so that nothing is cast as it is used.
+        masked: attention gets a mask (packed documents, or a window shorter than the sequence).
+        length: tokens per sequence.
+        dropout: the adapters' dropout is above zero.
+        tp: ranks that share out the residual stream along the sequence.
+        cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes; on a CPU they are not.
+    """
+
+    inventory: Inventory
+    types: Types
+    sharded: bool
+    masked: bool
+    attention: Attention
+    length: int
+    dropout: bool = False
+    tp: int = 1
+    cuda: bool = True
+
+    @property
+    def layer_norm_bytes(self) -> int:
+        """Bytes per element of what a layer norm reads and writes."""
+        return FLOAT32_BYTES if self.types.autocasts and self.cuda else self.types.compute
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes per element of what PEFT takes in the type of its adapters, which are masters where autocast is on."""
+        return self.types.trainable if self.casts else self.types.compute
+
+    @property
+    def casts(self) -> bool:
+        """Whether autocast casts trained weights and what meets them."""
+        return self.types.autocasts and not self.sharded
+
+
+def block_input_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token of the residual stream."""
+    return model.hidden_size * _stream_bytes(setting) / setting.tp
+
+
+def _stream_bytes(setting: Setting) -> int:
+    """Bytes per element of the residual stream: a table of positions in float32 keeps all of it in float32."""
+    widened = setting.casts and setting.inventory.trained("positions")
+    return setting.types.trainable if widened else setting.types.compute
+
+
+def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+    """Bytes per token that a block keeps from its forward to its backward."""
+    rules = {"none": _everything, "selective": _products, "full": block_input_bytes}
+    return rules[recompute](model, setting)
+
+
+def backward_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token of gradients alive at a block's hungriest instant, above what it saved.
+
+    That is inside the MLP, which comes first: the gradient of the residual stream (of the sum and of the branch), and
+    those of the product and of its factors; the product itself is free by then.
+    """
+    c, wide = setting.types.compute, model.mlp_width
+    # Under tensor parallelism the gradient of what the sum after the MLP gave is gathered to full length.
+    stream = 2 * block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
+    if setting.casts and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
+        # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
+        return stream + (2 * c + FLOAT32_BYTES) * wide
+    gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
+    product = sum(_input_bytes(reads, model.matrices, setting) for reads in ("mlp_product", "expert_product"))
+    return stream + max(gradients - product, 0.0)
+
+
+def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token that the first block need not keep: no gradient goes beyond it where the embedding is frozen."""
+    first = _norms(model)[0]
+    if (
+        setting.inventory.trained(setting.inventory.embedding_name)
+        or first.width != model.hidden_size
+        or setting.inventory.trained(first.name)
+    ):
+        return 0.0
+    return _norm(first, model, setting) / setting.tp
+
+
+def _everything(model: ModelShape, setting: Setting) -> float:
+    norms = sum(_norm(norm, model, setting) for norm in _norms(model))
+    if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
+        norms -= model.hidden_size * setting.layer_norm_bytes  # both norms keep one and the same input
+    return norms / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
+
+
+def _products(model: ModelShape, setting: Setting) -> float:
+    """Selective: the block's input, and the outputs of matrix products and of attention."""
+    c = setting.types.compute
+    outputs = sum(matrix.run * matrix.rows for matrix in model.matrices)
+    adapters = sum(_rank(m.name, setting) + m.rows for m in model.matrices if m.name in setting.inventory.adapted)
+    attention = _attention_output(model, setting) if setting.attention == KEPT_BY_SELECTIVE else 0
+    return block_input_bytes(model, setting) + (outputs + adapters) * c + attention
+
+
+def _norms(model: ModelShape) -> tuple[Norm, ...]:
+    width = model.hidden_size
+    return model.norms or (Norm(name="norms", size=width, width=width), Norm(name="norms", size=width, width=width))
+
+
+def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
+    c = setting.types.compute
+    statistics = norm.groups
+    trained = setting.inventory.trained(norm.name)
+    match model.norm:
+        case "layer":
+            # Native: input, mean and inverse deviation. Autocast runs it in float32, on a copy of the input.
+            width = max(setting.layer_norm_bytes, _stream_bytes(setting))
+            if not norm.size:
+                width = FLOAT32_BYTES  # without a weight it is run on a float32 copy, whatever the type
+            return norm.width * width + 2 * statistics * width
+        case "rms":
+            normed = norm.width * c if trained else 0
+        case "gemma":
+            normed = norm.width * FLOAT32_BYTES if trained else 0
+        case "centred":
+            # The input less its mean is computed twice, for the variance and for the product.
+            normed = norm.width * FLOAT32_BYTES * (2 if trained else 1)
+    # Written out: the input in float32, the inverse root mean square, and the normed input for the weight's gradient.
+    return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
+
+
+def _norm_output_bytes(model: ModelShape, setting: Setting) -> int:
+    """Bytes per element of what a norm hands to the matrices."""
+    c = setting.types.compute
+    if model.norm == "layer" and _norms(model)[0].size:
+        return max(setting.layer_norm_bytes, _stream_bytes(setting))
+    if model.norm != "rms":
+        return c
+    trained = setting.inventory.trained(_norms(model)[0].name)
+    return setting.types.trainable if trained and not setting.sharded else c
+
+
+def _matrices(model: ModelShape, setting: Setting) -> float:
+    """Inputs that matrices keep, and what lies between the two halves of each adapter."""
+    groups: dict[Reads, list[Matrix]] = {}
+    for matrix in model.matrices:
+        groups.setdefault(matrix.reads, []).append(matrix)
+    inputs = sum(_group(reads, matrices, model, setting) for reads, matrices in groups.items())
+    here = (m for m in model.matrices if m.name in setting.inventory.adapted)
+    inner = sum(_inside_adapter(matrix, setting) for matrix in here) * setting.types.compute
+    return inputs + inner
+
+
+def _inside_adapter(matrix: Matrix, setting: Setting) -> int:
+    """Elements per token that an adapter keeps beside its input: between its halves, and for DoRA both results.
+
+    DoRA's magnitude multiplies the frozen matrix's result and the adapter's, and its gradient needs them.
+    """
+    return _rank(matrix.name, setting) + (2 * matrix.rows if setting.inventory.dora else 0)
+
+
+def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
+    kept = [matrix for matrix in matrices if _keeps_input(matrix, setting)]
+    if not kept:
+        return 0.0
+    size = kept[0].columns * _copies(kept[0]) * setting.types.compute
+    adapted = [matrix for matrix in kept if matrix.name in setting.inventory.adapted]
+    if setting.dropout and adapted:
+        # Each adapter drops other elements: a copy of its own, and a mask.
+        mask = 1 if setting.cuda else setting.types.trainable
+        return len(adapted) * (size + kept[0].columns * mask)
+    cast_anew = bool(adapted) and setting.casts
+    cast_by_autocast = reads in _MADE_BY_NORM and _norm_output_bytes(model, setting) != setting.types.compute
+    if cast_anew or cast_by_autocast:
+        return len(kept) * size
+    # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
+    if reads == "attention_output" and not _attention_copies_output(model, setting):
+        return 0.0
+    return size
+
+
+def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
+    held = setting.inventory
+    return held.trained(matrix.name) or matrix.name in held.adapted or matrix.name in held.bare
+
+
+def _copies(matrix: Matrix) -> int:
+    """How often a token stands in a matrix's input: once for each expert that it runs through."""
+    return matrix.run if matrix.reads in ("expert_input", "expert_product") else 1
+
+
+def _input_bytes(reads: str, matrices: Iterable[Matrix], setting: Setting) -> float:
+    kept = [m for m in matrices if m.reads == reads and _keeps_input(m, setting)]
+    return kept[0].columns * _copies(kept[0]) * setting.types.compute if kept else 0.0
+
+
+def _rank(name: str, setting: Setting) -> int:
+    """Columns between an adapter's two halves."""
+    return next((t.rows for t in setting.inventory.block_tensors() if t.name == f"{name}.lora_A"), 0)
+
+
+def _attention(model: ModelShape, setting: Setting) -> float:
+    """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
+    c = setting.types.compute
+    query, key, value = _widths(model)
+    if setting.masked or setting.attention == "eager":
+        read = 2 * query + _output_width(model)  # keys and values are repeated for each group of heads
+    elif _is_fused(model) and not model.position_parameters:
+        # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
+        read = query + key + (query + key + value)
+    else:
+        read = query + key + value
+    return read * c + _attention_output(model, setting)
+
+
+def _attention_output(model: ModelShape, setting: Setting) -> float:
+    c, heads = setting.types.compute, model.num_attention_heads
+    output = _output_width(model) * c
+    if setting.attention != "eager":
+        return output + heads * FLOAT32_BYTES  # the log of the sums, in float32
+    probabilities = FLOAT32_BYTES + (c if c != FLOAT32_BYTES else 0)
+    capped = c if model.attention_softcap else 0
+    return heads * setting.length * (probabilities + capped)
+
+
+def _attention_copies_output(model: ModelShape, setting: Setting) -> bool:
+    return model.partial_rotary or setting.attention == "eager" or setting.masked
+
+
+def _widths(model: ModelShape) -> tuple[int, int, int]:
+    """Elements of one token's queries, keys, and values or what a view of them keeps alive."""
+    groups = model.num_key_value_heads
+    # Keys and values out of one latent are halves of one product, and the values a view of it.
+    expanded = next((m.rows for m in model.matrices if m.reads == "key_value_latent"), 0)
+    value = expanded or groups * (model.value_head_dim or model.head_dim)
+    return model.num_attention_heads * model.head_dim, groups * model.head_dim, value
+
+
+def _output_width(model: ModelShape) -> int:
+    return model.num_attention_heads * (model.value_head_dim or model.head_dim)
+
+
+def _is_fused(model: ModelShape) -> bool:
+    return sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
+
+
+def _keeps_product(model: ModelShape, setting: Setting) -> bool:
+    """Whether the MLP's last matrix keeps its input as it is, and no copy of it."""
+    kept = [m for m in model.matrices if m.reads == "mlp_product" and _keeps_input(m, setting)]
+    adapted = any(m.name in setting.inventory.adapted for m in kept)
+    return bool(kept) and not (adapted and (setting.casts or setting.dropout))
+
+
+def _mlp(model: ModelShape, setting: Setting) -> float:
+    c, wide = setting.types.compute, model.mlp_width
+    copies = _ACTIVATION_COPIES.get(model.activation, 1)
+    if model.activation == "relu" and _keeps_product(model, setting):
+        copies -= 1  # its result, which it keeps, is the product
+    # What experts hand back is kept for the gradient of its weight in the mean.
+    mixed = sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
+    return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c

@@ -1,0 +1,115 @@
+"""The tensors that LoRA adds to a model, and the settings of it that no forecast is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from shardwise.errors import UnsupportedError, quoted
+from shardwise.plan.memory.tensors import Tensor
+from shardwise.spec.job import LoraSpec
+from shardwise.spec.model import Cut, Matrix, ModelShape
+from shardwise.spec.saved_names import is_saved, saved_refusal
+from shardwise.spec.target_names import target_refusal
+from shardwise.spec.targets import adapter_rank, half_named, hold_of, is_copied, names_it
+
+#: Behind the name of a tensor that is trained as a copy.
+COPY = ".saved"
+
+
+def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: Cut | None) -> Iterator[Tensor]:
+    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024).
+
+    Of the two halves, the one that touches the sliced dim of its matrix is sliced with it. Those of stacked experts
+    stand side by side in one A and one B.
+    """
+    r, count = adapter_rank(matrix, lora, model), matrix.count
+    if matrix.stacked:
+        r, count = r * count, 1
+    of_a: Cut | None = "columns" if cut == "columns" else None
+    of_b: Cut | None = "rows" if cut == "rows" else None
+    yield Tensor(name=f"{matrix.name}.lora_A", rows=r, columns=matrix.columns, count=count, cut=of_a)
+    yield Tensor(name=f"{matrix.name}.lora_B", rows=matrix.rows, columns=r, count=count, cut=of_b)
+    if lora.use_dora:
+        yield Tensor(name=f"{matrix.name}.magnitude", rows=matrix.rows, count=count, cut=of_b)
+
+
+def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
+    """Adapters on the head."""
+    named = [] if lora.target_modules == "all-linear" else lora.target_modules
+    vocab, width, head = model.vocab_size, model.embedding_width, model.names.head
+    if any(names_it(head, end) for end in named) and not is_saved(head, lora):
+        yield Tensor(name="head.lora_A", rows=lora.r, columns=width, place="back")
+        yield Tensor(name="head.lora_B", rows=vocab, columns=lora.r, cut="rows", place="back")
+        if lora.use_dora:
+            yield Tensor(name="head.magnitude", rows=vocab, cut="rows", place="back")
+
+
+def copies_outside(root: Iterable[Tensor], model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
+    """Whole copies that PEFT trains of norms, the embedding and the head, beside the frozen originals."""
+    names, rows, width = model.names, model.vocab_size, model.embedding_width
+    called = {"final_norm": names.final_norm}
+    called |= {norm.name: f"{names.backbone}.{norm.name}" for norm in model.outer_norms}
+    yield from (_copy(tensor) for tensor in root if is_saved(called.get(tensor.name.removesuffix(".bias")), lora))
+    if is_saved(names.embedding, lora):
+        yield Tensor(name="saved.embedding", rows=rows, columns=width, cut="rows", place="front")
+    if is_saved(names.head, lora):
+        yield Tensor(name="saved.head", rows=rows, columns=width, cut="rows", place="back")
+        if model.head_bias:
+            yield Tensor(name="saved.head.bias", rows=rows, cut="rows", place="back")
+
+
+def copies(tensors: Iterable[Tensor], lora: LoraSpec) -> Iterator[Tensor]:
+    """Whole copies that PEFT trains of what is in a block; their originals stay, frozen."""
+    yield from (_copy(tensor) for tensor in tensors if is_copied(tensor.name, lora.modules_to_save))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return replace(tensor, name=f"{tensor.name}{COPY}", trained=True, quantised=False, widened=False)
+
+
+def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
+    """Raises UnsupportedError for settings whose tensors are not known here."""
+    for refusal in (saved_refusal, target_refusal):
+        if (reason := refusal(model, lora)) is not None:
+            raise UnsupportedError(reason)
+    _refuse_experts(model, lora)
+
+
+def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
+    """What PEFT does not do with stacked experts."""
+    if not model.has_experts:
+        return
+    named = [] if isinstance(lora.target_modules, str) else lora.target_modules
+    for given, missing in half_named(lora, model):
+        raise UnsupportedError(
+            f"lora.target_modules names {', '.join(given)} without {', '.join(missing)}, and in the experts of "
+            f"{model.family} these are one parameter: name both, or neither"
+        )
+    bare = any(hold_of(m, lora, model) == "bare" for kind in model.kinds for m in kind.matrices)
+    unlike = {"lora.lora_dropout above 0": lora.lora_dropout > 0, "lora.use_dora": lora.use_dora}
+    asked = [name for name, is_asked in unlike.items() if is_asked]
+    if bare and asked:
+        raise UnsupportedError(
+            f"lora.target_modules is {quoted(', '.join(named) or 'all-linear')}, which reaches the stacked experts of "
+            f"{model.family}, where PEFT knows no {' and no '.join(asked)}: leave that out, or write "
+            f"lora.target_modules: [{', '.join(_attention(model))}]"
+        )
+
+
+def _attention(model: ModelShape) -> dict[str, None]:
+    """Names of the modules of attention."""
+    matrices = (m for kind in model.kinds for m in kind.matrices if "attn" in m.name and m.adaptable)
+    return dict.fromkeys(m.name.rpartition(".")[2] for m in matrices)
+
+
+def check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:
+    """Raises UnsupportedError where no adapter is left, which PEFT refuses too."""
+    if found:
+        return
+    names = dict.fromkeys(m.name.rpartition(".")[2] for k in model.kinds for m in k.matrices if m.adaptable)
+    if lora.target_modules and lora.modules_to_save:
+        why = "and all that it names is trained as a copy by lora.modules_to_save, so that no adapter is left"
+    else:
+        why = "which names no matrix of this model"
+    raise UnsupportedError(f"lora.target_modules is {quoted(lora.target_modules)}, {why}; it has {', '.join(names)}")

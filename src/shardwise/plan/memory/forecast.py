@@ -1,0 +1,136 @@
+"""Memory of an execution: the largest instant of every distinct rank, with an interval, what is reserved, and what lies
+outside the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from shardwise.plan.memory.instants import instants
+from shardwise.plan.memory.margins import context_bytes, doubt_bytes, reserved_bytes, upper_end
+from shardwise.plan.memory.parts import parts
+from shardwise.plan.memory.persistent import Holding, holdings
+from shardwise.plan.memory.saved import Alive
+from shardwise.plan.memory.scene import Flight, Scene, flights
+from shardwise.plan.memory.work import Work
+from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
+
+
+def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> MemoryForecast:
+    """The peak of every distinct rank, and of the rank that needs most.
+
+    The interval's upper end is the highest of all instants, and not only that of the peak: an instant that needs less
+    but is known less well may need more.
+
+    Args:
+        work: the job under one execution.
+        held: its `holdings_of`, where the caller has them already; they do not depend on the micro-batch.
+    """
+    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+    alike: dict[object, _Peak] = {}
+    peaks: list[_Peak] = []
+    for holding in holdings_of(work) if held is None else held:
+        part = holding.part
+        key = (part.inventory, holding.shards, *flights(layout, pp=part.pp, num_micro_batches=micros))
+        if key not in alike:
+            alike[key] = _peak(work, holding)
+        memory = replace(alike[key].memory, ranks=holding.ranks(layout))
+        peaks.append(alike[key]._replace(memory=memory))
+    worst = max(peaks, key=lambda peak: peak.memory.peak_bytes)
+    reserved = max(peak.reserved for peak in peaks)
+    return MemoryForecast(
+        capacity_bytes=work.cluster.gpu.usable_bytes,
+        peak_bytes=worst.memory.peak_bytes,
+        peak_reserved_bytes=round(reserved),
+        peak_low_bytes=round(worst.memory.peak_bytes - doubt_bytes(worst.memory.parts)),
+        peak_high_bytes=round(max(reserved, *(peak.high for peak in peaks))),
+        peak_instant=worst.instant,
+        ranks=tuple(peak.memory for peak in peaks),
+    )
+
+
+class _Peak(NamedTuple):
+    """The fullest instant of a rank; and the most it reserves, and may have alive, at any of them."""
+
+    instant: str
+    memory: RankMemory
+    reserved: float
+    high: float
+
+
+def _peak(work: Work, holding: Holding) -> _Peak:
+    context = context_bytes(work.cluster, work.execution.layout)
+    named = [(name, _rank_memory(alive, context=context)) for name, alive in moments(work, holding)]
+    instant, fullest = max(named, key=lambda one: one[1].peak_bytes)
+    reserved = max(reserved_bytes(memory.parts, sharded=work.sharded) for _, memory in named)
+    high = max(memory.peak_bytes + doubt_bytes(memory.parts) for _, memory in named)
+    return _Peak(instant, fullest, reserved, high)
+
+
+def upper_ends(work: Work, holding: Holding) -> Iterator[float]:
+    """The upper end of the interval at every instant on the ranks of a holding."""
+    context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
+    return (upper_end(alive, context=context, sharded=sharded) for _, alive in moments(work, holding))
+
+
+def holdings_of(work: Work) -> tuple[Holding, ...]:
+    """Persistent bytes of every distinct rank of an execution."""
+    momentum = work.job.train.momentum > 0
+    found: dict[object, tuple[Holding, ...]] = {}
+    held: list[Holding] = []
+    for part in parts(work.model, work.inventory, work.execution.layout):
+        if part.inventory not in found:
+            found[part.inventory] = holdings(
+                part, work.execution, types=work.types, momentum=momentum, host_apart=work.setting.cuda
+            )
+        held += (replace(holding, part=part) for holding in found[part.inventory])
+    return tuple(held)
+
+
+def most_on_host(work: Work) -> int:
+    """Bytes that offload puts into the host's memory for the rank that it puts most there for.
+
+    Ranks behind the first hold fewer rows; only AdamW in 8 bits may keep more of fewer.
+    """
+    alike = work.execution.optimizer == "adamw_8bit"
+    return max(
+        holding.on_host
+        for part in parts(work.model, work.inventory, work.execution.layout, distinct=True)
+        if alike or part.tp.start == 0
+        for holding in holdings(
+            part,
+            work.execution,
+            types=work.types,
+            momentum=work.job.train.momentum > 0,
+            first_only=not alike,
+            host_apart=work.setting.cuda,
+        )
+    )
+
+
+def moments(work: Work, holding: Holding) -> Iterator[tuple[str, Alive]]:
+    """Every named instant of a step on the ranks of a holding, for every way their pipeline is full."""
+    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+    for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros):
+        yield from instants(scene_of(work, holding, flight))
+
+
+def scene_of(work: Work, holding: Holding, flight: Flight) -> Scene:
+    """The scene of a micro-batch of the execution's own size."""
+    return Scene(
+        work=work,
+        holding=holding,
+        flight=flight,
+        tokens=work.tokens,
+        head_tokens=work.head_tokens,
+        chunks=work.tokens > work.head_tokens,
+        whole=work.replicated or flight.gradients,
+        fills=flight.pairs > 1,
+    )
+
+
+def _rank_memory(alive: Alive, *, context: int) -> RankMemory:
+    counts = {part: round(alive.get(part, 0)) for part in PARTS}
+    counts["context"] = context
+    return RankMemory(ranks=(), peak_bytes=sum(counts.values()), parts=counts)

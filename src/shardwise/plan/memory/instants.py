@@ -1,0 +1,277 @@
+"""What is alive at each named instant of a training step, part by part; the peak is the largest of them.
+
+Parts follow `spec.plan.PARTS`; what lies outside the allocator is added by the caller. The order of a step: forward,
+loss, backward from the last block to the first, optimizer. With several micro-batches a later one is the fullest,
+because gradients are already there.
+
+An instant states which gradients there are and what passes: all else is alike at all instants within a micro-batch.
+So `peaks.py` needs of each instant no more than its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from shardwise.plan.memory.buffers import (
+    flat_gradients,
+    fresh_gradient,
+    gathered,
+    head_cast,
+    head_gradient,
+    in_reduction,
+    kept_casts,
+    logits_forward,
+    step_temporaries,
+    weight_casts,
+    whole_gradients,
+    whole_head_gradient,
+)
+from shardwise.plan.memory.parts import Part
+from shardwise.plan.memory.saved import (
+    Alive,
+    at_work,
+    inputs,
+    inside_block,
+    of_a_head,
+    of_a_pair,
+    of_one_block,
+    saved_by_all,
+    saved_by_blocks,
+    shared,
+)
+from shardwise.plan.memory.scene import Scene
+from shardwise.plan.memory.types import FLOAT32_BYTES, REDUCTION_BYTES
+from shardwise.plan.memory.work import Work
+
+#: Which gradients exist: none, all, those of all blocks but the first, or all before they are reduced and sharded.
+Gradients = Literal["none", "all", "later", "whole"]
+
+#: float32 copies of the logits alive in the loss's backward: log-probabilities, the gradient of the picked ones
+#: scattered over all, and that of the logits.
+LOGIT_COPIES_BACKWARD = 3
+
+
+class Instant(NamedTuple):
+    """One moment of a step.
+
+    Attributes:
+        gradients: which exist.
+        passing: what is alive at it alone.
+    """
+
+    name: str
+    gradients: Callable[[Scene], Gradients]
+    passing: Callable[[Scene], Alive]
+
+
+def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
+    """Every named instant of a step with what is alive at it, in the order of the step."""
+    yield "loading", {"weights": scene.holding.stored}
+    during = _during(scene)
+    for instant in instants_of_micro_batch(scene.part):
+        yield instant.name, _alive(scene, instant, during)
+    between = inputs(scene)
+    for instant in (*INSTANTS_OF_STEP, *instants_beside(scene.work)):
+        yield instant.name, _alive(scene, instant, between)
+
+
+def instants_of_micro_batch(part: Part) -> Iterator[Instant]:
+    """Those within the forward and backward of a micro-batch, beside which others may be in flight."""
+    first, last = part.span.start, part.span.stop - 1
+    yield Instant(f"forward of layer {last}", _earlier, _forward_of_last_block)
+    if part.is_last:
+        yield Instant("end of forward", _earlier, _end_of_forward)
+        yield Instant("backward of the loss", _earlier, _backward_of_loss)
+        yield Instant("backward of the head", _earlier, _backward_of_head)
+    yield Instant(f"backward of layer {last}", _earlier, _backward_of_last_block)
+    yield Instant(f"backward of layer {first}", _but_the_first, _backward_of_first_block)
+    if part.is_first:
+        yield Instant("backward of the embedding", _every, _backward_of_embedding)
+
+
+def gradient_bytes(scene: Scene, which: Gradients) -> float:
+    """Bytes of those gradients that exist, in storage; whole ones in the type in which they are reduced."""
+    holding = scene.holding
+    if which == "whole":
+        return whole_gradients(scene.part)
+    if which == "later":
+        # Under sharding the root's gradients are reduced, and stored, behind all others.
+        root = 0 if scene.work.sharded else scene.part.inventory.root.trained_elements * scene.work.types.trainable
+        first_unit = min(scene.work.unit_blocks, len(scene.part.span))
+        return max(0, holding.gradients - first_unit * holding.block_gradients - root)
+    return holding.gradients if which == "all" else 0
+
+
+def _alive(scene: Scene, instant: Instant, beside: Mapping[str, float]) -> Alive:
+    holding = scene.holding
+    alive: Alive = {
+        "weights": holding.stored,
+        "gradients": gradient_bytes(scene, instant.gradients(scene)),
+        "optimizer": holding.optimizer,
+    }
+    for parts in (beside, instant.passing(scene)):
+        for part, count in parts.items():
+            alive[part] = alive.get(part, 0) + count
+    return alive
+
+
+def _during(scene: Scene) -> Alive:
+    """What is alive wherever in a micro-batch: its messages, and what is kept of those in flight beside it."""
+    alive = at_work(scene)
+    for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
+        if count:
+            for part, kept in of_one(scene).items():
+                alive[part] = alive.get(part, 0) + count * kept
+    return alive
+
+
+def _all(_scene: Scene) -> Gradients:
+    return "all"
+
+
+def _every(scene: Scene) -> Gradients:
+    return "whole" if scene.work.execution.postpones_reduction else "all"
+
+
+def _earlier(scene: Scene) -> Gradients:
+    """Those of earlier micro-batches."""
+    if scene.work.execution.postpones_reduction:
+        return "whole"
+    return "all" if scene.whole else "none"
+
+
+def _but_the_first(scene: Scene) -> Gradients:
+    if scene.work.execution.postpones_reduction:
+        return "whole"
+    return "all" if scene.whole else "later"
+
+
+def _in_buckets(scene: Scene) -> Gradients:
+    """Those that live in the buckets of data parallelism, step after step."""
+    return "all" if scene.work.replicated else "none"
+
+
+def _forward_of_last_block(scene: Scene) -> Alive:
+    blocks = len(scene.part.span)
+    kept = saved_by_blocks(scene, blocks - 1, skips=False) + scene.tokens * scene.work.saved_whole
+    kept += scene.work.remade if scene.work.keeps_remade else scene.work.remade_once
+    return {
+        "activations": kept + shared(scene),
+        "temporary": weight_casts(scene, blocks=blocks) + scene.work.computed_weights,
+        # The buffer the unit arrived in and the weights copied out of it are alive together.
+        "communication": gathered(scene, units=2),
+    }
+
+
+def _end_of_forward(scene: Scene) -> Alive:
+    return {
+        "activations": saved_by_all(scene),
+        "logits": logits_forward(scene),
+        "temporary": weight_casts(scene, blocks=len(scene.part.span)) + head_cast(scene),
+        "communication": gathered(scene, units=0),
+    }
+
+
+def _backward_of_loss(scene: Scene) -> Alive:
+    alive = {
+        "activations": saved_by_all(scene),
+        "logits": scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD,
+        "temporary": kept_casts(scene, blocks=len(scene.part.span)),
+        "communication": gathered(scene, units=0),
+    }
+    if scene.chunks:
+        alive["gradients"] = 0 if scene.whole or scene.work.sharded else head_gradient(scene)
+        alive["communication"] += whole_head_gradient(scene)
+    return alive
+
+
+def _backward_of_head(scene: Scene) -> Alive:
+    work = scene.work
+    casts = kept_casts(scene, blocks=len(scene.part.span)) + head_cast(scene)
+    return {
+        "activations": saved_by_all(scene) + scene.tokens * work.model.hidden_size * work.types.compute,
+        "logits": scene.head_tokens * work.model.vocab_size * work.types.compute,
+        "temporary": casts + fresh_gradient(work, scene.part.trained_head),
+        "communication": gathered(scene, units=0) + whole_head_gradient(scene),
+    }
+
+
+def _backward_of_last_block(scene: Scene) -> Alive:
+    work, blocks = scene.work, len(scene.part.span) - 1
+    casts = kept_casts(scene, blocks=blocks) + weight_casts(scene, blocks=1, head=False)
+    sent = whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block)
+    return {
+        "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
+        "activations": saved_by_blocks(scene, blocks) + shared(scene) + of_one_block(scene),
+        "temporary": casts + inside_block(scene),
+        "communication": gathered(scene, units=2) + sent,
+    }
+
+
+def _backward_of_first_block(scene: Scene) -> Alive:
+    work = scene.work
+    sent = whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block)
+    return {
+        "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
+        "activations": of_one_block(scene),
+        "temporary": weight_casts(scene, blocks=1, head=False) + inside_block(scene),
+        # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
+        "communication": gathered(scene, units=1, keeps=scene.fills or work.execution.postpones_reduction) + sent,
+    }
+
+
+def _backward_of_embedding(scene: Scene) -> Alive:
+    work, part = scene.work, scene.part
+    alive: Alive = {"activations": scene.tokens * work.block_input}
+    if work.sharded:
+        # Whole gradients of the root in the compute type, copied into the float32 buffer that is reduced.
+        whole = part.inventory.root.trained_elements
+        alive["communication"] = whole * (work.types.compute + REDUCTION_BYTES)
+        if work.execution.postpones_reduction:
+            alive["communication"] += gathered(scene, units=0)
+    elif part.trained_embedding:
+        # A dense gradient of the table; a tied head's waits to be added to it.
+        tied = part.inventory.head_name == part.inventory.embedding_name and part.is_last
+        fresh = work.types.compute if work.setting.casts and tied else work.types.trainable
+        alive["temporary"] = ((2 if tied else 1) - (not scene.whole)) * part.trained_embedding * fresh
+    return alive
+
+
+def _sum_over_replicas(scene: Scene) -> Alive:
+    return {"communication": flat_gradients(scene.work, scene.part, gradients=scene.holding.gradients)}
+
+
+def _optimizer_step(scene: Scene) -> Alive:
+    return {"temporary": step_temporaries(scene.work, scene.part, held=scene.holding.gradients)}
+
+
+def _evaluation(scene: Scene) -> Alive:
+    """A forward that keeps nothing: the widest place of one block. Its logits are those of the end of a forward."""
+    work = scene.work
+    in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
+    return {
+        "activations": scene.tokens * in_block,
+        "communication": gathered(scene, units=2),
+        "temporary": work.computed_weights + work.remade_once,
+    }
+
+
+def _saving(scene: Scene) -> Alive:
+    """Trained tensors are brought together one at a time."""
+    work, tp = scene.work, scene.work.execution.layout.tp
+    largest = scene.part.largest_trained * tp
+    return {"temporary": largest * work.types.trainable if work.sharded or tp > 1 else 0}
+
+
+#: After the last backward, when nothing is in flight: what passes depends on what this very rank holds.
+INSTANTS_OF_STEP = (
+    Instant("sum of gradients over replicas", _all, _sum_over_replicas),
+    Instant("optimizer step", _all, _optimizer_step),
+)
+_EVALUATION, _SAVING = Instant("evaluation", _in_buckets, _evaluation), Instant("saving", _in_buckets, _saving)
+
+
+def instants_beside(work: Work) -> tuple[Instant, ...]:
+    """Between steps, when nothing is in flight."""
+    return (_EVALUATION, _SAVING) if work.evaluates else (_SAVING,)

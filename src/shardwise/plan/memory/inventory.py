@@ -1,0 +1,295 @@
+"""Every parameter tensor of a job by unit: what one block holds, and what lies outside the blocks.
+
+Sharding cuts each tensor along its first dim, so bytes per rank need the tensors and not their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from shardwise.plan.memory.adapters import (
+    COPY,
+    adapter_tensors,
+    adapters_outside,
+    check_targets,
+    copies,
+    copies_outside,
+    refuse_unforecast,
+)
+from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor
+from shardwise.plan.memory.types import Types
+from shardwise.spec.job import Job, Method
+from shardwise.spec.model import Cut, Matrix, ModelShape, Norm
+from shardwise.spec.targets import Hold, hold_of
+
+_OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Unit:
+    """Tensors that are gathered and reduced together; what is computed of a unit is remembered by which it is."""
+
+    tensors: tuple[Tensor, ...]
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements of the unit."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    @cached_property
+    def trained_elements(self) -> int:
+        """Elements that have gradients."""
+        return sum(tensor.elements for tensor in self.tensors if tensor.trained)
+
+    @cached_property
+    def trained_matrix_elements(self) -> int:
+        """Elements of trained matrices."""
+        return sum(t.elements for t in self.tensors if t.trained and t.columns > 1)
+
+    def gathered_bytes(self, types: Types) -> float:
+        """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
+        return self._quantised * NF4_BYTES + (self.elements - self._quantised) * types.compute
+
+    def stored_bytes(self, types: Types) -> float:
+        """Bytes of the whole weights in the types that they are stored in, without scales."""
+        return sum(tensor.elements * tensor.element_bytes(types) for tensor in self.tensors)
+
+    @cached_property
+    def _quantised(self) -> int:
+        return sum(tensor.elements for tensor in self.tensors if tensor.quantised)
+
+    @cached_property
+    def largest_trained(self) -> int:
+        """Elements of the largest tensor with a gradient, 0 where there is none."""
+        return max((t.rows * t.columns for t in self.tensors if t.trained), default=0)
+
+    def sliced(self, *, degree: int, index: int) -> Unit:
+        """What one tensor-parallel rank holds of it."""
+        return Unit(tensors=tuple(tensor.sliced(degree=degree, index=index) for tensor in self.tensors))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inventory:
+    """All parameters of a job; what is computed of one is remembered by which it is.
+
+    Attributes:
+        blocks: one decoder block of each kind, with how many of them there are.
+        root: embedding, positions, final norm, head, and what else lies outside the blocks.
+        adapted: names of the blocks' matrices that carry an adapter, as modules.
+        bare: names of those that are adapted as bare parameters.
+        trained_names: names of all tensors that have gradients.
+        tied: the head's weight is the embedding's.
+        dora: adapters have magnitudes.
+    """
+
+    blocks: tuple[tuple[int, Unit], ...]
+    root: Unit
+    adapted: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
+    trained_names: frozenset[str] = frozenset()
+    tied: bool = False
+    dora: bool = False
+
+    @cached_property
+    def num_blocks(self) -> int:
+        """Blocks of all kinds."""
+        return sum(count for count, _ in self.blocks)
+
+    @cached_property
+    def block(self) -> Unit:
+        """The largest block: what a buffer for one of them must hold."""
+        return max((unit for _, unit in self.blocks), key=lambda unit: unit.elements)
+
+    def block_tensors(self) -> Iterator[Tensor]:
+        """The tensors of one block of each kind."""
+        for _, unit in self.blocks:
+            yield from unit.tensors
+
+    def over_blocks(self, of: Callable[[Unit], float]) -> float:
+        """The sum of some number over all blocks."""
+        return sum(count * of(unit) for count, unit in self.blocks)
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements of everything, adapters included."""
+        return sum(count * unit.elements for count, unit in self.blocks) + self.root.elements
+
+    @cached_property
+    def trained_elements(self) -> int:
+        """Elements that have gradients."""
+        return sum(count * unit.trained_elements for count, unit in self.blocks) + self.root.trained_elements
+
+    @property
+    def head_name(self) -> str:
+        """The tensor that the head reads: PEFT's copy of it, its own, or the embedding."""
+        return "saved.head" if self.trained("saved.head") else "embedding" if self.tied else "head"
+
+    @property
+    def embedding_name(self) -> str:
+        """The tensor that tokens are looked up in: PEFT's copy of it, or its own."""
+        return "saved.embedding" if self.trained("saved.embedding") else "embedding"
+
+    def trained(self, name: str) -> bool:
+        """Whether the tensor of that name (a matrix's or norm's own, without `.bias`) has a gradient."""
+        return name in self.trained_names
+
+    def sliced(self, *, degree: int, index: int) -> Inventory:
+        """What one tensor-parallel rank holds."""
+        if degree == 1:
+            return self
+        blocks = tuple((count, unit.sliced(degree=degree, index=index)) for count, unit in self.blocks)
+        return replace(self, blocks=blocks, root=self.root.sliced(degree=degree, index=index))
+
+    def staged(self, *, counts: Iterable[int], places: frozenset[Place]) -> Inventory:
+        """What one pipeline rank holds.
+
+        Args:
+            counts: how many blocks of each kind.
+            places: the ends of the pipeline that lie there; a tied embedding lies at both.
+        """
+        blocks = tuple((count, unit) for count, (_, unit) in zip(counts, self.blocks, strict=True))
+
+        def is_here(tensor: Tensor) -> bool:
+            shared = self.tied and tensor.name == "embedding"
+            return tensor.place in places or (shared and "back" in places)
+
+        root = Unit(tensors=tuple(tensor for tensor in self.root.tensors if is_here(tensor)))
+        return replace(self, blocks=blocks, root=root)
+
+
+def take_inventory(job: Job, model: ModelShape) -> Inventory:
+    """Lists the parameters of a job.
+
+    Raises:
+        UnsupportedError: LoRA settings that no forecast is made for, or targets that the model does not have.
+    """
+    lora = job.adapters
+    if lora is not None:
+        refuse_unforecast(model, lora)
+    blocks = tuple((kind.num_layers, _block(kind, job)) for kind in model.kinds)
+    root = list(_root(model, method=job.method))
+    held: dict[str, Hold | None] = {}
+    if lora is not None:
+        held = {m.name: hold_of(m, lora, kind) for kind in model.kinds for m in kind.matrices}
+        for matrix in model.outer_matrices:
+            if hold_of(matrix, lora, model):
+                place = _outer_place(matrix.name)
+                root += [replace(t, place=place) for t in adapter_tensors(matrix, lora, model=model, cut=None)]
+        root += adapters_outside(model, lora)
+        check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
+        root += [*copies_outside(root, model, lora)]
+    tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
+    return Inventory(
+        blocks=blocks,
+        root=Unit(tensors=tuple(root)),
+        adapted=frozenset(name for name, hold in held.items() if hold == "module"),
+        bare=frozenset(name for name, hold in held.items() if hold == "bare"),
+        trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in tensors if tensor.trained),
+        tied=model.tied,
+        dora=lora is not None and lora.use_dora,
+    )
+
+
+def _block(kind: ModelShape, job: Job) -> Unit:
+    """The tensors of one block, adapters included."""
+    lora = job.adapters
+    tensors: list[Tensor] = []
+    for matrix in kind.matrices:
+        tensors += _matrix(matrix, method=job.method, cut=matrix.sliced_by)
+    tensors += _norms(kind, method=job.method)
+    if lora is not None:
+        tensors += [*copies(tensors, lora)]
+        for matrix in kind.matrices:
+            if hold_of(matrix, lora, kind):
+                tensors += adapter_tensors(matrix, lora, model=kind, cut=matrix.sliced_by)
+    return Unit(tensors=tuple(tensors))
+
+
+def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
+    """The weight of a matrix, and its bias."""
+    trained, widened = method == "full", method == "qlora"
+    rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
+    if m.stacked:
+        # The first dim counts the experts; slicing either of the others leaves each expert as many elements.
+        yield Tensor(
+            name=m.name,
+            rows=m.count,
+            columns=rows * columns,
+            trained=trained,
+            widened=widened,
+            last=columns,
+            cut=cut and "columns",
+        )
+    else:
+        # bitsandbytes puts its own linear modules in the place of others; a bare parameter stays as it is.
+        quantised = widened and m.adaptable
+        stored = cut and (_OTHER_DIM[cut] if m.transposed else cut)
+        yield Tensor(
+            name=m.name,
+            rows=rows,
+            columns=columns,
+            trained=trained,
+            quantised=quantised,
+            widened=widened and not quantised,
+            count=m.count,
+            cut=stored,
+        )
+    if m.bias:
+        shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
+        of_bias: Cut | None = "rows" if cut == "rows" else None
+        yield Tensor(
+            name=f"{m.name}.bias",
+            rows=shape[0],
+            columns=shape[1],
+            trained=trained,
+            widened=widened,
+            count=shape[2],
+            cut=of_bias and ("columns" if m.stacked else "rows"),
+        )
+
+
+def _outer_place(name: str) -> Place:
+    """OPT's projections: into the stream at its beginning, out of it at its end."""
+    return "back" if name.endswith("_out") else "front"
+
+
+def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
+    if not model.norms:
+        yield Tensor(
+            name="norms", rows=model.norm_parameters_per_layer, trained=method == "full", widened=method == "qlora"
+        )
+    yield from _tensors_of_norms(model.norms, method=method)
+
+
+def _tensors_of_norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tensor]:
+    trained, widened = method == "full", method == "qlora"
+    for norm in norms:
+        if not norm.size:
+            continue
+        yield Tensor(name=norm.name, rows=norm.size, trained=trained, widened=widened, count=norm.count)
+        if norm.bias:
+            yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, widened=widened, count=norm.count)
+
+
+def _root(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
+    trained, widened = method == "full", method == "qlora"
+    width, embedded = model.hidden_size, model.embedding_width
+
+    def tensor(name: str, rows: int, columns: int = 1, *, cut: Cut | None = None, place: Place = "front") -> Tensor:
+        return Tensor(name=name, rows=rows, columns=columns, trained=trained, widened=widened, cut=cut, place=place)
+
+    yield tensor("embedding", model.vocab_size, embedded, cut="rows")
+    for matrix in model.outer_matrices:
+        for part in _matrix(matrix, method=method, cut=None):
+            yield replace(part, place=_outer_place(matrix.name))
+    yield from _tensors_of_norms(model.outer_norms, method=method)
+    if model.position_parameters:
+        yield tensor("positions", model.position_parameters // width, width)
+    for index in range(model.final_norm_parameters // width):
+        yield tensor("final_norm.bias" if index else "final_norm", width, place="back")
+    if not model.tied:
+        yield tensor("head", model.vocab_size, embedded, cut="rows", place="back")
+    if model.head_bias:
+        yield tensor("head.bias", model.vocab_size, cut="rows", place="back")

@@ -1,0 +1,81 @@
+"""How far off a forecast of memory may be, what the allocator holds above it, and what lies outside the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.layout import AXES, Layout
+from shardwise.units import MIB
+
+#: Device memory of one NCCL communicator: channels and their buffers, 0.5 to 0.7 GB on eight GPUs.
+COMMUNICATOR_BYTES = 600 * MIB
+
+#: How far off each part may be, as a share of it: the half-width of the interval. Persistent bytes are counted, not
+#: estimated; saved activations are counted by operator and checked on the CPU; the rest are models of implementations
+#: that have not been measured on GPUs by this version, and say so by their width.
+DOUBT = {
+    "weights": 0.0,
+    "gradients": 0.01,
+    "optimizer": 0.0,
+    "activations": 0.08,
+    "logits": 0.08,
+    "communication": 0.15,
+    "temporary": 0.50,
+    "context": 0.25,
+}
+
+#: Reserved over allocated by PyTorch's caching allocator in steady state, of what comes and goes: 512-byte rounding is
+#: nothing beside segments that fragment, more so where sharded weights come and go with every block. Set, to one
+#: digit, at the medians of three published sources of reserved peaks (torchtitan and fsdp_qlora, sharded; Qwen's table,
+#: one GPU), see docs/accuracy.md. What stays is allocated once, so that only segments it does not fill are lost.
+_FRAGMENTATION, _FRAGMENTATION_SHARDED, _UNFILLED = 0.10, 0.15, 0.01
+_SEGMENT_BYTES = 20 * MIB
+_STAYING = frozenset({"weights", "gradients", "optimizer"})
+
+
+def context_bytes(cluster: Cluster, layout: Layout) -> int:
+    """The driver's context, one communicator per axis that talks, and where there are several that of the whole world,
+    over which losses and norms are summed: torch has one group for both where an axis is the whole world."""
+    gpu = cluster.gpu
+    if gpu.kind == "cpu":
+        return gpu.context_bytes
+    axes = sum(getattr(layout, axis) > 1 for axis in AXES)
+    return gpu.context_bytes + (axes + (axes > 1)) * COMMUNICATOR_BYTES
+
+
+def doubt_bytes(parts: Mapping[str, float]) -> float:
+    """Half the width of the interval: doubts of different parts are independent of each other, so their squares add."""
+    return sum((count * DOUBT[part]) ** 2 for part, count in parts.items()) ** 0.5
+
+
+@cache
+def reserved_shares(*, sharded: bool) -> dict[str, float]:
+    """Bytes held by the allocator for each byte of a part that is alive."""
+    passing = 1 + (_FRAGMENTATION_SHARDED if sharded else _FRAGMENTATION)
+    return {part: 1 + _UNFILLED if part in _STAYING else 1.0 if part == "context" else passing for part in DOUBT}
+
+
+def reserved_bytes(parts: Mapping[str, float], *, sharded: bool) -> float:
+    """What the allocator holds, and the context, where so much is alive."""
+    shares = reserved_shares(sharded=sharded)
+    return sum(count * shares[part] for part, count in parts.items()) + segment_bytes(parts["context"])
+
+
+def upper_end(alive: Mapping[str, float], *, context: int, sharded: bool) -> float:
+    """The most that a rank may take where so much is alive: with the doubt, or as the allocator reserves it."""
+    shares = reserved_shares(sharded=sharded)
+    total, reserved = context, context * shares["context"] + segment_bytes(context)
+    squares = (context * DOUBT["context"]) ** 2
+    for part, exact in alive.items():
+        count = round(exact)
+        total += count
+        squares += (count * DOUBT[part]) ** 2
+        reserved += count * shares[part]
+    return max(total + squares**0.5, reserved)
+
+
+def segment_bytes(context: float) -> int:
+    """The segment that is not full; CPU processes have neither segments nor a context."""
+    return _SEGMENT_BYTES if context else 0

@@ -1,0 +1,179 @@
+"""What of a model lies on one pipeline and tensor-parallel rank, before data parallelism shards or copies it.
+
+Along `pp` ranks hold different blocks, and the first and last of them the model's ends. Along `tp` ranks hold slices of
+each matrix, alike but where a dim does not divide. A part is one such place, or several that hold alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from shardwise.plan.memory.inventory import Inventory
+from shardwise.plan.memory.tensors import Place
+from shardwise.spec.layout import Layout
+from shardwise.spec.model import Matrix, ModelShape, OtherBlocks
+from shardwise.spec.stages import stage_blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The model of some ranks.
+
+    Attributes:
+        pp: their coordinate on the pipeline axis.
+        tp: their coordinates on the tensor-parallel axis.
+        inventory: their tensors, before sharding.
+        span: indices of the blocks of their largest stage: what one forward goes through.
+        is_first: they hold the embedding.
+        is_last: they hold the head and make the loss.
+    """
+
+    pp: int
+    tp: range
+    inventory: Inventory
+    span: range
+    is_first: bool
+    is_last: bool
+
+    @cached_property
+    def num_blocks(self) -> int:
+        """Blocks of all their stages."""
+        return self.inventory.num_blocks
+
+    @cached_property
+    def mean_trained_matrices(self) -> float:
+        """Elements of trained matrices in the mean block."""
+        return self.inventory.over_blocks(lambda unit: unit.trained_matrix_elements) / max(1, self.num_blocks)
+
+    @cached_property
+    def largest_trained(self) -> int:
+        """Elements of the largest tensor with a gradient."""
+        return max(self.inventory.block.largest_trained, self.inventory.root.largest_trained)
+
+    @cached_property
+    def head_elements(self) -> int:
+        """Elements of the weight that the head reads, the embedding's or a copy perhaps; 0 where it lies elsewhere."""
+        return _elements(self.inventory, self.inventory.head_name) if self.is_last else 0
+
+    @cached_property
+    def trained_head(self) -> int:
+        """Elements of the head's weight, where it is here and trained."""
+        return self.head_elements if self.inventory.trained(self.inventory.head_name) else 0
+
+    @cached_property
+    def trained_embedding(self) -> int:
+        """Elements of the embedding, where tokens are looked up here and it is trained."""
+        name = self.inventory.embedding_name
+        return _elements(self.inventory, name) if self.is_first and self.inventory.trained(name) else 0
+
+
+def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[Part, ...]:
+    """The parts of a layout, by pipeline rank, then by tensor-parallel rank.
+
+    Args:
+        model: whose blocks are spread.
+        inventory: its tensors.
+        layout: over which ranks.
+        distinct: leave out pipeline ranks that hold the same as an earlier one, which has no fewer micro-batches in
+            flight than they.
+
+    Raises:
+        ValueError: there are more stages than blocks.
+    """
+    stages = stage_blocks(model, num_stages=layout.num_stages)
+    tensors = (*inventory.block_tensors(), *inventory.root.tensors)
+    starts = bounds((getattr(t, t.cut) for t in tensors if t.cut), layout.tp)
+    slices = [
+        (range(begin, end), inventory.sliced(degree=layout.tp, index=begin))
+        for begin, end in itertools.pairwise(starts)
+    ]
+    kinds = [count for count, _ in inventory.blocks]
+    ranks = [_place(layout, stages, kinds, pp=pp) for pp in range(layout.pp)]
+    if distinct:
+        ranks = list({place.held: place for place in reversed(ranks)}.values())
+    staged: dict[object, Inventory] = {}
+    return tuple(_part(place, tp, held, staged if layout.pp > 1 else None) for place in ranks for tp, held in slices)
+
+
+class _Place(NamedTuple):
+    """A pipeline rank: how many blocks of each kind it holds, its largest stage, and which ends of the model."""
+
+    pp: int
+    counts: tuple[int, ...]
+    span: range
+    is_first: bool
+    is_last: bool
+
+    @property
+    def held(self) -> tuple[object, ...]:
+        """What tells apart ranks that hold different things."""
+        return self.counts, len(self.span), self.is_first, self.is_last
+
+
+def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: int) -> _Place:
+    here = layout.stages_of(pp)
+    spans = [stages[stage] for stage in here]
+    return _Place(pp, _counts(kinds, spans), max(spans, key=len), 0 in here, layout.num_stages - 1 in here)
+
+
+def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory] | None) -> Part:
+    """A part; those that hold the same have one inventory, which `staged` remembers."""
+    inventory = whole
+    if staged is not None:
+        front: set[Place] = {"front"} if place.is_first else set()
+        back: set[Place] = {"back"} if place.is_last else set()
+        key = (tp.start, place.held)
+        if key not in staged:
+            staged[key] = whole.staged(counts=place.counts, places=frozenset(front | back))
+        inventory = staged[key]
+    return Part(
+        pp=place.pp, tp=tp, inventory=inventory, span=place.span, is_first=place.is_first, is_last=place.is_last
+    )
+
+
+def _counts(kinds: list[int], spans: list[range]) -> tuple[int, ...]:
+    """Blocks of each kind among the blocks of some stages; kinds are taken to be spread evenly over the depth."""
+    total = sum(kinds)
+    counts = [sum(kind * span.stop // total - kind * span.start // total for span in spans) for kind in kinds[1:]]
+    return sum(len(span) for span in spans) - sum(counts), *counts
+
+
+def bounds(sizes: Iterable[int], degree: int) -> list[int]:
+    """Where consecutive ranks begin to hold something else, if dims of these sizes are cut as `torch.chunk` cuts."""
+    found = {0, degree}
+    for size in set(sizes):
+        whole = size // -(-size // degree) if size else 0
+        found |= {min(whole, degree), min(whole + 1, degree)}
+    return sorted(found)
+
+
+def sliced_shape(model: ModelShape, *, degree: int) -> ModelShape:
+    """The shape whose blocks do the work of one tensor-parallel rank: fewer heads, narrower matrices."""
+    if degree == 1:
+        return model
+    others = tuple(
+        OtherBlocks(count=other.count, matrices=_sliced(other.matrices, degree), norms=other.norms)
+        for other in model.other_blocks
+    )
+    return replace(
+        model,
+        num_attention_heads=-(-model.num_attention_heads // degree),
+        num_key_value_heads=-(-model.num_key_value_heads // degree),
+        intermediate_size=-(-model.intermediate_size // degree),
+        matrices=_sliced(model.matrices, degree),
+        other_blocks=others,
+    )
+
+
+def _sliced(matrices: Iterable[Matrix], degree: int) -> tuple[Matrix, ...]:
+    return tuple(
+        replace(m, **{m.sliced_by: -(-getattr(m, m.sliced_by) // degree)}) if m.sliced_by else m for m in matrices
+    )
+
+
+def _elements(inventory: Inventory, name: str) -> int:
+    return sum(tensor.elements for tensor in inventory.root.tensors if tensor.name == name)

@@ -1,0 +1,206 @@
+"""What a rank holds between steps: weights, gradients and optimizer states, exactly.
+
+FSDP2 cuts each tensor along its first dim as `torch.chunk` does: every rank but the last ones has ceil(rows / degree)
+rows, the last ones fewer or none. So ranks differ, and every distinct one is counted. (Of experts: `Tensor.kept`.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
+
+from shardwise.plan.memory.inventory import Unit
+from shardwise.plan.memory.parts import Part, bounds
+from shardwise.plan.memory.types import Types, state_bytes
+from shardwise.spec.execution import Execution, OptimizerName
+from shardwise.spec.layout import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """Bytes of ranks that hold alike.
+
+    Attributes:
+        part: what of the model they hold before sharding.
+        shards: their indices on the dp_shard axis (with cp, on both).
+        gradients: all gradients, as they are when a step's backward has ended.
+        block_gradients: those of the block that has fewest.
+        padding: rows of zeros that make all shards of a tensor as long as the first.
+        on_host: what offload puts into the host's memory instead, at most.
+    """
+
+    part: Part
+    shards: range
+    weights: int
+    gradients: int
+    block_gradients: int
+    optimizer: int
+    padding: int
+    on_host: int = 0
+
+    @property
+    def stored(self) -> int:
+        """Bytes of weights with their padding, which FSDP2 keeps in one piece of memory."""
+        return self.weights + self.padding
+
+    def ranks(self, layout: Layout) -> tuple[int, ...]:
+        """The ranks that hold this."""
+        degree = shard_degree(layout)
+        return tuple(
+            self.part.pp * layout.world_size // layout.pp + (outer * degree + shard) * layout.tp + tp
+            for outer in range(layout.world_size // (layout.pp * degree * layout.tp))
+            for shard in self.shards
+            for tp in self.part.tp
+        )
+
+
+def shard_degree(layout: Layout) -> int:
+    """Over how many ranks what is sharded is cut: those that hold slices of a sequence share its weights too."""
+    return layout.dp_shard * layout.cp if layout.dp_shard > 1 else 1
+
+
+def weight_degree(layout: Layout) -> int:
+    """Over how many ranks weights and gradients are cut between steps; ZeRO-1 cuts optimizer states alone.
+
+    ZeRO-2 here is FSDP2 that keeps gathered weights until backward: between steps its weights are sharded too.
+    """
+    return 1 if layout.zero_stage == 1 else shard_degree(layout)
+
+
+def holdings(
+    part: Part,
+    execution: Execution,
+    *,
+    types: Types,
+    momentum: bool = False,
+    first_only: bool = False,
+    host_apart: bool = True,
+) -> tuple[Holding, ...]:
+    """Persistent bytes of every distinct rank of a part along the dp_shard axis.
+
+    Args:
+        part: what is sharded.
+        first_only: leave all out but the first, which holds at least as much as any other, but for AdamW in 8 bits.
+        host_apart: the host's memory is another than the device's, as it is not where CPU processes train.
+    """
+    degree = shard_degree(execution.layout)
+    tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
+    starts = bounds((tensor.rows * (tensor.columns if tensor.last else 1) for tensor in tensors), degree)
+    spans = (range(begin, end) for begin, end in itertools.pairwise(starts))
+    if first_only:
+        spans = (range(1),)
+    found = (_holding(part, shards, execution, types=types, momentum=momentum) for shards in spans)
+    if execution.offload == "none":
+        return tuple(found)
+    return tuple(_offloaded(held, execution, types=types, host_apart=host_apart) for held in found)
+
+
+def _holding(part: Part, shards: range, execution: Execution, *, types: Types, momentum: bool) -> Holding:
+    weights, states, at = weight_degree(execution.layout), shard_degree(execution.layout), shards.start
+    whose = at if weights > 1 else 0  # whole weights are every rank's
+
+    def share(unit: Unit) -> _Share:
+        cut = _Cut(weights, whose, states, at)
+        return _share(unit, cut, types=types, optimizer=execution.optimizer, momentum=momentum)
+
+    blocks = [(count, share(unit)) for count, unit in part.inventory.blocks]
+    root = share(part.inventory.root)
+    return Holding(
+        part=part,
+        shards=shards,
+        weights=round(sum(count * block.weights for count, block in blocks) + root.weights),
+        gradients=sum(count * block.gradients for count, block in blocks) + root.gradients,
+        block_gradients=min((block.gradients for count, block in blocks if count), default=0),
+        optimizer=sum(count * block.optimizer for count, block in blocks) + root.optimizer,
+        padding=round(sum(count * block.padding for count, block in blocks) + root.padding),
+    )
+
+
+class _Cut(NamedTuple):
+    """Over how many ranks weights and optimizer states are cut, and which share of each is looked at."""
+
+    weights: int
+    whose: int
+    states: int
+    at: int
+
+
+class _Share(NamedTuple):
+    """Bytes of one unit on one rank."""
+
+    weights: float
+    gradients: int
+    optimizer: int
+    padding: float
+
+
+@lru_cache(maxsize=8192)
+def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, momentum: bool) -> _Share:
+    weights = padding = 0.0
+    trained = states = 0
+    for tensor in unit.tensors:
+        width = tensor.element_bytes(types)
+        kept = tensor.kept(degree=cut.weights, index=cut.whose)
+        longest = tensor.kept(degree=cut.weights, index=0)
+        weights += kept * width + tensor.scale_bytes
+        padding += (longest - kept) * width
+        if tensor.trained:
+            trained += kept
+            stepped = tensor.kept(degree=cut.states, index=cut.at) // tensor.count
+            factors = tensor.factors(stepped)
+            states += tensor.count * state_bytes(
+                optimizer, elements=stepped, factors=factors, types=types, momentum=momentum
+            )
+    return _Share(weights, trained * types.trainable, states, padding)
+
+
+def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart: bool) -> Holding:
+    """What offload takes off the GPU, and puts into the host's memory.
+
+    Parameters take their gradients and optimizer states along. Optimizer states alone go to copies, on the host, of the
+    weights that they are of; their gradients come there for the step.
+    """
+    if execution.parameters_on_host:
+        if not host_apart:
+            return held
+        locked = _page_locked(held, execution.layout, types=types, padded=True)
+        whole = locked + _page_locked(held, execution.layout, types=types, trained=True) + held.optimizer
+        return replace(held, weights=0, gradients=0, block_gradients=0, optimizer=0, padding=0, on_host=whole)
+    copies = _stepped_elements(held, execution.layout) * types.trainable
+    if not host_apart:
+        return replace(held, optimizer=held.optimizer + copies)
+    locked = _page_locked(held, execution.layout, types=types, trained=True)
+    return replace(held, optimizer=0, on_host=held.optimizer + 2 * locked)
+
+
+def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool = False, padded: bool = False) -> int:
+    """Page-locked host memory for a rank's part of each tensor; PyTorch's allocator rounds each up to a power of two
+    (ATen/core/CachingHostAllocator.h). Its setting against that, `pinned_max_round_threshold_mb`, is not used: freed
+    blocks are found again by their power of two alone, whatever their size.
+
+    Args:
+        trained: of what is trained alone.
+        padded: with the rows that make all shards of a tensor equally long.
+    """
+    degree, index = shard_degree(layout), 0 if padded else held.shards.start
+
+    def rounded(unit: Unit) -> int:
+        tensors = (tensor for tensor in unit.tensors if tensor.trained or not trained)
+        sizes = ((t.count, t.kept(degree=degree, index=index) // t.count * t.element_bytes(types)) for t in tensors)
+        return sum(count * (1 << (ceil(size) - 1).bit_length()) for count, size in sizes if size)
+
+    return round(held.part.inventory.over_blocks(rounded) + rounded(held.part.inventory.root))
+
+
+def _stepped_elements(held: Holding, layout: Layout) -> int:
+    """Trained elements whose optimizer states a rank has."""
+    degree, inventory = shard_degree(layout), held.part.inventory
+
+    def stepped(unit: Unit) -> int:
+        trained = (tensor for tensor in unit.tensors if tensor.trained)
+        return sum(tensor.kept(degree=degree, index=held.shards.start) for tensor in trained)
+
+    return round(inventory.over_blocks(stepped) + stepped(inventory.root))

@@ -1,0 +1,114 @@
+"""What a rank keeps of a micro-batch from its forward to its backward, and what moves between ranks meanwhile."""
+
+from __future__ import annotations
+
+from shardwise.plan.memory.buffers import fresh_gradient, kept_casts, log_probabilities
+from shardwise.plan.memory.scene import Scene
+from shardwise.plan.memory.types import FLOAT32_BYTES
+
+Alive = dict[str, float]
+
+#: Of a token: its id, label, position and two indices of trained positions, each an int64.
+INPUT_BYTES = 5 * 8
+#: Messages of a pipeline beside what stages keep: one that arrives ahead, a gradient that arrives, one that leaves.
+_MESSAGES = 3
+
+
+def inputs(scene: Scene) -> Alive:
+    """The micro-batch itself."""
+    return {"temporary": scene.tokens * INPUT_BYTES}
+
+
+def at_work(scene: Scene) -> Alive:
+    """While a micro-batch is at work, wherever in it: its inputs, and messages between ranks."""
+    return {**inputs(scene), "communication": _messages(scene) + _keys_of_others(scene)}
+
+
+def of_a_pair(scene: Scene) -> Alive:
+    """What a stage keeps of one more micro-batch in flight, without what its head keeps."""
+    blocks = len(scene.part.span)
+    return {
+        "activations": saved_by_blocks(scene, blocks) + shared(scene),
+        "temporary": kept_casts(scene, blocks=blocks),
+        "communication": _kept_messages(scene),
+    }
+
+
+def of_a_head(scene: Scene) -> Alive:
+    """What the last stage's head and loss keep of one more micro-batch in flight."""
+    if not scene.part.is_last:
+        return {}
+    return {"activations": _saved_by_head(scene), "logits": log_probabilities(scene)}
+
+
+def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
+    """What so many blocks keep; the model's first block need not keep what only the embedding's gradient needs."""
+    work = scene.work
+    saved = blocks * work.saved
+    if skips and scene.part.is_first:
+        saved -= work.unsaved
+    return scene.tokens * saved + (blocks * work.remade_by_mean if work.keeps_remade else 0.0)
+
+
+def saved_by_all(scene: Scene) -> float:
+    """Blocks, final norm and the head's input."""
+    return saved_by_blocks(scene, len(scene.part.span)) + shared(scene) + _saved_by_head(scene)
+
+
+def _saved_by_head(scene: Scene) -> float:
+    """Final norm, and the head's input."""
+    work = scene.work
+    inventory, c = work.inventory, work.types.compute
+    norm = FLOAT32_BYTES + (c if inventory.trained("final_norm") else 0)
+    head = c if scene.part.trained_head else 0
+    copied = c if work.chunked else 0
+    return scene.tokens * work.model.hidden_size * (norm / work.setting.tp + head + copied)
+
+
+def shared(scene: Scene) -> float:
+    """What all blocks share: rotary tables, and the mask where attention has one."""
+    work, length = scene.work, scene.work.job.data.max_length
+    rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * length
+    # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type.
+    mask = scene.tokens * length * (1 + work.types.compute) if work.setting.masked else 0
+    return rotary + mask
+
+
+def of_one_block(scene: Scene) -> float:
+    """A block in its backward: all it needs, saved or computed again, and the gradients inside it."""
+    work = scene.work
+    recomputed = work.execution.gradient_checkpointing != "none"
+    block_input = work.block_input if recomputed else 0.0
+    saved = work.saved_whole + block_input + work.block_backward
+    return scene.tokens * saved + shared(scene) + work.remade
+
+
+def inside_block(scene: Scene) -> float:
+    """Weight-sized temporaries of a block's backward."""
+    work = scene.work
+    fresh = fresh_gradient(work, scene.part.inventory.block.largest_trained)
+    return fresh + work.computed_weights + work.remade_backward
+
+
+def _messages(scene: Scene) -> float:
+    """Between pipeline stages: what came in and goes out of the pair at work, and what is under way."""
+    if scene.work.execution.layout.pp == 1:
+        return 0
+    return _kept_messages(scene) + _MESSAGES * scene.tokens * scene.work.model.hidden_size * scene.work.types.compute
+
+
+def _kept_messages(scene: Scene) -> float:
+    """What a stage received for a micro-batch, and what it made of it, both kept until the gradients have passed."""
+    work, part = scene.work, scene.part
+    kept = (not part.is_first) + (not part.is_last)
+    return kept * scene.tokens * work.model.hidden_size * work.types.compute
+
+
+def _keys_of_others(scene: Scene) -> float:
+    """With a sequence over several ranks: keys and values that come in while one's own go out."""
+    work = scene.work
+    if work.execution.layout.cp == 1:
+        return 0
+    values = work.block.value_head_dim or work.block.head_dim
+    widths = work.block.num_key_value_heads * (work.block.head_dim + values)
+    return 2 * scene.tokens * widths * work.types.compute

@@ -1,0 +1,191 @@
+"""The work of one rank: a job, its model and one execution, with the derived numbers that memory and time share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil
+
+from shardwise.plan.memory.activations import (
+    Setting,
+    backward_bytes,
+    block_input_bytes,
+    saved_bytes,
+    unsaved_by_first_block,
+)
+from shardwise.plan.memory.inventory import Inventory
+from shardwise.plan.memory.parts import sliced_shape
+from shardwise.plan.memory.remade import remade_backward_bytes, remade_bytes, remade_once_bytes
+from shardwise.plan.memory.types import TYPES, Types
+from shardwise.spec.attention import MASKED
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Execution, heads_in_chunks, positions_at_once
+from shardwise.spec.job import Job
+from shardwise.spec.model import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What every rank does in one optimizer step.
+
+    Attributes:
+        block: the model as one tensor-parallel rank sees its blocks.
+        setting: what a block's saved bytes depend on.
+        saved_whole: bytes per token that the block which keeps most keeps without recompute.
+        saved: bytes per token that the mean block keeps with the execution's recompute.
+    """
+
+    job: Job
+    model: ModelShape
+    cluster: Cluster
+    execution: Execution
+    inventory: Inventory
+    types: Types
+    block: ModelShape = field(repr=False)
+    setting: Setting
+    saved_whole: float = field(repr=False)
+    saved: float = field(repr=False)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on one rank, at worst: every sequence as long as it may be."""
+        return self._tokens_of(self.execution)
+
+    def _tokens_of(self, execution: Execution) -> int:
+        return execution.micro_batch_size * -(-self.job.data.max_length // execution.layout.cp)
+
+    @cached_property
+    def sharded(self) -> bool:
+        """Whether weights are gathered as they are needed, from other ranks or from the host."""
+        return self.execution.gathers_weights
+
+    @cached_property
+    def replicated(self) -> bool:
+        """Whether whole gradients live in the buckets of data parallelism, which DDP alone keeps."""
+        return self.execution.layout.fills_buckets and not self.sharded
+
+    @cached_property
+    def unit_blocks(self) -> int:
+        """Blocks of the largest unit that is gathered and reduced together, taking all blocks to be alike."""
+        blocks, least = self.inventory.num_blocks, self.execution.layout.min_num_params
+        mean = self.inventory.over_blocks(lambda unit: unit.elements) / max(1, blocks)
+        return max(1, min(blocks, ceil(least / mean))) if least else 1
+
+    @cached_property
+    def block_input(self) -> float:
+        """Bytes per token of the residual stream."""
+        return block_input_bytes(self.block, self.setting)
+
+    @cached_property
+    def block_backward(self) -> float:
+        """Bytes per token of gradients inside a block, above what it saved."""
+        return backward_bytes(self.block, self.setting)
+
+    @cached_property
+    def unsaved(self) -> float:
+        """Bytes per token that the model's first block need not keep."""
+        keeps_all = self.execution.gradient_checkpointing == "none"
+        return unsaved_by_first_block(self.block, self.setting) if keeps_all else 0.0
+
+    @cached_property
+    def computed_weights(self) -> float:
+        """Bytes of whole matrices that exist while one is used: dequantised ones, and those whose norm DoRA takes.
+
+        DoRA multiplies an identity by A and B, adds the product, scaled, to the weight, and takes norms of its rows.
+        Where adapters are wider than what is computed in, PEFT takes identity, weight and sum in their type.
+        """
+        matrices = [m for kind in self.block.kinds for m in kind.matrices if m.adaptable]
+        dequantised = normed = 0
+        if self.job.method == "qlora":
+            dequantised = max((m.rows * m.columns for m in matrices), default=0)
+        if self.inventory.dora:
+            compute, wide = self.types.compute, self.setting.adapter_bytes
+            sums = 2 * compute + wide + (wide if wide != compute else 0)
+            adapted = (m for m in matrices if m.name in self.inventory.adapted)
+            normed = max((sums * m.rows * m.columns + wide * m.columns**2 for m in adapted), default=0)
+        return dequantised * self.types.compute + normed
+
+    @cached_property
+    def remade(self) -> float:
+        """Bytes of the weights with their adapters' products that a block makes of bare parameters."""
+        return max(remade_bytes(kind, self.setting) for kind in self.block.kinds)
+
+    @property
+    def keeps_remade(self) -> bool:
+        """Whether they stay until the block's backward; where a block is computed again, they are made again too."""
+        return self.execution.gradient_checkpointing == "none"
+
+    @cached_property
+    def remade_once(self) -> float:
+        """Bytes of the largest of them, in a forward that keeps none."""
+        return max(remade_once_bytes(kind, self.setting) for kind in self.block.kinds)
+
+    @cached_property
+    def remade_backward(self) -> float:
+        """Bytes of the gradients of such weights inside a block."""
+        return max(remade_backward_bytes(kind, self.setting) for kind in self.block.kinds)
+
+    @cached_property
+    def remade_by_mean(self) -> float:
+        """The same of the mean block."""
+        kinds = self.block.kinds
+        return sum(kind.num_layers * remade_bytes(kind, self.setting) for kind in kinds) / self.block.num_layers
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether a run of the job evaluates: what there is to evaluate on is stated, or how often."""
+        data = self.job.data
+        return bool(data.eval_path or data.eval_fraction or self.job.train.eval_steps)
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the head runs over a chunk of the positions at a time."""
+        return heads_in_chunks(loss=self.execution.loss, plain_head=self.model.plain_head)
+
+    @property
+    def head_tokens(self) -> int:
+        """Positions whose logits are alive together."""
+        return self.head_tokens_of(self.execution)
+
+    def head_tokens_of(self, execution: Execution) -> int:
+        """The same of an execution that is like this one but for its micro-batch."""
+        return positions_at_once(self._tokens_of(execution), loss=execution.loss, plain_head=self.model.plain_head)
+
+
+def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:
+    """Derives what memory and time need from an execution."""
+    types, layout = TYPES[execution.precision], execution.layout
+    length = job.data.max_length
+    block = sliced_shape(model, degree=layout.tp)
+    setting = Setting(
+        inventory=inventory,
+        types=types,
+        sharded=execution.gathers_weights,
+        masked=execution.attn_implementation in MASKED
+        and (job.data.packing or (model.sliding_window or length) < length),
+        attention=execution.attn_implementation,
+        length=length,
+        dropout=bool(job.adapters and job.adapters.lora_dropout),
+        tp=layout.tp,
+        cuda=cluster.gpu.kind == "cuda",
+    )
+    return Work(
+        job=job,
+        model=model,
+        cluster=cluster,
+        execution=execution,
+        inventory=inventory,
+        types=types,
+        block=block,
+        setting=setting,
+        saved_whole=max(saved_bytes(kind, setting, recompute="none") for kind in block.kinds),
+        saved=_mean_saved(block, setting, execution),
+    )
+
+
+def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> float:
+    recompute = execution.gradient_checkpointing
+    kept = [(kind.num_layers, saved_bytes(kind, setting, recompute=recompute)) for kind in model.kinds]
+    if len(kept) == 1:
+        return kept[0][1]
+    return sum(count * of_one for count, of_one in kept) / model.num_layers

@@ -1,0 +1,155 @@
+"""The executions that a job leaves open: every legal combination of what it says `auto` for.
+
+A stated value restricts the search and is obeyed. What the trainer accepts is not decided here but in `spec.support`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from math import isqrt
+
+from shardwise.plan.memory.types import TYPES
+from shardwise.plan.search.layouts import Choice
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
+from shardwise.spec.job import Job
+from shardwise.spec.layout import Layout
+from shardwise.spec.model import ModelShape
+from shardwise.spec.support import impossibilities, not_trained_under
+from shardwise.units import MIB
+
+RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
+
+#: Whole logits are kept where one copy of a micro-batch's is at most this large: then chunks would save little, and
+#: cost a second product with the head.
+FULL_LOGITS_BYTES = 64 * MIB
+
+#: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
+_EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
+
+
+def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
+    """The offloads that a job leaves open, the least first. `all` is `parameters`."""
+    if job.train.offload != "auto":
+        return (job.train.offload,)
+    # CPU processes have no other memory to go to.
+    return ("none",) if cluster.gpu.kind == "cpu" else ("none", "optimizer", "parameters")
+
+
+def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
+    """Executions of a layout at a micro-batch of one: one for each recompute that the job leaves open.
+
+    An offload that it leaves open is none: each of `offloads` is another question. Of what is left open nothing comes
+    out that the trainer would refuse.
+    """
+    return (base for base in _bases(job, model, choice) if not _is_left_out(job, base))
+
+
+def _is_left_out(job: Job, base: Execution) -> bool:
+    reasons = not_trained_under(base)
+    if job.stated_layout is None:
+        return bool(reasons)
+    plain = replace(base, gradient_checkpointing="none")
+    return job.train.gradient_checkpointing == "auto" and reasons != not_trained_under(plain)
+
+
+def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
+    train = job.train
+    recomputes = RECOMPUTE_ORDER if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
+    default = "fp32" if choice.cluster.gpu.kind == "cpu" else "mixed"
+    for recompute in recomputes:
+        yield Execution(
+            layout=choice.layout,
+            micro_batch_size=1,
+            gradient_accumulation_steps=1,
+            gradient_checkpointing=recompute,
+            precision=default if train.precision == "auto" else train.precision,
+            optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
+            offload="none" if train.offload == "auto" else train.offload,
+            attn_implementation=_attention(job, model),
+            compile=train.compile,
+        )
+
+
+def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:
+    """Why a layout is not considered: it cannot be formed or trained, or contradicts what the job states."""
+    if choice.reason is not None:
+        return choice.reason
+    size, loss = job.train.micro_batch_size, job.train.loss
+    first = next(_bases(job, model, choice))
+    stated = replace(first, micro_batch_size=1 if size == "auto" else size, loss=first.loss if loss == "auto" else loss)
+    nothing_left = not any(bases(job, model, choice))
+    reasons = impossibilities(job, stated, model=model) or (not_trained_under(first) if nothing_left else [])
+    return "; ".join(reasons) or None
+
+
+def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:
+    """An execution with so many sequences per forward."""
+    return replace(
+        base,
+        micro_batch_size=size,
+        gradient_accumulation_steps=accumulation_steps(
+            global_batch_size=job.train.global_batch_size,
+            micro_batch_size=size,
+            data_world_size=base.layout.data_world_size,
+        ),
+        loss=_loss(job, model, base, size),
+    )
+
+
+def _attention(job: Job, model: ModelShape) -> Attention:
+    if job.train.attn_implementation != "auto":
+        return job.train.attn_implementation
+    return "eager" if model.attention_softcap or model.eager_attention else "sdpa"
+
+
+def _loss(job: Job, model: ModelShape, base: Execution, micro_batch_size: int) -> LossKind:
+    if job.train.loss != "auto":
+        return job.train.loss
+    if not model.plain_head:
+        return "full"
+    logits = micro_batch_size * job.data.max_length * model.vocab_size * TYPES[base.precision].compute
+    return "chunked" if logits > FULL_LOGITS_BYTES else "full"
+
+
+def lean_sizes(base: Execution, job: Job, model: ModelShape, size: int) -> tuple[int, ...]:
+    """A size of which one needs least of all that are as large or larger.
+
+    That is itself, or the smallest that goes over its logits in chunks where this one need not.
+    """
+    if job.train.loss != "auto" or not model.plain_head or _loss(job, model, base, size) == "chunked":
+        return (size,)
+    of_one = job.data.max_length * model.vocab_size * TYPES[base.precision].compute
+    return size, FULL_LOGITS_BYTES // of_one + 1
+
+
+def micro_batch_sizes(job: Job, layout: Layout) -> tuple[int, ...]:
+    """The sizes that a layout leaves open."""
+    return sizes_on(job, layout.data_world_size)
+
+
+def sizes_on(job: Job, ranks: int) -> tuple[int, ...]:
+    """The sizes worth considering where so many ranks share the global batch, in growing order.
+
+    For each number of forwards per step, the smallest that does.
+
+    A larger one with as many forwards computes the same sequences and more padding, in more memory. Beyond
+    `_EVERY_SIZE` sequences, sizes closer than `_SIZE_STEP` to one another are passed over: their times differ by less.
+    """
+    if job.train.micro_batch_size != "auto":
+        return (job.train.micro_batch_size,)
+    if job.data.packing and str(job.train.attn_implementation).startswith("flash"):
+        return (1,)  # spec/support.py says why
+    return _sizes(-(-job.train.global_batch_size // ranks))
+
+
+@cache
+def _sizes(share: int) -> tuple[int, ...]:
+    root = isqrt(share) + 1
+    counts = {-(-share // size) for size in range(1, min(root, _EVERY_SIZE) + 1)}
+    step, count = 0.0 if root <= _EVERY_SIZE else _SIZE_STEP, min(counts)
+    while count > 1:
+        counts.add(count := count - max(1, int(count * step)))
+    return tuple(sorted({-(-share // count) for count in counts}))

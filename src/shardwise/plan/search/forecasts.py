@@ -1,0 +1,144 @@
+"""Memory and time of the executions of one question, with two lower bounds; what executions share is computed once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.memory.peaks import Peaks
+from shardwise.plan.search.candidates import Forecast
+from shardwise.plan.search.executions import sized
+from shardwise.plan.search.question import Question, at_mean_length, work_on
+from shardwise.plan.time.endings import endings_of
+from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.pieces import Pieces, pieces_of
+from shardwise.plan.time.step import step_of
+from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
+from shardwise.spec.stages import stage_blocks
+
+#: Sums in another order may differ in their last digits.
+_ROUNDED = 1 - 1e-9
+
+
+class Forecasts:
+    """The forecasts of a question on all of its cluster."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        cluster, network = question.cluster, question.cluster.network
+        self._place = (
+            question.mean_length,
+            id(question.inventory),
+            cluster.gpu.name,
+            cluster.node.num_gpus,
+            cluster.node.link.name,
+            network and network.name,
+        )
+
+    @cached_property
+    def _peaks(self) -> Peaks:
+        return peaks_of(self.question)
+
+    @cached_property
+    def _at_mean_length(self) -> Peaks:
+        """The works that time is forecast of."""
+        asked = self.question
+        return Peaks(job=asked.mean, model=asked.model, cluster=asked.cluster, inventory=asked.inventory)
+
+    def fits(self, execution: Execution) -> bool:
+        """Whether an execution fits the GPUs."""
+        return self._peaks.fits(execution, self.question.cluster.gpu.usable_bytes)
+
+    def high_bytes(self, execution: Execution) -> int:
+        """The upper end of its forecast of memory."""
+        return self._peaks.high_bytes(execution)
+
+    def least_bytes(self, execution: Execution) -> float:
+        """A lower bound of `high_bytes`."""
+        return self._peaks.least_bytes(execution)
+
+    def bytes_of_states(self, execution: Execution) -> int:
+        """Weights, gradients and optimizer states of the rank that holds most."""
+        return self._peaks.bytes_of_states(execution)
+
+    def bytes_on_host(self, execution: Execution) -> int:
+        """What offload puts into the host's memory for the rank that it puts most there for."""
+        return self._peaks.bytes_on_host(execution)
+
+    def seconds(self, execution: Execution) -> float:
+        """Of a step."""
+        work = self._at_mean_length.work(execution)
+        return step_of(work, self._pieces(execution)).seconds
+
+    def least_seconds(self, base: Execution, size: int) -> float:
+        """A lower bound of a step's seconds with micro-batches of some size: the last pipeline rank waits for its first
+        micro-batch, computes all of its own, and the last gradient goes back; nobody waits for a collective outside
+        blocks."""
+        layout = base.layout
+        micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
+        pieces, stages = self._pieces_at(base, size), self._stages(layout)
+        forward, backward = pieces.forward.seconds, pieces.backward.seconds
+        if layout.pp == 1 or layout.schedule == "sequential":
+            return _ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
+        before, own = sum(stages[: layout.pp - 1]), sum(stages[layout.pp - 1 :: layout.pp])
+        last = own * (forward + backward) + pieces.loss.seconds
+        # A backward cut in two leaves work for the time that the last gradient takes to go back.
+        back = 0.0 if layout.schedule == "zero_bubble" else before * backward
+        return _ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
+
+    def seconds_on_host(self, base: Execution) -> float:
+        """Of an optimizer step in the host's memory, on top of `least_seconds`; 0 where the GPU takes it."""
+        if base.offload == "none":
+            return 0.0
+        return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
+
+    def _pieces_at(self, base: Execution, size: int) -> Pieces:
+        layout = base.layout
+        recompute, sharded = base.gradient_checkpointing, base.gathers_weights
+        key = (*self._place, layout.tp, layout.cp, size, recompute, sharded)
+        if key not in self.question.memo.pieces:
+            execution = sized(base, self.question.job, self.question.model, size)
+            self.question.memo.pieces[key] = self._pieces(execution)
+        return self.question.memo.pieces[key]
+
+    def _stages(self, layout: Layout) -> tuple[int, ...]:
+        """Blocks of each stage."""
+        num_stages = layout.num_stages
+        if num_stages not in self.question.memo.stages:
+            spans = stage_blocks(self.question.model, num_stages=num_stages)
+            self.question.memo.stages[num_stages] = tuple(len(span) for span in spans)
+        return self.question.memo.stages[num_stages]
+
+    def _pieces(self, execution: Execution) -> Pieces:
+        layout = execution.layout
+        key = (
+            *self._place,
+            layout.tp,
+            layout.cp,
+            execution.micro_batch_size,
+            execution.gradient_checkpointing,
+            execution.gathers_weights,
+            execution.loss,
+        )
+        if key not in self.question.memo.pieces:
+            self.question.memo.pieces[key] = pieces_of(self._at_mean_length.work(execution))
+        return self.question.memo.pieces[key]
+
+    def of(self, execution: Execution) -> Forecast:
+        """All that is known of an execution."""
+        work = work_on(self.question, self.question.cluster, execution)
+        time = forecast_time(at_mean_length(self.question, work), num_rows=self.question.num_rows)
+        return Forecast(work=work, memory=forecast_memory(work), time=time)
+
+
+def peaks_of(question: Question) -> Peaks:
+    """They depend on the kind of a GPU and its context, and not on how many there are or how large."""
+    gpu, peaks = question.cluster.gpu, question.memo.peaks
+    # The inventory, which stands for all else of a job, is kept alive by the entry.
+    key = (question.length, id(question.inventory), gpu.kind, gpu.context_bytes)
+    if key not in peaks:
+        peaks[key] = Peaks(
+            job=question.longest, model=question.model, cluster=question.cluster, inventory=question.inventory
+        )
+    return peaks[key]

@@ -1,0 +1,93 @@
+"""Which execution is best for a goal; the simplest of those that forecasts cannot tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwise.plan.search.executions import RECOMPUTE_ORDER
+from shardwise.plan.search.layouts import SCHEDULE_ORDER
+from shardwise.spec.cluster import Gpu
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Goal
+from shardwise.spec.plan import Candidate
+
+#: Forecasts of time this close are taken as equal, and the simpler execution is preferred. Rates that were measured
+#: say more than those of data sheets.
+TIE_SHARE, TIE_SHARE_MEASURED = 0.10, 0.03
+
+#: Parts of a strategy's name, from the simplest to the most intricate. FSDP stands before ZeRO-2 because it
+#: holds less.
+_SIMPLICITY = {
+    "single": 0,
+    "ddp": 1,
+    "fsdp": 2,
+    "zero2": 3,
+    "zero1": 4,
+    "hsdp": 5,
+    "tp": 10,
+    "mp": 10,
+    "pp": 12,
+    "cp": 14,
+}
+#: Optimizer states in the host's memory are simpler than two of tensor, pipeline and context parallelism together.
+_SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 16, "parameters": 30, "all": 30}
+
+#: What the figure of a goal is called when two are compared.
+BETTER: dict[Goal, tuple[str, str]] = {
+    "fastest": ("faster", "slower"),
+    "cheapest": ("cheaper", "dearer"),
+    "fewest-gpus": ("faster", "slower"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """An execution that fits, and the seconds of its step."""
+
+    execution: Execution
+    seconds: float
+
+
+def figure_of(goal: Goal, found: Found) -> float:
+    """What is least in the best execution on one kind of GPU: seconds, or GPU seconds."""
+    return found.seconds * found.execution.layout.world_size if goal == "cheapest" else found.seconds
+
+
+def simplicity(execution: Execution) -> tuple[int, ...]:
+    """Smaller is simpler: strategy and what lies in the host's memory, then what is computed again, and schedule."""
+    layout = execution.layout
+    return (
+        simplicity_of(layout.strategy) + _SIMPLICITY_OF_OFFLOAD[execution.offload],
+        RECOMPUTE_ORDER.index(execution.gradient_checkpointing),
+        SCHEDULE_ORDER.index(layout.schedule),
+    )
+
+
+def simplicity_of(strategy: str) -> int:
+    """Smaller is simpler; no two strategies are alike."""
+    return sum(_SIMPLICITY[name] for name in strategy.split(" x "))
+
+
+def tie_of(gpu: Gpu) -> float:
+    """The share within which forecasts of time on a GPU are alike."""
+    return TIE_SHARE_MEASURED if gpu.measured else TIE_SHARE
+
+
+def chosen_of(some: Iterable[Found], *, goal: Goal, gpu: Gpu) -> Found:
+    """The simplest of those whose figure is alike with the least."""
+    found = list(some)
+    least = min(figure_of(goal, one) for one in found)
+    alike = [one for one in found if figure_of(goal, one) <= least * (1 + tie_of(gpu))]
+    return min(alike, key=lambda one: (simplicity(one.execution)[0], figure_of(goal, one)))
+
+
+def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Candidates on the same GPUs, the fastest first; of those that take as long, the simpler ones before others."""
+    return sorted(candidates, key=lambda c: (c.time.step_seconds, simplicity(c.execution)))
+
+
+def ratio(candidate: Candidate, other: Candidate, *, goal: Goal) -> float:
+    """How many times as much a candidate takes as another, in the goal's figure."""
+    one, two = (figure_of(goal, Found(execution=c.execution, seconds=c.time.step_seconds)) for c in (candidate, other))
+    return one / two

@@ -1,0 +1,220 @@
+"""The layouts that a job leaves open: every product of degrees that its model and the trainer allow.
+
+What the trainer accepts is not decided here but in `spec.support`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import isqrt, prod
+from typing import Any
+
+from shardwise.errors import UnsupportedError
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job import Job, LayoutSpec
+from shardwise.spec.layout import STRATEGIES, Layout, Schedule
+from shardwise.spec.model import ModelShape
+from shardwise.spec.splits import as_trained
+from shardwise.spec.support import misfit, open_refusal
+
+SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "sequential")
+
+#: The axes whose ranks see the same samples.
+AXES_OF_A_COPY = ("cp", "tp", "pp")
+
+#: What dp_shard may shard, as fields of a layout. Keeping gathered weights is ZeRO-2 by another name.
+_SHARDINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"zero_stage": 2, "reshard_after_forward": False},
+    {"zero_stage": 1, "reshard_after_forward": False},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A layout on so many of the cluster's GPUs, or the sentence that says why it is left out."""
+
+    strategy: str
+    layout: Layout
+    cluster: Cluster
+    reason: str | None = None
+
+
+def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
+    """The layouts that a job leaves open on all GPUs of a cluster, each once; those left out with their reason.
+
+    Raises:
+        UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
+    """
+    if job.stated_layout is not None:
+        yield _stated(job.stated_layout, as_trained(job, model), cluster)
+        return
+    among = job.layout if isinstance(job.layout, list) else None
+    named: set[str] = set()
+    for choice in _every_layout(job, model, cluster):
+        if among is None or choice.strategy in among or cluster.num_gpus == 1:
+            named.add(choice.strategy)
+            yield choice
+    for name in among or STRATEGIES:
+        if name not in named:
+            yield Choice(strategy=name, layout=Layout(), cluster=cluster, reason=_why_impossible(name, cluster))
+
+
+def _why_impossible(name: str, cluster: Cluster) -> str:
+    world, unit = cluster.num_gpus, cluster.unit
+    if name == "hsdp" and world > 1:
+        return f"hsdp needs groups of at least 2 {unit} and at least 2 such groups; {world} {unit} make none"
+    return f"the work is spread over at least 2 {unit}; this is 1"
+
+
+def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
+    """Every product of degrees that this model and the trainer allow, with what each leaves open.
+
+    A degree that is not allowed by itself is not multiplied with others; it is given once, with the reason.
+    """
+
+    allowed: dict[str, list[int]] = {}
+    for axis in AXES_OF_A_COPY:
+        degrees = divisors(cluster.num_gpus)
+        allowed[axis] = [degree for degree in degrees if _is_allowed(job, model, axis, degree)]
+        for degree in degrees:
+            if degree not in allowed[axis]:
+                first = {way.strategy: way for way in reversed(list(_variants({axis: degree})))}
+                yield from (_choice(job, model, way, cluster) for way in first.values())
+    for product in products(cluster.num_gpus, allowed):
+        yield from (_choice(job, model, layout, cluster) for layout in _variants(product))
+
+
+def _choice(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> Choice:
+    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=_left_out(job, model, layout))
+
+
+def _left_out(job: Job, model: ModelShape, layout: Layout) -> str | None:
+    model = as_trained(job, model)
+    return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
+
+
+def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int) -> bool:
+    """Whether anything has so many ranks along an axis, and one along the others."""
+    ways = _variants({axis: degree})
+    return any(_left_out(job, model, way) is None for way in ways)
+
+
+def copies(job: Job, model: ModelShape, world: int, known: dict[tuple[str, int], bool]) -> Iterator[dict[str, int]]:
+    """Over which ranks so many GPUs could spread one copy of a model: degrees of the axes that share no data out.
+
+    Args:
+        job: what is asked.
+        model: its model.
+        world: GPUs.
+        known: which degrees are allowed; remembers what was found, for other numbers of GPUs.
+    """
+
+    def degrees(left: int, axes: tuple[str, ...]) -> Iterator[dict[str, int]]:
+        if not axes:
+            yield {}
+            return
+        axis, *others = axes
+        for degree in divisors(left):
+            if (axis, degree) not in known:
+                known[axis, degree] = _is_allowed(job, model, axis, degree)
+            if known[axis, degree]:
+                yield from ({axis: degree, **more} for more in degrees(left // degree, tuple(others)))
+
+    return degrees(world, AXES_OF_A_COPY)
+
+
+def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
+    """Of the layouts that a job leaves open those that shard whatever they can, and keep one micro-batch of it.
+
+    Raises:
+        UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
+    """
+    if job.stated_layout is not None:
+        yield from (choice for choice in layouts(job, model, cluster) if choice.reason is None)
+        return
+    among = job.layout if isinstance(job.layout, list) and cluster.num_gpus > 1 else None
+    for copy in copies(job, model, cluster.num_gpus, {}):
+        schedule: Schedule = "sequential" if copy["pp"] > 1 else "1f1b"
+        degrees: dict[str, Any] = {**copy, "dp_shard": cluster.num_gpus // prod(copy.values())}
+        layout = Layout(**degrees, schedule=schedule)
+        choice = _choice(job, model, layout, cluster)
+        if choice.reason is None and (among is None or choice.strategy in among):
+            yield choice
+
+
+def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
+    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp, of some axes certain degrees.
+
+    Those that shard most come first.
+    """
+    return _products(world, (*allowed, "dp_shard"), allowed)
+
+
+def _products(left: int, axes: tuple[str, ...], allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
+    if not axes:
+        yield {"dp_replicate": left}
+        return
+    axis, *others = axes
+    for degree in reversed(divisors(left)):
+        if degree in allowed.get(axis, (degree,)):
+            for rest in _products(left // degree, tuple(others), allowed):
+                yield {axis: degree, **rest}
+
+
+@cache
+def divisors(number: int) -> tuple[int, ...]:
+    """In growing order."""
+    low = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*low, *(number // n for n in low)}))
+
+
+def _variants(
+    degrees: dict[str, int], *, zero_stage: int | None = None, in_turn: bool | None = None
+) -> Iterator[Layout]:
+    """What a product of degrees leaves open, the simplest first.
+
+    Args:
+        degrees: of the axes.
+        zero_stage: of what is sharded only what this stage shards.
+        in_turn: of pipelines only those whose ranks work in turn, or only the others.
+    """
+    shardings = _SHARDINGS if degrees.get("dp_shard", 1) > 1 else _SHARDINGS[:1]
+    schedules: tuple[Schedule, ...] = SCHEDULE_ORDER if degrees.get("pp", 1) > 1 else ("1f1b",)
+    for sharding in shardings:
+        if zero_stage not in (None, sharding.get("zero_stage", 3)):
+            continue
+        for schedule in schedules:
+            if in_turn in (None, schedule == "sequential"):
+                yield Layout(**degrees, **sharding, schedule=schedule)
+
+
+def can_be_formed(job: Job, cluster: Cluster) -> bool:
+    """Whether so many GPUs are enough for a stated layout and its product; any are where none is stated."""
+    try:
+        return job.stated_layout is None or bool(_formed(job.stated_layout, cluster))
+    except UnsupportedError:
+        return False
+
+
+def _stated(stated: LayoutSpec | str, model: ModelShape, cluster: Cluster) -> Choice:
+    layout = _formed(stated, cluster)
+    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=misfit(model, layout))
+
+
+def _formed(stated: LayoutSpec | str, cluster: Cluster) -> Layout:
+    if isinstance(stated, LayoutSpec):
+        layout = stated.to_layout()
+    else:
+        try:
+            layout = Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
+        except ValueError as error:
+            raise UnsupportedError(f"layout: {error}") from None
+    if layout.world_size > cluster.num_gpus:
+        raise UnsupportedError(
+            f"layout multiplies out to {layout.world_size} {cluster.unit}, and the hardware is {cluster.name}; "
+            "lower its degrees or name more of them"
+        )
+    return layout

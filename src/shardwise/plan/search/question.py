@@ -1,0 +1,140 @@
+"""What is asked of the planner: a job, its model and its hardware, with what was derived from them once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil
+
+from shardwise.errors import UnsupportedError
+from shardwise.plan.memory.inventory import Inventory, take_inventory
+from shardwise.plan.memory.peaks import Peaks
+from shardwise.plan.memory.work import Work, work_of
+from shardwise.plan.time.pieces import Pieces
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Execution, Offload, padded_length
+from shardwise.spec.job import Job
+from shardwise.spec.model import ModelShape
+from shardwise.spec.plan import Lengths
+
+
+@dataclass(kw_only=True, eq=False)
+class Memo:
+    """What was computed of a question.
+
+    Attributes:
+        peaks: memory of executions.
+        pieces: seconds of one block's passes and of the loss.
+        stages: blocks of each stage, by how many stages there are.
+    """
+
+    peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
+    pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])
+    stages: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked, with what was derived from it once.
+
+    Attributes:
+        length: tokens of the longest sequence, padded, which memory must hold.
+        mean_length: of the mean sequence, padded, which time is spent on.
+        tries_offload: the job leaves offload open, and says here what is tried of it.
+        memo: what was computed, shared with the same question about other hardware.
+    """
+
+    job: Job
+    model: ModelShape
+    cluster: Cluster
+    inventory: Inventory
+    num_rows: int | None
+    length: int
+    mean_length: int
+    tries_offload: bool = False
+    memo: Memo = field(default_factory=Memo, compare=False, repr=False)
+
+    def with_offload(self, offload: Offload) -> Question:
+        """The question of a job that states an offload; it stays one that is tried, where the user left it open."""
+        train = self.job.train.model_copy(update={"offload": offload})
+        tries = self.tries_offload or self.job.train.offload == "auto"
+        return replace(self, job=self.job.model_copy(update={"train": train}), tries_offload=tries)
+
+    @cached_property
+    def longest(self) -> Job:
+        """The job as if every sequence were as long as the longest."""
+        return _with_length(self.job, self.length)
+
+    @cached_property
+    def mean(self) -> Job:
+        """The job as if every sequence had the mean length."""
+        return _with_length(self.job, self.mean_length)
+
+
+def ask(
+    job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
+) -> Question:
+    """Puts a question together.
+
+    Raises:
+        UnsupportedError: the job asks for what cannot be forecast at all.
+    """
+    _check_length(job, model)
+    limit = job.data.max_length
+    return Question(
+        job=job,
+        model=model,
+        cluster=cluster,
+        inventory=take_inventory(job, model),
+        num_rows=job.data.num_rows if num_rows is None else num_rows,
+        length=padded_length(limit if lengths is None else lengths.longest, max_length=limit),
+        mean_length=padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit),
+    )
+
+
+def _check_length(job: Job, model: ModelShape) -> None:
+    length, most = job.data.max_length, model.max_position_embeddings
+    if model.position_parameters and length > most:
+        raise UnsupportedError(
+            f"data.max_length is {length}, and the model has {most} learned positions; lower it to {most}"
+        )
+    if job.train.attn_implementation == "sdpa" and (model.attention_softcap or model.eager_attention):
+        why = (
+            "cannot cap scores as this model does" if model.attention_softcap else "transformers has not for this model"
+        )
+        raise UnsupportedError(f"train.attn_implementation is sdpa, which {why}; use eager")
+
+
+def on_hardware(question: Question, cluster: Cluster) -> Question:
+    """The question asked of other hardware."""
+    return replace(question, cluster=cluster, job=question.job.model_copy(update={"hardware": cluster.name}))
+
+
+def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:
+    """One execution of the question on a part of its cluster."""
+    return work_of(
+        question.longest,
+        model=question.model,
+        cluster=cluster,
+        execution=execution,
+        inventory=question.inventory,
+    )
+
+
+def at_mean_length(question: Question, work: Work) -> Work:
+    """The same work with sequences of the mean length."""
+    if question.mean_length == question.length:
+        return work
+    return work_of(
+        question.mean,
+        model=work.model,
+        cluster=work.cluster,
+        execution=work.execution,
+        inventory=work.inventory,
+    )
+
+
+def _with_length(job: Job, length: int) -> Job:
+    if length == job.data.max_length:
+        return job
+    return job.model_copy(update={"data": job.data.model_copy(update={"max_length": length})})

@@ -1,0 +1,280 @@
+"""The search: of every layout and recompute that a question leaves open, the fastest micro-batch that fits.
+
+Executions are tried in the order of a lower bound of their seconds, and passed over where the bound is no better than
+what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+
+from shardwise.plan.search.candidates import candidate_of
+from shardwise.plan.search.executions import bases, offloads, sized, sizes_on, why_left_out
+from shardwise.plan.search.forecasts import Forecasts
+from shardwise.plan.search.goals import Found, chosen_of, tie_of
+from shardwise.plan.search.host_memory import bytes_beyond_host, host_is_too_small
+from shardwise.plan.search.layouts import Choice, layouts, lean_layouts
+from shardwise.plan.search.question import Question
+from shardwise.spec.execution import Execution
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Candidate
+
+#: Which layouts are of interest.
+Admits = Callable[[Layout], bool]
+
+#: Of no more executions than this the best of every strategy is looked for.
+_IN_FULL = 1000
+
+#: On more GPUs than this the host's memory is turned to only where nothing fits without.
+_MOST_OFFLOADED = 64
+
+#: So many smaller micro-batches in a row that are no faster end the look at a layout.
+_NO_FASTER = 2
+
+
+def every_layout(_: Layout) -> bool:
+    """All of them are."""
+    return True
+
+
+@dataclass(kw_only=True, slots=True)
+class Strategy:
+    """The executions of one name, at the micro-batch that may be fastest, and the best of them.
+
+    Attributes:
+        left_out: the first layout that is not considered, with its reason.
+    """
+
+    bases: list[Execution] = field(default_factory=list[Execution])
+    left_out: Choice | None = None
+    best: Found | None = None
+
+
+class Search:
+    """The search of a question, which states an offload, on all of its cluster."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.forecasts = Forecasts(question)
+
+    @cached_property
+    def strategies(self) -> dict[str, Strategy]:
+        """What each strategy leaves open."""
+        asked, found = self.question, dict[str, Strategy]()
+        for choice in layouts(asked.job, asked.model, asked.cluster):
+            strategy = found.setdefault(choice.strategy, Strategy())
+            reason = why_left_out(asked.job, asked.model, choice)
+            if reason is None:
+                strategy.bases += bases(asked.job, asked.model, choice)
+            else:
+                strategy.left_out = strategy.left_out or replace(choice, reason=reason)
+        return found
+
+    def look(self, *, limit: float = inf, all_strategies: bool = True) -> None:
+        """Finds the best of each strategy; of very many executions one that fits of those that cannot be chosen.
+
+        Args:
+            limit: seconds beyond which nothing is looked for.
+            all_strategies: without, those that could not be chosen are left out.
+        """
+        near, options = limit, sorted(self._with_bounds())
+        in_full = all_strategies and len(options) <= _IN_FULL
+        for least, _, base in options:
+            if least > limit:
+                break
+            strategy = self.strategies[base.layout.strategy]
+            below = limit if strategy.best is None else min(strategy.best.seconds, limit if in_full else near)
+            found = self._fastest(base, below=below) if least < below else None
+            if found is not None:
+                strategy.best = found
+                near = min(near, found.seconds * (1 + tie_of(self.question.cluster.gpu)))
+                limit = limit if all_strategies else near
+
+    def _with_bounds(self) -> Iterator[tuple[float, int, Execution]]:
+        """All executions, each with a lower bound over its micro-batches, which does not depend on what is sharded."""
+        bounds: dict[object, float] = {}
+        every = (base for strategy in self.strategies.values() for base in strategy.bases)
+        for number, base in enumerate(every):
+            layout, recompute = base.layout, base.gradient_checkpointing
+            spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
+            key = (spread, recompute, base.gathers_weights)
+            if key not in bounds:
+                bounds[key] = min(self.forecasts.least_seconds(base, size) for size in self._sizes(base))
+            yield bounds[key] + self.forecasts.seconds_on_host(base), number, base
+
+    def _fastest(self, base: Execution, *, below: float) -> Found | None:
+        """The fastest size of a micro-batch that fits and takes fewer seconds than `below`: of the largest that fits
+        and those smaller ones that are no slower."""
+        best, fastest, slower = None, inf, 0
+        for size in reversed(self._that_fit(base)):
+            if self.forecasts.least_seconds(base, size) >= below:
+                continue
+            execution = self._sized(base, size)
+            seconds = self.forecasts.seconds(execution)
+            slower = 0 if seconds < fastest else slower + 1
+            fastest = min(fastest, seconds)
+            if seconds < below:
+                best, below = Found(execution=execution, seconds=seconds), seconds
+            if slower == _NO_FASTER:
+                break
+        return best
+
+    def _that_fit(self, base: Execution) -> Sequence[int]:
+        """The micro-batches that fit, by bisection; the largest, which accumulates no gradients, may fit where smaller
+        ones do not."""
+        sizes = self._sizes(base)
+
+        def fits(index: int) -> bool:
+            return self._fits(self._sized(base, sizes[index]))
+
+        if not fits(0):
+            return sizes[-1:] if len(sizes) > 1 and fits(-1) else ()
+        low, high = 0, len(sizes)
+        while high - low > 1:
+            # The largest is tried first.
+            middle = high - 1 if high == len(sizes) else (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return sizes[: low + 1]
+
+    def _fits(self, execution: Execution) -> bool:
+        return self.forecasts.fits(execution) and self._beyond_host(execution) is None
+
+    def _beyond_host(self, execution: Execution) -> int | None:
+        if not self.question.tries_offload or execution.offload == "none":
+            return None
+        return bytes_beyond_host(self.question.cluster, execution, of_rank=self.forecasts.bytes_on_host(execution))
+
+    def _sizes(self, base: Execution) -> tuple[int, ...]:
+        return sizes_on(self.question.job, base.layout.data_world_size)
+
+    def _sized(self, base: Execution, size: int) -> Execution:
+        return sized(base, self.question.job, self.question.model, size)
+
+    def something_fits(self, *, admits: Admits = every_layout) -> bool:
+        """Whether any of the leanest executions fits; where none of them does, hardly another one will."""
+        return self.has_room and any(map(self._fits, self.leanest(admits=admits)))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether all GPUs together hold the parameters with their gradients and states once."""
+        job, cluster = self.question.job, self.question.cluster
+        alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
+        least = min((self.forecasts.bytes_of_states(one) for one in bases(job, self.question.model, alone)), default=0)
+        return least <= cluster.num_gpus * cluster.gpu.usable_bytes
+
+    def leanest(self, *, admits: Admits = every_layout) -> Iterator[Execution]:
+        """Executions that shard and compute again whatever they can, at the smallest micro-batch and the largest."""
+        job, model = self.question.job, self.question.model
+        for choice in lean_layouts(job, model, self.question.cluster):
+            if admits(choice.layout) and why_left_out(job, model, choice) is None:
+                yield from self._extremes(bases(job, model, choice))
+
+    def _extremes(self, some: Iterable[Execution]) -> Iterator[Execution]:
+        """The smallest micro-batch, and the largest, which accumulates no gradients, with as much recompute as is
+        open."""
+        recomputed = {base.layout: base for base in some}
+        for base in recomputed.values():
+            sizes = self._sizes(base)
+            yield from (self._sized(base, size) for size in sorted({sizes[0], sizes[-1]}))
+
+    def least_high_bytes(self) -> float:
+        """What the leanest executions need on each GPU, whatever the host has."""
+        least = self._least(self.leanest())
+        return inf if least is None else self.forecasts.high_bytes(least)
+
+    def least_seconds(self) -> float:
+        """A lower bound of a step's seconds, were there no limit to memory."""
+        return min((least for least, _, _ in self._with_bounds()), default=inf)
+
+    def least_hungry(self, some: Iterable[Execution]) -> Execution | None:
+        """Of some executions the leanest micro-batch that needs least memory; None where there are none."""
+        return self._least(self._extremes(some))
+
+    def _least(self, some: Iterable[Execution]) -> Execution | None:
+        bounds = sorted((self.forecasts.least_bytes(one), number, one) for number, one in enumerate(some))
+        least, found = inf, None
+        for bound, _, execution in bounds:
+            if bound >= least:
+                break
+            high = self.forecasts.high_bytes(execution)
+            if high < least:
+                least, found = high, execution
+        return found
+
+    def least_of_all(self, *, admits: Admits = every_layout) -> Execution | str:
+        """The leanest execution that needs least memory; where none is considered, the reason."""
+        job, model = self.question.job, self.question.model
+        least = self._least(self.leanest(admits=admits))
+        if least is not None:
+            return least
+        choices = (choice for choice in layouts(job, model, self.question.cluster) if admits(choice.layout))
+        reasons = (why_left_out(job, model, choice) for choice in choices)
+        return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
+
+    def lack_on_host(self, execution: Execution) -> tuple[int, str] | None:
+        """Bytes that an execution which fits the GPUs takes of a host, where that is too many, with a sentence."""
+        held = self._beyond_host(execution)
+        if held is None or not self.forecasts.fits(execution):
+            return None
+        return held, host_is_too_small(execution, held)
+
+    @property
+    def found(self) -> list[Found]:
+        """The best of each strategy, as far as they were looked for and fit."""
+        return [one.best for one in self.strategies.values() if one.best is not None]
+
+    def candidate(self, execution: Execution) -> Candidate:
+        """What is known of an execution, as a plan has it."""
+        return candidate_of(self.question, self.forecasts.of(execution))
+
+
+def search_offloads(question: Question, *, limit: float = inf, all_strategies: bool = True) -> list[Search]:
+    """Looks for the best of each strategy with every offload that a job leaves open.
+
+    With more offload than anything fits with, only what could be chosen is looked for.
+
+    Args:
+        question: what is asked.
+        limit: seconds of a step beyond which nothing is looked for.
+        all_strategies: with the least offload, find the best of those strategies too that cannot be chosen.
+
+    Returns:
+        The searches with the least offload that anything fits with, or the first of all, before those with more.
+    """
+    searches: list[Search] = []
+    tie = 1 + tie_of(question.cluster.gpu)
+    for offload in offloads(question.job, question.cluster):
+        search = Search(question.with_offload(offload))
+        known = [one.seconds for before in searches for one in before.found]
+        if known and question.cluster.num_gpus > _MOST_OFFLOADED:
+            break
+        if search.has_room if all_strategies else search.something_fits():
+            search.look(limit=min([limit, *(tie * one for one in known)]), all_strategies=all_strategies and not known)
+        if search.found and searches and not searches[0].found:
+            searches.clear()
+        searches.append(search)
+    return searches
+
+
+def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
+    """What is chosen of some searches on the same cluster, and who found it; None where nothing fits."""
+    found = {id(one): (search, one) for search in searches for one in search.found}
+    if not found:
+        return None
+    question = searches[0].question
+    best = chosen_of((one for _, one in found.values()), goal=question.job.goal, gpu=question.cluster.gpu)
+    return found[id(best)]
+
+
+def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
+    """What is chosen on all of a question's hardware, without the best of other strategies; None where nothing fits.
+
+    Args:
+        question: what is asked.
+        limit: seconds of a step beyond which nothing is looked for.
+    """
+    best = chosen(search_offloads(question, limit=limit, all_strategies=False))
+    return best and best[0].candidate(best[1].execution)

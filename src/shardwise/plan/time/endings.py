@@ -1,0 +1,133 @@
+"""What follows a rank's last backward in a step: gradients that are still to be added up, the optimizer, new weights"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.plan.memory.persistent import shard_degree, weight_degree
+from shardwise.plan.memory.types import REDUCTION_BYTES
+from shardwise.plan.memory.work import Work
+from shardwise.plan.time.kernels import (
+    CPU_OPTIMIZER_BYTES_PER_SECOND,
+    HOST_SECONDS_PER_OPERATOR,
+    OFFLOAD_BYTES_PER_SECOND,
+)
+from shardwise.plan.time.links import Group, group_of
+from shardwise.plan.time.passes import NO_TIME, mean, reduced_at_once, shard_group
+from shardwise.plan.time.pieces import Piece, device_of
+from shardwise.plan.time.spans import blocks_of_stages, outer_of_stage
+
+#: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
+_OPTIMIZER_PASSES, _CLIPPING_PASSES = 2.0, 2.0
+_OPTIMIZER_OPERATORS = 40
+
+
+class Ending(NamedTuple):
+    """What a rank does behind its last backward: (name, piece), in order."""
+
+    pieces: tuple[tuple[str, Piece], ...]
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(piece.seconds for _, piece in self.pieces)
+
+
+def endings_of(work: Work) -> tuple[Ending, ...]:
+    """What the ranks at each pipeline coordinate do behind their last backward."""
+    elements, tied = _trained_elements(work), _sum_of_ends(work)
+    keys = [(trained, pp in (0, len(elements) - 1)) for pp, trained in enumerate(elements)]
+    made = {key: _ending(work, key[0], tied=tied if key[1] else NO_TIME) for key in set(keys)}
+    return tuple(made[key] for key in keys)
+
+
+def _ending(work: Work, trained: float, *, tied: Piece) -> Ending:
+    named = (
+        ("reduce gradients", _late_reduction(work, trained)),
+        ("add tied gradients", tied),
+        ("optimizer", _optimizer(work, trained)),
+        ("gather weights", _late_gather(work, trained)),
+    )
+    return Ending(tuple((name, piece) for name, piece in named if piece.seconds))
+
+
+def _trained_elements(work: Work) -> list[float]:
+    """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
+    layout, spans = work.execution.layout, blocks_of_stages(work)
+    block = mean(work, lambda unit: unit.trained_elements)
+    held = [blocks * block for blocks in spans]
+    for stage in {0, len(spans) - 1}:
+        held[stage] += outer_of_stage(work, stage).trained_elements
+    return [sum(held[stage] for stage in range(pp, len(spans), layout.pp)) / layout.tp for pp in range(layout.pp)]
+
+
+def _late_reduction(work: Work, trained: float) -> Piece:
+    """Gradients that nothing reduced during backward: replicated ones where DDP does not work, those of rings, and
+    those that FSDP was told to postpone."""
+    layout = work.execution.layout
+    held = trained * work.types.trainable
+    if work.execution.postpones_reduction:
+        seconds = reduced_at_once(work, trained * REDUCTION_BYTES)
+    elif work.sharded:
+        # What is sharded is so over the ranks of a ring too.
+        seconds = 0.0 if layout.dp_shard > 1 else group_of(work.cluster, layout, "cp").all_reduce(held)
+    elif work.replicated:
+        seconds = 0.0
+    else:
+        seconds = group_of(work.cluster, layout, "dp_replicate", "dp_shard", "cp").all_reduce(held)
+    return Piece(seconds, 0.0, seconds)
+
+
+def _sum_of_ends(work: Work) -> Piece:
+    """A tied weight that is trained lies at both ends of a pipeline, which add up what each has of its gradient."""
+    layout = work.execution.layout
+    if layout.pp == 1 or not work.inventory.tied:
+        return NO_TIME
+    trained = sum(t.elements for t in work.inventory.root.tensors if t.name == "embedding" and t.trained)
+    held = trained * work.types.trainable / layout.tp / weight_degree(layout)
+    pipe = group_of(work.cluster, layout, "pp")
+    seconds = Group(size=2, link=pipe.hop or pipe.link).all_reduce(held)
+    return Piece(seconds, 0.0, seconds)
+
+
+def _late_gather(work: Work, trained: float) -> Piece:
+    """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
+    layout = work.execution.layout
+    if layout.dp_shard == 1 or work.sharded:
+        return NO_TIME
+    seconds = shard_group(work.cluster, work.execution.layout).gather(trained * work.types.trainable)
+    return Piece(seconds, 0.0, seconds)
+
+
+def _optimizer(work: Work, trained: float) -> Piece:
+    """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
+    device, share = device_of(work), trained / shard_degree(work.execution.layout)
+    states, width = _num_states(work), work.types.trainable
+    if work.execution.optimizer_on_host and work.setting.cuda:
+        return _on_host(work, share * width, states)
+    seconds = device.bytes_moved(share * width * ((2 + states) * _OPTIMIZER_PASSES + _CLIPPING_PASSES))
+    host = _OPTIMIZER_OPERATORS * HOST_SECONDS_PER_OPERATOR
+    return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
+
+
+def _num_states(work: Work) -> int:
+    """Tensors of the size of its weights that the optimizer keeps."""
+    return 2 if work.execution.optimizer.startswith("adamw") else 1
+
+
+def _on_host(work: Work, held: float, states: int) -> Piece:
+    """The step in the host's memory, while the GPU waits.
+
+    Where the parameters lie there, so do their gradients, which are clipped there. Otherwise gradients, clipped on the
+    GPU, come and new values go back.
+
+    Args:
+        held: bytes of the trained weights of this rank's share.
+        states: tensors of that size that the optimizer keeps.
+    """
+    passes = (2 + states) * _OPTIMIZER_PASSES
+    if work.execution.parameters_on_host:
+        return Piece(held * (passes + _CLIPPING_PASSES) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)
+    clipping = device_of(work).bytes_moved(held * _CLIPPING_PASSES)
+    moved = 2 * held / OFFLOAD_BYTES_PER_SECOND
+    return Piece(clipping + moved + held * passes / CPU_OPTIMIZER_BYTES_PER_SECOND, clipping)

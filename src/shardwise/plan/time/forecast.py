@@ -1,0 +1,43 @@
+"""The forecast of time: a step's seconds become throughput, utilisation, and the duration of the run."""
+
+from __future__ import annotations
+
+import math
+
+from shardwise.plan.memory.work import Work
+from shardwise.plan.time.pieces import device_of
+from shardwise.plan.time.step import step_of
+from shardwise.spec.flops import model_flops_per_token
+from shardwise.spec.plan import TimeForecast
+
+
+def forecast_time(work: Work, *, num_rows: int | None = None) -> TimeForecast:
+    """Step time, throughput and utilisations of an execution; the whole run's where the number of rows is known.
+
+    Utilisations are means over ranks: under naive model parallel on four GPUs, a quarter at most.
+    """
+    step = step_of(work)
+    job, gpus = work.job, work.execution.layout.world_size
+    tokens = job.train.global_batch_size * job.data.max_length
+    flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
+    steps = num_steps(work, num_rows=num_rows)
+    return TimeForecast(
+        step_seconds=step.seconds,
+        tokens_per_second=tokens / step.seconds,
+        mfu=min(1.0, flops / (step.seconds * gpus * device_of(work).peak)),
+        gpu_utilization=min(1.0, step.busy / step.seconds),
+        compute_utilization=min(1.0, step.computing / step.seconds),
+        total_seconds=None if steps is None else steps * step.seconds,
+    )
+
+
+def num_steps(work: Work, *, num_rows: int | None) -> int | None:
+    """Optimizer steps of the whole run: `max_steps`, or the epochs over the rows; None where neither is known."""
+    train = work.job.train
+    if train.max_steps is not None:
+        return train.max_steps
+    if num_rows is None:
+        return None
+    per_epoch = -(-num_rows // train.global_batch_size)
+    # Rounded first, so that three tenths of ten steps are three and not four.
+    return max(1, math.ceil(round(per_epoch * train.num_train_epochs, 6)))

@@ -1,0 +1,114 @@
+"""Seconds of messages between GPUs: an alpha-beta model on the links that they cross.
+
+A message costs a latency for each hop and its bytes over what the link really carries, which is less than its port's
+figure: by little over NVLink, by much over PCI Express, where all flows meet in the processor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from shardwise.spec.cluster import Cluster, Link
+from shardwise.spec.layout import AXES, Layout
+
+#: Share of a link's nominal rate that a collective reaches, by how the link's name begins. PCI Express: rings of 4 and
+#: 8 GPUs on a 63 GB/s port carry 35 and 28 GB/s through switches, "impressive" to NCCL's maintainer (NVIDIA/nccl issue
+#: 1639), and less through the processor. NVLink and networks: three quarters, as `nccl-tests` commonly print.
+_COLLECTIVE_SHARES = (("pcie", 0.35), ("nvlink", 0.75), ("", 0.75))
+#: Share that one message between two neighbours reaches: nobody else is on its way.
+_MESSAGE_SHARE = 0.75
+#: A collective's own fixed cost: the launch of its kernel, and the ranks finding each other.
+START_SECONDS = 15e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Ranks that talk in collectives, over their slowest link.
+
+    The formulas are those of ring algorithms (Thakur et al., 2005): n - 1 messages of a share each.
+
+    Attributes:
+        link: the slowest on the ring.
+        ring_seconds: latencies of all hops of the ring but one; None where every hop is the link.
+        hop: what one message between neighbours goes over at worst; None where that is the link too.
+    """
+
+    size: int
+    link: Link
+    ring_seconds: float | None = None
+    hop: Link | None = None
+
+    def gather(self, count: float) -> float:
+        """Seconds until every rank has all `count` bytes, of which each held a share; as long as a reduce-scatter."""
+        if self.size == 1 or not count:
+            return 0.0
+        hops = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
+        return self.bare_seconds(count) + hops + START_SECONDS
+
+    def bare_seconds(self, count: float) -> float:
+        """The same without latencies."""
+        return (self.size - 1) / self.size * count / self._bytes_per_second
+
+    def all_reduce(self, count: float) -> float:
+        """Seconds until every rank has the sum of `count` bytes: a reduce-scatter and a gather."""
+        return 2 * self.gather(count)
+
+    def message(self, count: float) -> float:
+        """Seconds until one neighbour has `count` bytes."""
+        if self.size == 1:
+            return 0.0
+        link = self.hop or self.link
+        return count / (link.bytes_per_second * _MESSAGE_SHARE) + link.latency_seconds + START_SECONDS
+
+    @property
+    def _bytes_per_second(self) -> float:
+        return _carried(self.link)
+
+
+def _carried(link: Link) -> float:
+    """Bytes a second of a collective's ring."""
+    share = next(share for start, share in _COLLECTIVE_SHARES if link.name.startswith(start))
+    return link.bytes_per_second * share
+
+
+def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
+    """The ranks along neighbouring axes; those on inner axes share a node first."""
+    size, inner = 1, 1
+    for axis in reversed(AXES):
+        if axis in axes:
+            size *= getattr(layout, axis)
+        elif size == 1:
+            inner *= getattr(layout, axis)
+    node, network = cluster.node, cluster.network
+    members = _fewest_together(size, inner, node.num_gpus)
+    if size == 1 or network is None or members == size:
+        return Group(size=size, link=node.link)
+    # Rings cross between nodes over the ports of all members inside a node at once; of a port that all GPUs of a node
+    # share they have their part, for the other groups talk at the same time.
+    rings, at_once = (members / node.num_gpus, min(inner, node.num_gpus)) if network.shared else (members, 1)
+    between = replace(network, bytes_per_second=network.bytes_per_second * rings)
+    alone = replace(network, bytes_per_second=network.bytes_per_second / at_once)
+    crossings = -(-size // members)
+    hops = crossings * network.latency_seconds + (size - 1 - crossings) * node.link.latency_seconds
+    return Group(
+        size=size,
+        link=min(between, node.link, key=_carried),
+        ring_seconds=max(hops, 0.0),
+        hop=min(alone, node.link, key=lambda link: link.bytes_per_second),
+    )
+
+
+def _fewest_together(size: int, inner: int, node: int) -> int:
+    """Members of a group that are together, wherever some of it lie, at least: all, or as few as a node has of any.
+
+    Ranks are numbered through, and groups are blocks of `size * inner` of them: where a node is no multiple of that,
+    blocks begin and end within nodes, by what divides both.
+
+    Args:
+        size: members of a group.
+        inner: from one member's rank to the next.
+        node: GPUs of one.
+    """
+    block = size * inner
+    return size if node % block == 0 else max(1, gcd(block, node) // inner)

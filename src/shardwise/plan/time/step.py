@@ -1,0 +1,136 @@
+"""One optimizer step of an execution: what every pipeline rank does, pass by pass, and what follows the last backward.
+
+Ranks along the other axes are alike: one of each pipeline coordinate is the whole step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.plan.memory.inventory import Unit
+from shardwise.plan.memory.work import Work
+from shardwise.plan.time.endings import endings_of
+from shardwise.plan.time.kernels import HOST_SECONDS_PER_STEP
+from shardwise.plan.time.links import group_of
+from shardwise.plan.time.passes import (
+    Frame,
+    Messages,
+    Stage,
+    frame_of,
+    gathered_once,
+    num_units,
+    reduced_messages,
+    sharded_messages,
+)
+from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
+from shardwise.plan.time.pipeline import StageSeconds, rank_ends
+from shardwise.plan.time.spans import blocks_of_stages, outer_of_stage
+from shardwise.spec.layout import Layout
+
+
+class Step(NamedTuple):
+    """A step as a whole, and what each pipeline rank does in it.
+
+    Attributes:
+        seconds: from the first forward to the next step's.
+        computing: mean seconds, over ranks, in which a compute kernel runs.
+        busy: mean seconds, over ranks, in which any kernel runs.
+    """
+
+    seconds: float
+    computing: float
+    busy: float
+
+
+def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
+    """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
+    frames = _frames(work, last_micro_batch=last_micro_batch)
+    made = {frame: frame.stage(pieces) for frame in set(frames)}
+    return tuple(made[frame] for frame in frames)
+
+
+def _frames(work: Work, *, last_micro_batch: bool = False) -> tuple[Frame, ...]:
+    """What surrounds the blocks of every stage; it is the same for every size of micro-batch."""
+    spans = blocks_of_stages(work)
+    last = len(spans) - 1
+    made: dict[tuple[int, bool, bool], Frame] = {}
+    frames: list[Frame] = []
+    for index, blocks in enumerate(spans):
+        key = (blocks, index == 0, index == last)
+        if key not in made:
+            messages = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
+            made[key] = frame_of(work, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
+        frames.append(made[key])
+    return tuple(frames)
+
+
+def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
+    if work.sharded:
+        sent = sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks))
+        return gathered_once(sent, work) if work.execution.postpones_reduction else sent
+    return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
+
+
+def step_of(work: Work, pieces: Pieces | None = None) -> Step:
+    """The time of one optimizer step.
+
+    Args:
+        work: whose.
+        pieces: of a micro-batch of it, where they are known.
+    """
+    pieces = pieces or pieces_of(work)
+    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+    stages = stages_of(work, pieces)
+    passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
+    ran = [passes[stage] for stage in stages]
+    final = passes[stages[0]][1]
+    if work.replicated:
+        ahead, back = passes[stages[0]]
+        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
+        passes[stages[0]] = (ahead, _averaged(back, final, micros))
+    seconds = tuple(_seconds(stage, ahead, back) for stage, (ahead, back) in zip(stages, ran, strict=True))
+    ends = _ends(layout, seconds, last_backward=final.seconds, micros=micros, send=send_seconds(work))
+    endings = endings_of(work)
+    last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
+    pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
+    pieces_run += [(1, piece) for ending in endings for _, piece in ending.pieces]
+    computing = sum(times * piece.computing for times, piece in pieces_run) / layout.pp
+    busy = sum(times * piece.busy for times, piece in pieces_run) / layout.pp
+    return Step(last + host_seconds(work), computing, busy)
+
+
+def _ends(
+    layout: Layout, stages: tuple[StageSeconds, ...], *, last_backward: float, micros: int, send: float
+) -> tuple[float, ...]:
+    """When each pipeline rank has done its last backward, which without a pipeline may take another time."""
+    if layout.pp > 1:
+        return rank_ends(layout.schedule, stages=stages, num_micro_batches=micros, send=send)
+    ((ahead, back, _),) = stages
+    return (micros * ahead + (micros - 1) * back + last_backward,)
+
+
+def _seconds(stage: Stage, ahead: Piece, back: Piece) -> StageSeconds:
+    return StageSeconds(ahead.seconds, back.seconds, stage.blocks * stage.weights)
+
+
+def _averaged(one: Piece, final: Piece, micros: int) -> Piece:
+    """The mean of all micro-batches' backwards, of which the last is another."""
+    return Piece(*(((micros - 1) * a + b) / micros for a, b in zip(one, final, strict=True)))
+
+
+def stage_seconds(stages: tuple[Stage, ...]) -> tuple[StageSeconds, ...]:
+    """Stages as the pipeline sees them."""
+    made = {stage: _seconds(stage, stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
+    return tuple(made[stage] for stage in stages)
+
+
+def send_seconds(work: Work) -> float:
+    """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all of it."""
+    layout = work.execution.layout
+    tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp
+    return group_of(work.cluster, layout, "pp").message(tokens * work.model.hidden_size * work.types.compute)
+
+
+def host_seconds(work: Work) -> float:
+    """Of the host around a step."""
+    return 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_STEP

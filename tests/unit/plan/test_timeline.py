@@ -1,0 +1,128 @@
+"""The timeline, task by task, against the closed forms that forecasts are made of, and against what it must show."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.plan.explain.streams import Streams
+from shardwise.plan.explain.timeline import lay_backward, lay_forward, timeline_of, timeline_of_plan
+from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.passes import Messages, Stage
+from shardwise.plan.time.pieces import Piece
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Plan
+from shardwise.spec.timeline import COMPUTING
+from tests.unit.plan.asking import plan, shape
+from tests.unit.plan.test_time import EVERY, FSDP, MP, made_of
+
+some = st.floats(0.01, 3.0)
+maybe = st.one_of(st.just(0.0), some)
+
+
+@st.composite
+def stages(draw):
+    gather = draw(maybe)
+    again = draw(st.sampled_from((0.0, gather)))
+    messages = Messages(gather, again, draw(maybe), draw(maybe) if gather else 0.0, draw(maybe))
+    forward, backward, loss = (Piece(seconds, seconds) for seconds in (draw(some), draw(some), draw(maybe)))
+    return Stage(draw(st.integers(1, 9)), forward, backward, 0.0, loss, messages)
+
+
+@settings(max_examples=300)
+@given(stages())
+def test_the_closed_forms_are_the_schedule(stage):
+    streams = Streams()
+    half = lay_forward(streams, stage, begin=0.0)
+    assert half == pytest.approx(stage.forward_pass().seconds)
+    end = lay_backward(streams, stage, begin=half)
+    assert end - half == pytest.approx(stage.backward_pass().seconds)
+    busy = stage.forward_pass().busy + stage.backward_pass().busy
+    assert busy == pytest.approx(streams.busy_seconds("compute", "links"), rel=0.02)
+
+
+@pytest.mark.parametrize("layout", EVERY, ids=lambda layout: f"{layout.strategy} {layout.schedule}")
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_whole_timeline_is_as_long_as_the_step(layout, method):
+    made = made_of(shape(num_hidden_layers=8), layout, 2, 5, method, "8x H100-SXM")
+    drawn, forecast = timeline_of(made, micro_batches=5), forecast_time(made)
+    assert drawn.seconds == pytest.approx(forecast.step_seconds)
+    shares = [lane.computing for lane in drawn.lanes]
+    assert sum(shares) / len(shares) == pytest.approx(forecast.compute_utilization), "the share that the table has"
+    assert sorted(rank for lane in drawn.lanes for rank in lane.ranks) == list(range(layout.world_size))
+
+
+@pytest.mark.parametrize("layout", EVERY, ids=lambda layout: f"{layout.strategy} {layout.schedule}")
+def test_shares_are_those_of_the_step_however_few_of_its_micro_batches_are_drawn(layout):
+    made = made_of(shape(num_hidden_layers=8), layout, 2, 64, "full", "8x H100-SXM")
+    few, whole = timeline_of(made), timeline_of(made, micro_batches=64)
+    assert few.drawn_micro_batches < 64
+    assert [lane.computing for lane in few.lanes] == pytest.approx([lane.computing for lane in whole.lanes])
+    for lane in whole.lanes:
+        drawn = sum(s.end - s.start for s in whole.of(lane, "compute") if s.kind in COMPUTING)
+        assert lane.computing == pytest.approx(drawn / whole.seconds), "of a step that is drawn, what is drawn"
+
+
+def test_naive_model_parallel_is_a_staircase_of_one_gpu_at_a_time():
+    drawn = timeline_of(made_of(shape(num_hidden_layers=8), MP, 1, 3))
+    working = sorted((s.start, s.end, s.rank) for s in drawn.spans if s.kind in ("forward", "backward"))
+    assert all(before[1] <= after[0] + 1e-12 for before, after in pairwise(working))
+    assert [rank for _, _, rank in working] == [0, 1, 2, 3, 3, 2, 1, 0] * 2
+    assert drawn.drawn_micro_batches == 2
+
+
+def test_under_fsdp_every_layer_is_gathered_before_it_computes_and_most_gathers_hide_behind_computation():
+    drawn = timeline_of(made_of(shape(num_hidden_layers=8, hidden_size=4096), FSDP, 4, 1, "full", "4x H100-SXM"))
+    spans = {span.name: span for span in drawn.spans}
+    for layer in range(8):
+        assert spans[f"gather layer {layer}"].end <= spans[f"forward of layer {layer}"].start + 1e-12
+        assert spans[f"gather layer {layer} again"].end <= spans[f"backward of layer {layer}"].start + 1e-12
+    computing = [span for span in drawn.spans if span.kind in COMPUTING]
+    for gather in (span for span in drawn.spans if span.kind == "gather" and span.start > computing[0].start):
+        assert any(span.start < gather.end and gather.start < span.end for span in computing)
+
+
+def test_where_the_host_launches_too_slowly_a_gpu_is_drawn_waiting():
+    made = plan("gpt2", "2 x 8x H100-SXM", "method: lora")
+    drawn = timeline_of_plan(made)
+    assert drawn is not None
+    (lane,) = drawn.lanes
+    waited = sum(span.end - span.start for span in drawn.of(lane, "compute") if span.kind == "wait")
+    assert waited > 0.7 * drawn.seconds
+    assert lane.computing < 0.25
+
+
+def test_what_tensor_parallelism_exchanges_is_drawn_where_it_is_waited_for():
+    drawn = timeline_of(made_of(shape(num_hidden_layers=8), Layout(tp=4), 2, 1))
+    (lane,) = drawn.lanes
+    assert {"exchange", "forward", "backward"} <= {span.kind for span in drawn.of(lane, "compute")}
+    assert lane.computing < 0.9
+
+
+def test_the_timeline_of_a_plan_read_back_is_that_of_its_chosen_candidate():
+    made = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora")
+    again = Plan.from_json(json.loads(json.dumps(made.to_json())))
+    drawn = timeline_of_plan(again)
+    assert drawn is not None
+    assert drawn == timeline_of_plan(made)
+    assert drawn.strategy == made.best.execution.layout.strategy
+    whole = drawn.micro_batches == drawn.drawn_micro_batches
+    assert not whole or drawn.seconds == pytest.approx(made.best.time.step_seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["4x RTX-6000-Ada", "2 x 8x H100-SXM", "cpu:2"])
+def test_a_cluster_comes_back_from_its_json(name):
+    cluster = parse_hardware(name)
+    made = plan("tinyllama-1.1b", name, "method: lora")
+    found = Cluster.from_json(json.loads(json.dumps(made.hardware)))
+    assert (found.name, found.network, found.node.link) == (cluster.name, cluster.network, cluster.node.link)
+
+
+def test_a_part_of_a_cluster_is_of_one_node_or_of_whole_ones():
+    cluster = parse_hardware("4 x 8x H100-SXM")
+    assert (cluster.part(4).num_nodes, cluster.part(4).num_gpus, cluster.part(4).network) == (1, 4, None)
+    assert (cluster.part(16).num_nodes, cluster.part(16).num_gpus) == (2, 16)
