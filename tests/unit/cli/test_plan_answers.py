@@ -29,12 +29,15 @@ def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shar
     said = shardwise("plan", *LORA, "--solve", "max_length", "--hardware", "1x RTX-4090")
     assert said.code == 0
     first, *_ = said.out.splitlines()
-    assert first.startswith("largest data.max_length that fits: ")
-    value = first.split(": ")[1].split(";")[0]
+    matched = re.match(
+        r"largest data.max_length that fits: about ([\d,]+) \(1x RTX-4090, .* to spare\); with (\d+):", first
+    )
+    assert matched is not None, first
+    value, above = (int(number.replace(",", "")) for number in matched.groups())
     assert f"sequences of at most {value} tokens a step" in said.out
     asked = (*LORA, "--hardware", "1x RTX-4090", "--set", "train.offload=none")
     again = shardwise("plan", *asked, "--max-length", value)
-    more = shardwise("plan", *asked, "--max-length", int(value) + 1)
+    more = shardwise("plan", *asked, "--max-length", above)
     assert (again.code, more.code) == (0, 1)
 
 

@@ -10,8 +10,8 @@ from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.catalog.offers import alternatives, offered_hardware, offered_sizes
 from shardwise.errors import UnsupportedError
+from shardwise.plan import make_plan
 from shardwise.plan.hardware_options import GOALS, SHOWN, best_of_catalogue, best_of_list
-from shardwise.plan.search import make_plan
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal
 from shardwise.spec.offers import Offer, Offers
