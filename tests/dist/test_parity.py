@@ -154,18 +154,6 @@ def test_packed_equals_unpacked(make_job: Callable[..., Job], tmp_path: Path) ->
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=4)], ids=["ddp(2)", "fsdp(4)"])
-def test_evaluation_is_the_same_for_any_number_of_ranks(
-    layout: Layout, make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
-) -> None:
-    job = make_job(data={"eval_path": str(rows["eval"])}, train={"max_steps": 4, "eval_steps": 2})
-    one = train_cell(job, tmp_path / "one", execution())[0]
-    many = train_cell(job, tmp_path / "many", execution(layout, micro_batch_size=2))[0]
-    evaluated = [[r["eval_loss"] for r in t.metrics if "eval_loss" in r] for t in (one, many)]
-    assert len(evaluated[0]) == 2
-    assert relative(*evaluated) <= TOLERANCE
-
-
 def test_a_plain_pytorch_loop_gives_the_same_losses(
     job: Callable[..., Job], single: Callable[..., Trained], tmp_path: Path
 ) -> None:
