@@ -1,23 +1,28 @@
-"""One cell of the parity table: a job under an execution, trained for real, and what came out."""
+"""A job trained under an execution in real processes, what came out, and what is compared."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import read_model
 from shardwise.data.prepare import prepare
 from shardwise.parallel.mesh import join_world
+from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.memory.persistent import Holding
+from shardwise.plan.memory.work import work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
+from shardwise.spec.model import ModelShape
 from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.guards import check_layout, check_trained
@@ -62,6 +67,31 @@ def execution(layout: Layout | None = None, **options: Any) -> Execution:
     """A float32 execution; only what the test is about is stated."""
     settings: dict[str, Any] = {"micro_batch_size": 8, "gradient_accumulation_steps": 1, "precision": "fp32"}
     return Execution(layout=layout or Layout(), **(settings | options))
+
+
+def spread(layout: Layout | None = None, *, micros: int = 1, **options: Any) -> Execution:
+    """A global batch of 8 rows over a layout, in so many micro-batches for each rank; in float32."""
+    ranks = layout.data_world_size if layout else 1
+    size = -(-8 // (ranks * micros))
+    return execution(layout, micro_batch_size=size, gradient_accumulation_steps=micros, **options)
+
+
+#: Arguments of `Layout` for ZeRO-1 and ZeRO-2.
+ZERO1: dict[str, Any] = {"zero_stage": 1, "reshard_after_forward": False}
+ZERO2: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False}
+
+#: Method and model: every layout trains a tied model in full, and adapters of an untied one.
+PAIRS = [("full", "tied"), ("lora", "untied")]
+
+
+def forecast_holdings(
+    job: Job, chosen: Execution, *, hardware: str | None = None, model: ModelShape | None = None
+) -> dict[int, Holding]:
+    """What the planner says that each rank holds between steps."""
+    shape, layout = model or read_model(job.model), chosen.layout
+    cluster = parse_hardware(hardware or f"cpu:{layout.world_size}")
+    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=take_inventory(job, shape))
+    return {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
 
 
 def composed(run: RunDirectory, chosen: Execution) -> Build:
@@ -131,6 +161,15 @@ def apart(expected: torch.Tensor, found: torch.Tensor) -> float:
 ROUNDING = 1e-9
 
 
+def must_record_the_same(expected: Trained, found: Trained) -> None:
+    """The figures of every step."""
+    assert len(found.metrics) == len(expected.metrics) > 0
+    for near in ("loss", "grad_norm"):
+        assert relative(expected.series(near), found.series(near)) <= TOLERANCE, near
+    for exact in ("step", "epoch", "learning_rate", "tokens", "trained_tokens"):
+        assert found.series(exact) == expected.series(exact), exact
+
+
 def must_equal(expected: Trained, ranks: list[Trained], *, without_gradient: str | None = None) -> None:
     """What was trained: figures of every step, final weights, frozen bytes; the same weights on all ranks.
 
@@ -140,12 +179,7 @@ def must_equal(expected: Trained, ranks: list[Trained], *, without_gradient: str
         without_gradient: how the names of weights end whose gradient is zero but for rounding: no share of such a
             weight means anything. They must be zero in every process, but for rounding.
     """
-    found = ranks[0]
-    assert len(found.metrics) == len(expected.metrics) > 0
-    assert relative(expected.series("loss"), found.series("loss")) <= TOLERANCE
-    assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= TOLERANCE
-    for exact in ("step", "epoch", "learning_rate", "tokens", "trained_tokens"):
-        assert found.series(exact) == expected.series(exact)
+    must_record_the_same(expected, ranks[0])
     held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
     assert held.keys() == expected.weights.keys()
     kept = {name: bits for rank in ranks for name, bits in rank.frozen.items()}
@@ -162,14 +196,9 @@ def must_equal(expected: Trained, ranks: list[Trained], *, without_gradient: str
             assert torch.equal(weight, held[name]), f"ranks hold different {name}"
 
 
-#: The optimizers of the parity tables: what a job says of each.
+#: What a job says of each optimizer.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw", "learning_rate": 5e-4},
     "sgd": {"optimizer": "sgd", "learning_rate": 0.05},
     "sgd with momentum": {"optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9},
 }
-
-
-def parity_job(make_job: Callable[..., Job], method: str, model: str, optimizer: str) -> Job:
-    """The job of the parity tables: only what the tables vary is stated."""
-    return make_job(model, method=method, train=OPTIMIZERS[optimizer])

@@ -15,7 +15,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
-from tests.dist.cells import OPTIMIZERS, Trained, execution, parity_job, train_cell
+from tests.dist.cells import Trained, spread, train_cell
 from tests.dist.worlds import toy_model
 
 NUM_ROWS = 53
@@ -191,16 +191,15 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
 
 
 @pytest.fixture(scope="session")
-def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
-    """One process, the whole global batch in one forward."""
-    known: dict[Any, Trained] = {}
+def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], Trained]:
+    """Trains a job on one process, the whole global batch in one forward; each job once."""
+    known: dict[str, Trained] = {}
 
-    def run(method: str, model: str, optimizer: str = "adamw") -> Trained:
-        key = (method, model, optimizer)
+    def run(job: Job) -> Trained:
+        key = json.dumps(job.to_json())
         if key not in known:
-            root = tmp_path_factory.mktemp("single")
-            chosen = execution(optimizer=OPTIMIZERS[optimizer]["optimizer"])
-            known[key] = train_cell(parity_job(make_job, *key), root, chosen)[0]
+            optimizer = "adamw" if job.train.optimizer == "auto" else job.train.optimizer
+            known[key] = train_cell(job, tmp_path_factory.mktemp("single"), spread(optimizer=optimizer))[0]
         return known[key]
 
     return run

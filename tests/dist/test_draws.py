@@ -21,7 +21,7 @@ from shardwise.parallel.slices import settle_gradients
 from shardwise.spec.execution import Recompute
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
-from tests.dist.cells import execution, must_equal, train_cell
+from tests.dist.cells import Trained, must_equal, spread, train_cell
 from tests.dist.test_slices import slice_toy, toy, train_once
 from tests.dist.worlds import run_world
 from tests.marks import first
@@ -157,28 +157,22 @@ def test_ranks_begin_alike_where_they_hold_slices_of_the_same_and_nowhere_else()
 
 
 CELLS = {
-    "ddp(2)": ("gpt2", execution(Layout(dp_replicate=2), micro_batch_size=4, optimizer="sgd")),
-    "fsdp(2)": (
-        "gpt2",
-        execution(Layout(dp_shard=2), micro_batch_size=4, optimizer="sgd", gradient_checkpointing="full"),
-    ),
-    "tp(2)": ("dropping", execution(Layout(tp=2), optimizer="sgd")),
-    "1f1b(2)": (
-        "dropping",
-        execution(Layout(pp=2), micro_batch_size=2, gradient_accumulation_steps=4, optimizer="sgd"),
-    ),
+    "ddp(2)": ("gpt2", spread(Layout(dp_replicate=2), optimizer="sgd")),
+    "fsdp(2)": ("gpt2", spread(Layout(dp_shard=2), optimizer="sgd", gradient_checkpointing="full")),
+    "tp(2)": ("dropping", spread(Layout(tp=2), optimizer="sgd")),
+    "1f1b(2)": ("dropping", spread(Layout(pp=2), micros=4, optimizer="sgd")),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
-    cell: str, make_job: Callable[..., Job], tmp_path: Path
+    cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     model, chosen = CELLS[cell]
     train = {"learning_rate": 0.05, "optimizer": "sgd"}
     job = make_job(model, train={**train, "disable_dropout": True}, data={"eval_fraction": 0.2})
-    one = train_cell(job, tmp_path / "one", execution(optimizer="sgd"))[0]
+    one = single(job)
     must_equal(one, train_cell(job, tmp_path / "cell", chosen))
     dropping = train_cell(make_job(model, train={**train, "max_steps": 2}), tmp_path / "drop", chosen)[0]
     assert abs(dropping.series("loss")[0] - one.series("loss")[0]) > 1e-4

@@ -15,12 +15,12 @@ from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.journal import Journal
 from shardwise.train.loop import Outcome, train
 from shardwise.train.signals import StopFlag
-from tests.dist.cells import composed, execution, prepare_cell, relative, train_rank
+from tests.dist.cells import composed, prepare_cell, relative, spread, train_rank
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.worlds import run_world
 
 STEPS, EVERY = 6, 2
-ONE, SHARDED = execution(), execution(Layout(dp_shard=2), micro_batch_size=4)
+ONE, SHARDED = spread(), spread(Layout(dp_shard=2))
 
 
 @pytest.fixture
@@ -36,8 +36,9 @@ def _notices(run: RunDirectory) -> str:
     return run.notices.read_text() if run.notices.is_file() else ""
 
 
-@pytest.mark.parametrize("after", [4, STEPS])
-@pytest.mark.parametrize(("before", "behind"), [(ONE, ONE), (ONE, SHARDED), (SHARDED, SHARDED), (SHARDED, ONE)])
+@pytest.mark.parametrize(
+    ("after", "before", "behind"), [(4, ONE, SHARDED), (STEPS, SHARDED, ONE), (4, SHARDED, SHARDED), (STEPS, ONE, ONE)]
+)
 def test_the_next_start_makes_up_for_it(
     after: int, before: Execution, behind: Execution, job: Job, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from shardwise.train.journal import Journal
 from shardwise.train.loop import train
 from shardwise.train.save import save_final
 from shardwise.train.signals import StopFlag
-from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, must_equal, outcome, prepare_cell
+from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, must_equal, outcome, prepare_cell, spread
 from tests.dist.worlds import run_world
 
 
@@ -66,12 +67,10 @@ def loss_of(model: Any, final: Path) -> float:
     return float(torch.stack(losses).sum())
 
 
-FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
-
-
-STAGES = execution(Layout(pp=2, dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2)
-SLICES = execution(Layout(dp_shard=2, tp=2), micro_batch_size=4)
-CHUNKS = execution(Layout(pp=2, schedule="interleaved"), micro_batch_size=2, gradient_accumulation_steps=4)
+FSDP = spread(Layout(dp_shard=2))
+STAGES = spread(Layout(pp=2, dp_shard=2), micros=2)
+SLICES = spread(Layout(dp_shard=2, tp=2))
+CHUNKS = spread(Layout(pp=2, schedule="interleaved"), micros=4)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +96,13 @@ def test_a_full_model_loads_with_from_pretrained(
 
 @pytest.mark.slow
 def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers_saves_them(
-    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+    single: Callable[..., Trained], make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
     job = make_job("gpt_neox", train=OPTIMIZERS["sgd"])
-    _, expected, _ = _finish(job, tmp_path / "single", execution(optimizer="sgd"))
     final, trained, loss = _finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
-    must_equal(expected, [trained])
+    must_equal(single(job), [trained])
     loaded: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
     loaded.save_pretrained(tmp_path / "theirs")
     theirs, ours = (load_file(folder / "model.safetensors") for folder in (tmp_path / "theirs", final))
@@ -143,8 +141,10 @@ def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(
 def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
     method: str, asked: str, saved: torch.dtype, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job = make_job("bfloat16", method=method, train={"max_steps": 3, "learning_rate": 5e-3, "save_dtype": asked})
-    final, trained, _ = _finish(job, tmp_path, FSDP)
+    """Training in mixed precision, of a model that is stored in bfloat16."""
+    train = {"max_steps": 3, "learning_rate": 5e-3, "save_dtype": asked, "precision": "mixed"}
+    job = make_job("bfloat16", method=method, train=train)
+    final, trained, _ = _finish(job, tmp_path, replace(FSDP, precision="mixed"))
     found = load_file(final / ("model.safetensors" if method == "full" else "adapter_model.safetensors"))
     assert {tensor.dtype for tensor in found.values()} == {saved}
     if method == "full":
@@ -172,38 +172,7 @@ def test_an_adapter_loads_with_peft(
     assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by itself"
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_mixed_precision_saves_what_it_trained(method: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
-    job = make_job("tied", method=method, train={"max_steps": 2, "precision": "mixed"})
-    final, _, _ = _finish(job, tmp_path, execution(Layout(dp_shard=2), micro_batch_size=4, precision="mixed"))
-    assert json.loads((final / "manifest.json").read_text())["files"]
-
-
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_final_keeps_the_type_its_source_was_stored_in(
-    method: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
-    import shutil
-
-    from transformers import AutoModelForCausalLM
-
-    source = tmp_path / "source"
-    shutil.copytree(models["untied"], source)
-    AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(source)
-    job = make_job(method=method, train={"max_steps": 2, "precision": "mixed"})
-    job = job.model_copy(update={"model": str(source)})
-    chosen = execution(Layout(dp_shard=2), micro_batch_size=4, precision="mixed")
-    final, _, _ = _finish(job, tmp_path / "run", chosen)
-    tensors = load_file(next(final.glob("*model.safetensors")))
-    expected = torch.bfloat16 if method == "full" else torch.float32  # adapters are small and stay as trained
-    assert {tensor.dtype for tensor in tensors.values()} == {expected}
-    if method == "full":
-        assert json.loads((final / "config.json").read_text())["dtype"] == "bfloat16"
-
-
 def test_the_manifest_holds_every_hash(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    import hashlib
-
     final, _, _ = _finish(make_job(train={"max_steps": 1}), tmp_path, execution())
     files = json.loads((final / "manifest.json").read_text())["files"]
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()

@@ -41,35 +41,24 @@ from shardwise.train.guards import (
 )
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train
-from shardwise.train.replicas import check_replicas
 from shardwise.train.signals import StopFlag
 from shardwise.train.watch import Watch
 from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world, toy_llama
+from tests.dist.worlds import run_world
 
 DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
 FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
+
+
+EACH_WAY = pytest.mark.parametrize(
+    "layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy
+)
 
 
 def _sentence(error: type[ShardwiseError], action: Callable[[], Any]) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
-
-
-def _replicas_that_differ(run: RunDirectory, chosen: Execution) -> str:
-    built = composed(run, chosen)
-    check_replicas(built.world, built.model.parameters, when="at the start")
-    if built.world.rank == 1:
-        with torch.no_grad():
-            built.model.trainable[0].view(-1)[0] += 1e-7
-    return _sentence(GuardError, lambda: check_replicas(built.world, built.model.parameters, when="after step 3"))
-
-
-def test_replicas_that_drift_apart_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    said = run_world(2, _replicas_that_differ, prepare_cell(make_job(), tmp_path), DDP)
-    assert "after step 3" in said[0]
-    assert "each would train its own model" in said[0]
 
 
 def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bool]:
@@ -175,7 +164,7 @@ def _another_folder(run: RunDirectory, chosen: Execution, other: Path) -> str:
     return _sentence(GuardError, lambda: composed(run, chosen))
 
 
-@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy)
+@EACH_WAY
 def test_ranks_that_read_different_weights_refuse_and_name_the_file(
     layout: Layout, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -217,7 +206,7 @@ def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
     return [_sentence(GuardError, partial(_check_layout, built, wrong)) for wrong in (swapped, renamed)]
 
 
-@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy)
+@EACH_WAY
 def test_a_weight_that_is_held_for_another_stops_the_run_whatever_the_sum(
     layout: Layout, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -240,7 +229,7 @@ def _trains_more(run: RunDirectory, chosen: Execution) -> str:
     return _sentence(GuardError, lambda: check_trained(built.world, [*model.parameters, *more], **asked))
 
 
-@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy)
+@EACH_WAY
 def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(
     layout: Layout, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -297,20 +286,6 @@ def test_peers_that_see_other_rows_are_found(make_job: Callable[..., Job], tmp_p
     }
 
 
-def _tied_copies_that_differ(run: RunDirectory, chosen: Execution) -> str:
-    built = composed(run, chosen)
-    check_replicas(built.world, built.model.parameters, when="at the start")
-    if built.world.rank == 1:
-        with torch.no_grad():
-            dict(built.model.parameters)["model.embed_tokens.weight"].view(-1)[0] += 1e-6
-    return _sentence(GuardError, lambda: check_replicas(built.world, built.model.parameters, when="after step 3"))
-
-
-def test_copies_of_a_tied_weight_that_drift_apart_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    said = run_world(2, _tied_copies_that_differ, prepare_cell(make_job("tied"), tmp_path), execution(Layout(pp=2)))
-    assert all("different trained weights in model.embed_tokens.weight" in sentence for sentence in said)
-
-
 def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:
     built = composed(run, chosen)
     batch = next(iter(built.batches.from_(0)))
@@ -341,8 +316,8 @@ def test_a_layout_that_is_not_what_runs_stops_the_run(
     assert "What was asked is not what runs" in said
 
 
-def _refused(run: RunDirectory, chosen: Execution) -> str:
-    return _sentence(UnsupportedError, lambda: composed(run, chosen))
+def _refused(run: RunDirectory, chosen: Execution, error: type[ShardwiseError]) -> str:
+    return _sentence(error, lambda: composed(run, chosen))
 
 
 @pytest.mark.parametrize(
@@ -358,58 +333,55 @@ def _refused(run: RunDirectory, chosen: Execution) -> str:
 def test_what_is_not_trained_is_refused_before_anything_loads(
     chosen: Execution, sentence: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    assert sentence in run_world(1, _refused, prepare_cell(make_job(), tmp_path), chosen)[0]
+    assert sentence in run_world(1, _refused, prepare_cell(make_job(), tmp_path), chosen, UnsupportedError)[0]
 
 
-def _model_error(run: RunDirectory, chosen: Execution) -> str:
-    return _sentence(ModelError, lambda: composed(run, chosen))
+def _weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    """Changes the tensors of a model's file."""
+
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    return apply
 
 
-def _rename_weight(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.stray.weight"] = tensors.pop("model.norm.weight")
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+def _file(change: Callable[[Path], object], name: str = "model.safetensors") -> Callable[[Path], object]:
+    return lambda folder: change(folder / name)
 
 
-def _poison_weight(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = float("nan")
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def _whole_numbers(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int64)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def _pickle_instead(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def _index_outside(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secrets.safetensors"}}')
-
-
+NORM, MATRIX = "model.norm.weight", "model.layers.1.mlp.up_proj.weight"
+RENAMED = _weights(lambda t: t.update({"model.stray.weight": t.pop(NORM)}))
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a missing weight": (_rename_weight, "the weight model.norm.weight is missing"),
-    "an extra weight": (_rename_weight, "model.stray.weight has no place in this architecture"),
-    "NaN": (_poison_weight, "model.layers.1.mlp.up_proj.weight holds NaN or infinity"),
-    "whole numbers": (_whole_numbers, "model.norm.weight is of type I64; expected F64, F32, F16, BF16"),
-    "a pickle": (_pickle_instead, "pickled weights can run code and are not read"),
-    "a path outside": (_index_outside, "expected a .safetensors file of the same folder"),
+    "a missing weight": (RENAMED, "the weight model.norm.weight is missing"),
+    "an extra weight": (RENAMED, "model.stray.weight has no place in this architecture"),
+    "NaN": (
+        _weights(lambda t: t[MATRIX].view(-1)[99:100].fill_(math.nan)),
+        "model.layers.1.mlp.up_proj.weight holds NaN or infinity",
+    ),
+    "whole numbers": (
+        _weights(lambda t: t.update({NORM: t[NORM].to(torch.int64)})),
+        "model.norm.weight is of type I64; expected F64, F32, F16, BF16",
+    ),
+    "another shape": (_weights(lambda t: t.update({MATRIX: torch.zeros(96, 32)})), "config.json asks for"),
+    "a pickle": (
+        _file(lambda file: file.rename(file.with_name("pytorch_model.bin"))),
+        "pickled weights can run code and are not read",
+    ),
+    "a path outside": (
+        _file(
+            lambda file: file.write_text('{"weight_map": {"a": "../secrets.safetensors"}}'),
+            "model.safetensors.index.json",
+        ),
+        "expected a .safetensors file of the same folder",
+    ),
     "a truncated file": (
-        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:5000]),
+        _file(lambda file: file.write_bytes(file.read_bytes()[:5000])),
         "is not a whole safetensors file",
     ),
     "a pointer": (
-        lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+        _file(lambda file: file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")),
         "is a Git LFS pointer",
     ),
 }
@@ -419,27 +391,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_broken_model_folder_is_refused_with_a_sentence(
     name: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
 ) -> None:
-    import shutil
-
     folder = tmp_path / "model"
     shutil.copytree(models["untied"], folder)
     breaking, sentence = BROKEN[name]
     breaking(folder)
     job = make_job().model_copy(update={"model": str(folder)})
-    said = run_world(1, _model_error, prepare_cell(job, tmp_path / "run"), execution())[0]
+    said = run_world(1, _refused, prepare_cell(job, tmp_path / "run"), execution(), ModelError)[0]
     assert sentence in said
     assert re.search(rf"resolved\.yaml:\d+: model: {re.escape(str(folder))}", said)
-
-
-def test_weights_of_another_shape_are_refused(
-    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
-    import shutil
-
-    folder = tmp_path / "model"
-    shutil.copytree(models["untied"], folder)
-    other = toy_llama(tmp_path / "other", tied=False, vocab_size=300, intermediate_size=96)
-    shutil.copyfile(other / "model.safetensors", folder / "model.safetensors")
-    job = make_job().model_copy(update={"model": str(folder)})
-    said = run_world(1, _model_error, prepare_cell(job, tmp_path / "run"), execution())[0]
-    assert "config.json asks for" in said

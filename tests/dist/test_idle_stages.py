@@ -15,7 +15,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.train.live_types import together
-from tests.dist.cells import Trained, execution, must_equal, prepare_cell, train_cell, train_rank
+from tests.dist.cells import ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_cell, train_rank
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.test_final import _finish
 from tests.dist.worlds import run_world
@@ -28,37 +28,18 @@ TARGETS: dict[str, dict[str, Any]] = {
 }
 
 CELLS: dict[str, Execution] = {
-    "mp(2)": execution(Layout(pp=2, schedule="sequential")),
-    "1f1b(3)": execution(Layout(pp=3), micro_batch_size=2, gradient_accumulation_steps=4),
-    "zero_bubble(2)": execution(
-        Layout(pp=2, schedule="zero_bubble"), micro_batch_size=2, gradient_accumulation_steps=4
+    "mp(2)": spread(Layout(pp=2, schedule="sequential")),
+    "1f1b(3)": spread(Layout(pp=3), micros=4),
+    "zero_bubble(2)": spread(Layout(pp=2, schedule="zero_bubble"), micros=4),
+    "ddp(2) x gpipe(2)": spread(Layout(dp_replicate=2, pp=2, schedule="gpipe"), micros=2),
+    "fsdp(2) x 1f1b(2)": spread(Layout(dp_shard=2, pp=2), micros=2),
+    "fsdp(2) x 1f1b(2), offload, recompute": spread(
+        Layout(dp_shard=2, pp=2), micros=2, offload="all", gradient_checkpointing="full"
     ),
-    "ddp(2) x gpipe(2)": execution(
-        Layout(dp_replicate=2, pp=2, schedule="gpipe"), micro_batch_size=2, gradient_accumulation_steps=2
-    ),
-    "fsdp(2) x 1f1b(2)": execution(Layout(dp_shard=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
-    "fsdp(2) x 1f1b(2), offload, recompute": execution(
-        Layout(dp_shard=2, pp=2),
-        micro_batch_size=2,
-        gradient_accumulation_steps=2,
-        offload="all",
-        gradient_checkpointing="full",
-    ),
-    "fsdp(2) x interleaved(2)": execution(
-        Layout(dp_shard=2, pp=2, schedule="interleaved"), micro_batch_size=1, gradient_accumulation_steps=4
-    ),
-    "zero1(2) x 1f1b(2)": execution(
-        Layout(dp_shard=2, pp=2, zero_stage=1, reshard_after_forward=False),
-        micro_batch_size=2,
-        gradient_accumulation_steps=2,
-        offload="optimizer",
-    ),
-    "zero2(2) x zero_bubble(2)": execution(
-        Layout(dp_shard=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble"),
-        micro_batch_size=1,
-        gradient_accumulation_steps=4,
-    ),
-    "1f1b(2) x tp(2)": execution(Layout(pp=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=4),
+    "fsdp(2) x interleaved(2)": spread(Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4),
+    "zero1(2) x 1f1b(2)": spread(Layout(dp_shard=2, pp=2, **ZERO1), micros=2, offload="optimizer"),
+    "zero2(2) x zero_bubble(2)": spread(Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2), micros=4),
+    "1f1b(2) x tp(2)": spread(Layout(pp=2, tp=2), micros=4),
 }
 
 
@@ -71,32 +52,19 @@ def _job(make_job: Callable[..., Job], targets: str, **train: Any) -> Job:
     return make_job("deep untied", method="lora", lora=lora, train={"learning_rate": 0.05, "optimizer": "sgd", **train})
 
 
-@pytest.fixture(scope="module")
-def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """One process, the whole global batch in one forward."""
-    known: dict[str, Trained] = {}
-
-    def run(targets: str) -> Trained:
-        if targets not in known:
-            root = tmp_path_factory.mktemp("single")
-            known[targets] = train_cell(_job(make_job, targets), root, execution(optimizer="sgd"))[0]
-        return known[targets]
-
-    return run
-
-
 @pytest.mark.parametrize(("targets", "cell", "idle"), every_second(IDLE))
 def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
     targets: str,
     cell: str,
     idle: int,
-    single: Callable[[str], Trained],
+    single: Callable[..., Trained],
     make_job: Callable[..., Job],
     tmp_path: Path,
 ) -> None:
-    ranks = train_cell(_job(make_job, targets), tmp_path, replace(CELLS[cell], optimizer="sgd"))
+    job = _job(make_job, targets)
+    ranks = train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
     assert [not rank.weights for rank in ranks].index(True) == idle
-    must_equal(single(targets), ranks)
+    must_equal(single(job), ranks)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.whole import gathered
-from tests.dist.cells import Trained, composed, execution, must_equal, prepare_cell, train_cell
+from tests.dist.cells import ZERO1, ZERO2, Trained, composed, must_equal, prepare_cell, spread, train_cell
 from tests.dist.test_final import _finish, loss_of
 from tests.dist.worlds import run_world
 
@@ -26,32 +26,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=T
 
 PROBE = torch.arange(3, 18).unsqueeze(0)
 
-ZERO1 = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
-ZERO2 = Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False)
 CELLS: dict[str, Execution] = {
-    "ddp(2)": execution(Layout(dp_replicate=2), micro_batch_size=4),
-    "zero1(3)": execution(ZERO1, micro_batch_size=2, gradient_accumulation_steps=2),
-    "zero2(2)": execution(ZERO2, micro_batch_size=4),
-    "fsdp(4)": execution(Layout(dp_shard=4), micro_batch_size=2, loss="chunked"),
-    "hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2),
-    "tp(2)": execution(Layout(tp=2)),
-    "tp(2), recompute, chunked": execution(
-        Layout(tp=2), micro_batch_size=4, gradient_accumulation_steps=2, gradient_checkpointing="full", loss="chunked"
-    ),
-    "tp(2), selective": execution(Layout(tp=2), gradient_checkpointing="selective"),
-    "ddp(2) x tp(2)": execution(Layout(dp_replicate=2, tp=2), micro_batch_size=4),
-    "mp(2)": execution(Layout(pp=2, schedule="sequential")),
-    "zero_bubble(2)": execution(
-        Layout(pp=2, schedule="zero_bubble"), micro_batch_size=2, gradient_accumulation_steps=4
-    ),
-    "fsdp(2) x 1f1b(2)": execution(Layout(dp_shard=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
-    "zero1(2) x tp(2)": execution(replace(ZERO2, zero_stage=1, tp=2), micro_batch_size=4),
-    "zero1(2) x tp(2), optimizer offload": execution(
-        replace(ZERO2, zero_stage=1, tp=2), micro_batch_size=4, offload="optimizer"
-    ),
-    "fsdp(2) x tp(2), offload": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4, offload="all"),
-    "1f1b(2) x tp(2)": execution(Layout(pp=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=4),
-    "fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "ddp(2)": spread(Layout(dp_replicate=2)),
+    "zero1(3)": spread(Layout(dp_shard=3, **ZERO1), micros=2),
+    "zero2(2)": spread(Layout(dp_shard=2, **ZERO2)),
+    "fsdp(4)": spread(Layout(dp_shard=4), loss="chunked"),
+    "hsdp(2 x 2)": spread(Layout(dp_replicate=2, dp_shard=2)),
+    "tp(2)": spread(Layout(tp=2)),
+    "tp(2), recompute, chunked": spread(Layout(tp=2), micros=2, gradient_checkpointing="full", loss="chunked"),
+    "tp(2), selective": spread(Layout(tp=2), gradient_checkpointing="selective"),
+    "mp(2)": spread(Layout(pp=2, schedule="sequential")),
+    "zero_bubble(2)": spread(Layout(pp=2, schedule="zero_bubble"), micros=4),
+    "fsdp(2) x 1f1b(2)": spread(Layout(dp_shard=2, pp=2), micros=2),
+    "zero1(2) x tp(2), optimizer offload": spread(Layout(dp_shard=2, tp=2, **ZERO1), offload="optimizer"),
+    "fsdp(2) x tp(2), offload": spread(Layout(dp_shard=2, tp=2), offload="all"),
+    "1f1b(2) x tp(2)": spread(Layout(pp=2, tp=2), micros=4),
+    "fsdp(2) x tp(2)": spread(Layout(dp_shard=2, tp=2), micros=2),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "rslora": {"use_rslora": True},
@@ -108,7 +98,7 @@ def test_a_variant_starts_as_peft_starts_it(
     variant: str, model: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     job = _job(make_job, variant, model)
-    started, logits = run_world(1, _start, prepare_cell(job, tmp_path), execution())[0]
+    started, logits = run_world(1, _start, prepare_cell(job, tmp_path), spread())[0]
     expected, peft_logits = _peft(job, started)
     assert started.keys() == expected.keys()
     for name, weight in expected.items():
@@ -116,14 +106,13 @@ def test_a_variant_starts_as_peft_starts_it(
     assert torch.allclose(logits, peft_logits, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("model", ["untied", "tied"])
+@pytest.mark.parametrize(("model", "cell"), [(("tied", "untied")[at % 2], cell) for at, cell in enumerate(CELLS)])
 def test_magnitudes_and_copies_start_alike_under_every_layout(
     model: str, cell: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     job = _job(make_job, "all ends", model)
     run = prepare_cell(job, tmp_path)
-    expected = run_world(1, _start, run, execution())[0][0]
+    expected = run_world(1, _start, run, spread())[0][0]
     ranks = run_world(CELLS[cell].layout.world_size, _start, run, CELLS[cell])
     started = {name: weight for of_rank, _ in ranks for name, weight in of_rank.items()}
     assert started.keys() == expected.keys()
@@ -134,25 +123,9 @@ def test_magnitudes_and_copies_start_alike_under_every_layout(
         assert torch.equal(started[name], weight) or (cut and torch.allclose(started[name], weight, rtol=1e-6)), name
 
 
-@pytest.fixture(scope="module")
-def single(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
-    """One process, which every layout is compared with."""
-    known: dict[tuple[str, str], Trained] = {}
-
-    def run(variant: str, model: str) -> Trained:
-        if (variant, model) not in known:
-            root = tmp_path_factory.mktemp("single")
-            known[variant, model] = train_cell(_job(make_job, variant, model), root, execution(optimizer="sgd"))[0]
-        return known[variant, model]
-
-    return run
-
-
-#: What others show too and takes long is left to `make test-all`.
-LONG = ("tp(2), recompute, chunked", "ddp(2) x tp(2)", "fsdp(2) x tp(2), offload")
 #: What each way of spreading does with each variant; a tied model's ends are the harder ones.
 PAIRS = [
-    *(pytest.param("all ends", "tied", cell, marks=[pytest.mark.slow] if cell in LONG else []) for cell in CELLS),
+    *(("all ends", "tied", cell) for cell in CELLS),
     *(("dora", "untied", cell) for cell in ("ddp(2)", "zero1(3)", "fsdp(4)", "tp(2)", "fsdp(2) x tp(2)")),
     *(("head", "tied", cell) for cell in ("fsdp(4)", "tp(2)", "1f1b(2) x tp(2)", "mp(2)")),
     *(("embedding", "tied", cell) for cell in ("hsdp(2 x 2)", "tp(2)", "1f1b(2) x tp(2)", "mp(2)")),
@@ -169,17 +142,16 @@ PAIRS = [
 def test_a_variant_trains_as_on_one_process(
     variant: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    chosen = replace(CELLS[cell], optimizer="sgd")
-    expected = single(variant, model)
-    assert len(expected.metrics) == 20
-    must_equal(expected, train_cell(_job(make_job, variant, model), tmp_path, chosen))
+    job = _job(make_job, variant, model)
+    must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
 
 
 def test_dora_moves_its_magnitudes(
     single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    before = run_world(1, _start, prepare_cell(_job(make_job, "dora", "untied"), tmp_path), execution())[0][0]
-    after = single("dora", "untied").weights
+    job = _job(make_job, "dora", "untied")
+    before = run_world(1, _start, prepare_cell(job, tmp_path), spread())[0][0]
+    after = single(job).weights
     magnitudes = [name for name in before if "lora_magnitude_vector" in name]
     assert len(magnitudes) == 3 * 7
     assert not any(torch.equal(before[name], after[name]) for name in magnitudes)
@@ -193,7 +165,7 @@ def test_dora_moves_its_magnitudes(
         ("all ends", "untied", "fsdp(2) x tp(2)"),
         ("head", "tied", "mp(2)"),
         ("embedding", "tied", "tp(2)"),
-        ("rslora", "untied", "zero1(2) x tp(2)"),
+        ("rslora", "untied", "zero1(2) x tp(2), optimizer offload"),
         ("matrices", "untied", "fsdp(2) x 1f1b(2)"),
         ("whole modules", "tied", "tp(2)"),
     ],

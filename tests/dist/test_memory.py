@@ -1,127 +1,182 @@
-"""What a rank holds is what its layout says, and what the planner forecast."""
+"""What a rank holds is what its layout says, and what the planner forecast, to the byte."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.autograd.profiler import profile
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
+from shardwise.models.weights import Weights
+from shardwise.parallel.ownership import local_part
+from shardwise.parallel.postponed import groups_of
 from shardwise.plan.answer import make_plan
-from shardwise.plan.memory.forecast import holdings_of
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.persistent import Holding
-from shardwise.plan.memory.work import work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Candidate
 from shardwise.spec.run import RunDirectory
-from shardwise.train.journal import Journal
-from shardwise.train.loop import train
-from shardwise.train.memory import Allocations, Held, _highest, held
-from shardwise.train.signals import StopFlag
+from shardwise.train.memory import Allocations, _highest, held
 from shardwise.train.worker import held_gradients
-from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.cells import ZERO1, ZERO2, composed, execution, forecast_holdings, prepare_cell, spread
 from tests.dist.worlds import run_world
 
 
-def _held(run: RunDirectory, chosen: Execution) -> tuple[Held, int, int]:
+class Bytes(NamedTuple):
+    """Of one rank, between steps; gradients as a step's backward leaves them."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+def _held(run: RunDirectory, chosen: Execution) -> Bytes:
+    """Read from live tensors, around the first step."""
     built = composed(run, chosen)
-    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    built.step(next(iter(built.batches.from_(0))))
+    # FSDP's gradients are views of what it reduced, so that their storages would count more than they are.
+    gradients = sum(local_part(p.grad).nbytes for p in built.model.trainable if p.grad is not None)
+    built.optimizer.step()
     now = held((p for _, p in built.model.parameters), built.optimizer)
-    return now, held_gradients(built), built.meter.peak_bytes
+    return Bytes(now.weights, gradients, now.optimizer)
 
 
-def _holdings(job: Job, chosen: Execution) -> tuple[Holding, ...]:
-    model, cluster = read_model(job.model), parse_hardware(f"cpu:{chosen.layout.world_size}")
-    work = work_of(job, model=model, cluster=cluster, execution=chosen, inventory=take_inventory(job, model))
-    return holdings_of(work)
+#: Layouts that are planned by a strategy's name, and the number of processes.
+STRATEGIES = [("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("zero2", 2), ("zero1", 2), ("zero1", 3)]
 
 
-def _forecast(job: Job, layout: str, processes: int) -> Candidate:
-    asked = job.model_copy(update={"layout": layout if processes > 1 else "auto"})
-    plan = make_plan(asked, model=read_model(job.model), cluster=parse_hardware(f"cpu:{processes}"))
-    assert plan.best is not None
-    return plan.best
-
-
-CASES = [("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("zero2", 2), ("zero1", 2), ("zero1", 3)]
-
-
-@pytest.mark.parametrize("precision", ["fp32", "mixed", "bf16"])
-@pytest.mark.parametrize("method", ["full", "lora"])
-@pytest.mark.parametrize(("layout", "processes"), CASES)
-def test_persistent_bytes_of_every_rank_are_forecast_exactly(
+@pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed"), ("full", "bf16")])
+@pytest.mark.parametrize(("layout", "processes"), STRATEGIES)
+def test_a_plan_forecasts_what_every_rank_holds(
     layout: str, processes: int, method: str, precision: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
-    candidate = _forecast(job, layout, processes)
-    ranks = run_world(processes, _held, prepare_cell(job, tmp_path), candidate.execution)
-    forecast = {rank: group.parts for group in candidate.memory.ranks for rank in group.ranks}
-    holding = {shard: held for held in _holdings(job, candidate.execution) for shard in held.shards}
-    for rank, (now, gradients, _) in enumerate(ranks):
-        assert forecast[rank]["weights"] == now.weights
-        assert forecast[rank]["optimizer"] == now.optimizer
-        # At the peak some gradients may be yet to come; after backward all are there.
-        assert holding[candidate.execution.layout.coordinates(rank).dp_shard].gradients == gradients
+    stated = {"layout": layout} if processes > 1 else {}
+    job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision}, **stated)
+    best = make_plan(job, model=read_model(job.model), cluster=parse_hardware(f"cpu:{processes}")).best
+    assert best is not None
+    ranks = run_world(processes, _held, prepare_cell(job, tmp_path), best.execution)
+    parts = {rank: group.parts for group in best.memory.ranks for rank in group.ranks}
+    holdings = forecast_holdings(job, best.execution)
+    for rank, now in enumerate(ranks):
+        assert (parts[rank]["weights"], parts[rank]["optimizer"]) == (now.weights, now.optimizer)
+        assert holdings[rank].gradients == now.gradients
 
 
-@pytest.mark.parametrize("model", ["untied", "tied"])
+LAYOUTS: dict[str, Layout] = {
+    "mp": Layout(pp=2, schedule="sequential"),
+    "gpipe": Layout(pp=2, schedule="gpipe"),
+    "interleaved": Layout(pp=2, schedule="interleaved"),
+    "zero_bubble": Layout(pp=2, schedule="zero_bubble"),
+    "1f1b of 3, uneven": Layout(pp=3),
+    "tp": Layout(tp=2),
+    "hsdp": Layout(dp_replicate=2, dp_shard=2),
+    "hsdp, shards of 3": Layout(dp_replicate=2, dp_shard=3),
+    "hsdp of zero1": Layout(dp_replicate=2, dp_shard=2, **ZERO1),
+    "hsdp of zero2": Layout(dp_replicate=2, dp_shard=2, **ZERO2),
+    "fsdp x 1f1b": Layout(pp=2, dp_shard=2),
+    "fsdp x interleaved": Layout(pp=2, dp_shard=2, schedule="interleaved"),
+    "zero2 x zero_bubble": Layout(pp=2, dp_shard=2, schedule="zero_bubble", **ZERO2),
+    "zero1 x 1f1b": Layout(pp=2, dp_shard=2, **ZERO1),
+    "ddp x 1f1b": Layout(pp=2, dp_replicate=2),
+    "ddp x tp": Layout(tp=2, dp_replicate=2),
+    "fsdp x tp": Layout(tp=2, dp_shard=2),
+    "zero1 x tp": Layout(tp=2, dp_shard=2, **ZERO1),
+    "tp x 1f1b": Layout(tp=2, pp=2),
+    "hsdp x tp": Layout(dp_replicate=2, dp_shard=2, tp=2),
+    "hsdp x 1f1b": Layout(dp_replicate=2, dp_shard=2, pp=2),
+    "fsdp x tp x 1f1b": Layout(dp_shard=2, tp=2, pp=2),
+    "zero1 x tp x 1f1b": Layout(dp_shard=2, tp=2, pp=2, **ZERO1),
+}
+
+
+def _must_be_forecast(job: Job, chosen: Execution, root: Path) -> None:
+    ranks = run_world(chosen.layout.world_size, _held, prepare_cell(job, root), chosen)
+    forecast = sorted(forecast_holdings(job, chosen).items())
+    assert ranks == [Bytes(one.stored, one.gradients, one.optimizer) for _, one in forecast]
+
+
 @pytest.mark.parametrize(
-    "setting",
-    [
-        {"use_dora": True},
-        {"modules_to_save": ["embed_tokens", "lm_head"]},
-        {"modules_to_save": ["norm", "q_proj", "mlp"]},
-    ],
+    ("method", "model", "precision"), [("full", "deep tied", "fp32"), ("lora", "deep untied", "mixed")]
 )
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_of_products_hold_what_is_forecast(
+    layout: str, model: str, method: str, precision: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job(model, method=method, train={"max_steps": 1, "precision": precision})
+    chosen = execution(LAYOUTS[layout], precision=precision, micro_batch_size=1, gradient_accumulation_steps=2)
+    _must_be_forecast(job, chosen, tmp_path)
+
+
+#: Magnitudes, and copies of both ends, of norms and of matrices.
+BESIDE: list[dict[str, Any]] = [
+    {"use_dora": True},
+    {"modules_to_save": ["embed_tokens", "lm_head"]},
+    {"modules_to_save": ["norm", "q_proj", "mlp"]},
+    {"use_dora": True, "modules_to_save": ["embed_tokens", "lm_head", "norm", "q_proj", "down_proj"]},
+]
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(tp=2), Layout(pp=2, tp=2)], ids=str)
+@pytest.mark.parametrize("asked", BESIDE, ids=str)
 def test_magnitudes_and_whole_copies_are_forecast_exactly(
-    setting: dict[str, object], model: str, make_job: Callable[..., Job], tmp_path: Path
+    asked: dict[str, Any], layout: Layout, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job = make_job(model, method="lora", lora={"r": 4, **setting}, train={"max_steps": 2, "precision": "mixed"})
-    candidate = _forecast(job, "fsdp", 2)
-    ranks = run_world(2, _held, prepare_cell(job, tmp_path), candidate.execution)
-    forecast = {rank: group.parts for group in candidate.memory.ranks for rank in group.ranks}
-    for rank, (now, _, _) in enumerate(ranks):
-        assert (forecast[rank]["weights"], forecast[rank]["optimizer"]) == (now.weights, now.optimizer)
+    job = make_job("tied", method="lora", lora={"r": 4, **asked}, train={"max_steps": 1, "precision": "mixed"})
+    _must_be_forecast(job, spread(layout, micros=2, precision="mixed"), tmp_path)
 
 
-SLICED = {
-    "tp(2)": execution(Layout(tp=2)),
-    "fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4),
-    "1f1b(2) x tp(2)": execution(Layout(pp=2, tp=2), micro_batch_size=4, gradient_accumulation_steps=2),
+#: Layout -> over how many of four ranks its weights, gradients and optimizer states are shared out between steps.
+SHARED_OUT: dict[str, tuple[Layout, tuple[int, int, int]]] = {
+    "ddp": (Layout(dp_replicate=4), (1, 1, 1)),
+    "zero1": (Layout(dp_shard=4, **ZERO1), (1, 1, 4)),
+    "zero2": (Layout(dp_shard=4, **ZERO2), (4, 4, 4)),
+    "fsdp": (Layout(dp_shard=4), (4, 4, 4)),
+    "hsdp": (Layout(dp_replicate=2, dp_shard=2), (2, 2, 2)),
 }
 
 
-#: Copies of both ends, of every norm and of matrices, and magnitudes.
-BESIDE = {"r": 4, "use_dora": True, "modules_to_save": ["embed_tokens", "lm_head", "norm", "q_proj", "down_proj"]}
-ASKED: dict[str, dict[str, Any]] = {
-    "full": {"method": "full"},
-    "lora": {"method": "lora"},
-    "dora and copies": {"method": "lora", "lora": BESIDE},
-}
+@pytest.mark.parametrize("name", SHARED_OUT)
+def test_each_stage_of_zero_shares_out_what_it_says(name: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
+    """Without the planner: how many copies all ranks hold together, and that none holds more than its share."""
+    layout, shares = SHARED_OUT[name]
+    job = make_job("untied", train={"max_steps": 1})
+    ranks = run_world(4, _held, prepare_cell(job, tmp_path), execution(layout, micro_batch_size=2))
+    elements = 4 * read_model(job.model).num_parameters  # bytes of float32
+    for what, share in zip(Bytes._fields, shares, strict=True):
+        found = [getattr(rank, what) for rank in ranks]
+        whole = 2 * elements if what == "optimizer" else elements
+        extra = sum(found) - whole * 4 // share
+        # AdamW counts steps beside its two moments, in one float for each tensor; FSDP2 keeps shards of weights padded.
+        most = {"optimizer": 0.01, "weights": 0.01 if layout.zero_stage > 1 and share > 1 else 0.0, "gradients": 0.0}
+        assert 0 <= extra <= most[what] * whole, what
+        assert max(found) < 1.03 * whole / share, what
 
 
-@pytest.mark.parametrize("cell", SLICED)
-@pytest.mark.parametrize("method", ASKED)
-def test_what_ranks_hold_of_slices_is_forecast_exactly(
-    method: str, cell: str, make_job: Callable[..., Job], tmp_path: Path
+def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
+    """The share of the blocks whose weights are whole on this rank between a forward and its backward."""
+    built = composed(run, chosen)
+    (root,) = built.model.spread.modules
+    blocks = [part._get_fsdp_state() for part in root.modules() if isinstance(part, FSDPModule) and part is not root]
+    groups = [group for block in blocks for group in groups_of(block)]
+    seen: list[float] = []
+    root.register_forward_hook(lambda *_: seen.append(sum(group.is_unsharded for group in groups) / len(groups)))
+    built.step(next(iter(built.batches.from_(0))))
+    return seen[0]
+
+
+@pytest.mark.parametrize(("layout", "whole"), [(Layout(dp_shard=2), 0), (Layout(dp_shard=2, **ZERO2), 1)])
+def test_zero2_keeps_gathered_weights_until_backward_and_fsdp_does_not(
+    layout: Layout, whole: float, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job, chosen = make_job("tied", train={"max_steps": 2}, **ASKED[method]), SLICED[cell]
-    ranks = run_world(chosen.layout.world_size, _held, prepare_cell(job, tmp_path), chosen)
-    forecast = {rank: holding for holding in _holdings(job, chosen) for rank in holding.ranks(chosen.layout)}
-    assert sorted(forecast) == list(range(chosen.layout.world_size))
-    for rank, (now, gradients, _) in enumerate(ranks):
-        holding = forecast[rank]
-        assert (holding.stored, holding.gradients, holding.optimizer) == (now.weights, gradients, now.optimizer)
+    chosen = execution(layout, micro_batch_size=4)
+    assert run_world(2, _whole_blocks, prepare_cell(make_job(), tmp_path), chosen) == [whole, whole]
 
 
 def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], int]:
@@ -136,9 +191,7 @@ def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], in
     return peaks, held_gradients(built)
 
 
-@pytest.mark.parametrize(
-    "layout", [Layout(dp_replicate=2), Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)]
-)
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=2, **ZERO1)])
 def test_what_accumulates_in_buckets_is_there_once(
     layout: Layout, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -173,8 +226,6 @@ def test_frozen_weights_never_get_a_gradient(make_job: Callable[..., Job], tmp_p
 
 def _loaded_elements(run: RunDirectory, chosen: Execution) -> int:
     """Elements this rank read from safetensors while it loaded."""
-    from shardwise.models.weights import Weights
-
     read = Weights.read
     elements: list[int] = []
 

@@ -10,13 +10,8 @@ import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.models import read_model
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.postponed import groups_of
-from shardwise.plan.memory.forecast import holdings_of
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.work import work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
@@ -27,61 +22,55 @@ from shardwise.train.loop import train
 from shardwise.train.memory import Held, held
 from shardwise.train.places import read_back_places
 from shardwise.train.signals import StopFlag
-from tests.dist.cells import Trained, composed, execution, parity_job, prepare_cell, relative, train_cell, train_rank
+from tests.dist.cells import (
+    OPTIMIZERS,
+    PAIRS,
+    ZERO1,
+    ZERO2,
+    Trained,
+    composed,
+    execution,
+    forecast_holdings,
+    must_record_the_same,
+    prepare_cell,
+    spread,
+    train_cell,
+    train_rank,
+)
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.worlds import run_world
 from tests.marks import first
 
-TOLERANCE = 1e-5
-
-ZERO1 = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
-ZERO2 = Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False)
-TWICE = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+FSDP, HSDP = Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)
+ZERO1_OF_3 = Layout(dp_shard=3, **ZERO1)
 
 CELLS: dict[str, Execution] = {
-    "optimizer, single": execution(offload="optimizer"),
-    "optimizer, ddp(2)": execution(Layout(dp_replicate=2), micro_batch_size=4, offload="optimizer"),
-    "optimizer, zero1(3), uneven": execution(
-        ZERO1, micro_batch_size=2, gradient_accumulation_steps=2, offload="optimizer"
-    ),
-    "optimizer, zero1(2) x tp(2)": execution(replace(ZERO1, dp_shard=2, tp=2), micro_batch_size=4, offload="optimizer"),
-    "optimizer, fsdp(2)": execution(Layout(dp_shard=2), micro_batch_size=4, offload="optimizer"),
-    "optimizer, hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2, offload="optimizer"),
-    "optimizer, 1f1b(2)": execution(Layout(pp=2), **TWICE, offload="optimizer"),
-    "optimizer, fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4, offload="optimizer"),
-    "parameters, single, accumulation 2": execution(**TWICE, offload="parameters"),
-    "parameters, ddp(2)": execution(Layout(dp_replicate=2), micro_batch_size=4, offload="parameters"),
-    "parameters, fsdp(2), accumulation 2": execution(
-        Layout(dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2, offload="parameters"
-    ),
-    "parameters, fsdp(4)": execution(Layout(dp_shard=4), micro_batch_size=2, offload="parameters"),
-    "parameters, zero2(2)": execution(ZERO2, micro_batch_size=4, offload="parameters"),
-    "parameters, hsdp(2 x 2)": execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2, offload="parameters"),
-    "parameters, 1f1b(2)": execution(Layout(pp=2), **TWICE, offload="parameters"),
-    "parameters, fsdp(2) x 1f1b(2)": execution(
-        Layout(pp=2, dp_shard=2), micro_batch_size=2, gradient_accumulation_steps=2, offload="parameters"
-    ),
-    "parameters, tp(2)": execution(Layout(tp=2), offload="parameters"),
-    "parameters, fsdp(2) x tp(2)": execution(Layout(dp_shard=2, tp=2), micro_batch_size=4, offload="parameters"),
-    "all, fsdp(2), recompute": execution(
-        Layout(dp_shard=2), micro_batch_size=4, gradient_checkpointing="full", offload="all"
-    ),
+    "optimizer, single": spread(offload="optimizer"),
+    "optimizer, ddp(2)": spread(Layout(dp_replicate=2), offload="optimizer"),
+    "optimizer, zero1(3), uneven": spread(ZERO1_OF_3, micros=2, offload="optimizer"),
+    "optimizer, zero1(2) x tp(2)": spread(Layout(dp_shard=2, tp=2, **ZERO1), offload="optimizer"),
+    "optimizer, fsdp(2)": spread(FSDP, offload="optimizer"),
+    "optimizer, 1f1b(2)": spread(Layout(pp=2), micros=2, offload="optimizer"),
+    "parameters, single, accumulation 2": spread(micros=2, offload="parameters"),
+    "parameters, ddp(2)": spread(Layout(dp_replicate=2), offload="parameters"),
+    "parameters, fsdp(2), accumulation 2": spread(FSDP, micros=2, offload="parameters"),
+    "parameters, zero2(2)": spread(Layout(dp_shard=2, **ZERO2), offload="parameters"),
+    "parameters, hsdp(2 x 2)": spread(HSDP, offload="parameters"),
+    "parameters, tp(2)": spread(Layout(tp=2), offload="parameters"),
+    "parameters, fsdp(2) x 1f1b(2)": spread(Layout(pp=2, dp_shard=2), micros=2, offload="parameters"),
+    "parameters, fsdp(2) x tp(2)": spread(Layout(dp_shard=2, tp=2), offload="parameters"),
+    "all, fsdp(2), recompute": spread(FSDP, gradient_checkpointing="full", offload="all"),
 }
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("model", ["untied", "tied"])
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize(("method", "model"), PAIRS)
 def test_offload_trains_as_one_process_does(
     method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    expected = single(method, model)
-    found = train_cell(parity_job(make_job, method, model, "adamw"), tmp_path, CELLS[cell])[0]
-    assert len(found.metrics) == 20
-    for key in ("loss", "grad_norm"):
-        assert relative(expected.series(key), found.series(key)) <= TOLERANCE
-    for exact in ("learning_rate", "tokens", "trained_tokens"):
-        assert found.series(exact) == expected.series(exact)
+    job = make_job(model, method=method, train=OPTIMIZERS["adamw"])
+    expected, found = single(job), train_cell(job, tmp_path, CELLS[cell])[0]
+    must_record_the_same(expected, found)
     if CELLS[cell].layout.pp == 1:
         assert found.frozen == expected.frozen
 
@@ -92,7 +81,7 @@ def test_a_step_on_the_host_is_the_step_that_the_device_takes(
     cell: str, optimizer: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     chosen = replace(CELLS[cell], optimizer=optimizer)  # pyright: ignore[reportArgumentType]
-    job = parity_job(make_job, "full", "tied", optimizer)
+    job = make_job("tied", train=OPTIMIZERS[optimizer])
     beside = train_cell(job, tmp_path / "device", replace(chosen, offload="none"))[0]
     found = train_cell(job, tmp_path / "host", chosen)[0]
     assert found.series("loss") == beside.series("loss")
@@ -173,16 +162,13 @@ def _size(tensors: Iterable[torch.Tensor]) -> int:
 @pytest.mark.parametrize(
     ("layout", "offload"),
     [
-        (Layout(), "optimizer"),
-        (Layout(), "parameters"),
-        (Layout(dp_shard=2), "none"),
-        (Layout(dp_shard=2), "optimizer"),
-        (Layout(dp_shard=2), "parameters"),
-        (ZERO1, "optimizer"),
-        (Layout(tp=2), "optimizer"),
-        (Layout(tp=2), "parameters"),
-        (Layout(dp_replicate=2, dp_shard=2), "optimizer"),
-        (Layout(dp_replicate=2, dp_shard=2), "parameters"),
+        *(
+            (layout, offload)
+            for layout in (Layout(), FSDP, HSDP, Layout(tp=2))
+            for offload in ("optimizer", "parameters")
+        ),
+        (FSDP, "none"),
+        (ZERO1_OF_3, "optimizer"),
         (Layout(dp_shard=2, tp=2), "parameters"),
         (Layout(dp_replicate=2, dp_shard=2, tp=2), "parameters"),
         (Layout(dp_shard=2, pp=2), "parameters"),
@@ -194,11 +180,7 @@ def test_what_stays_on_a_gpu_is_forecast_exactly(
 ) -> None:
     chosen = execution(layout, offload=offload, precision=precision, micro_batch_size=2)
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
-    shape = read_model(job.model)
-    cluster = parse_hardware(f"{layout.world_size}x H100-SXM")
-    inventory = take_inventory(job, shape)
-    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=inventory)
-    forecast = {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
+    forecast = forecast_holdings(job, chosen, hardware=f"{layout.world_size}x H100-SXM")
     for rank, found in enumerate(run_world(layout.world_size, _roles, prepare_cell(job, tmp_path), chosen)):
         one = forecast[rank]
         assert found == (one.stored, one.gradients, one.optimizer), f"rank {rank}"
@@ -211,16 +193,13 @@ def _held(run: RunDirectory, chosen: Execution) -> Held:
     return held((p for _, p in built.model.parameters), built.optimizer)
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2), ZERO1], ids=lambda layout: layout.strategy)
+@pytest.mark.parametrize("layout", [Layout(), FSDP, ZERO1_OF_3], ids=lambda layout: layout.strategy)
 def test_on_cpu_processes_the_copies_are_held_beside_the_weights_and_are_forecast(
     layout: Layout, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     chosen = execution(layout, offload="optimizer", micro_batch_size=2)
     job = make_job("tied", train={"max_steps": 2})
-    shape = read_model(job.model)
-    cluster, inventory = parse_hardware(f"cpu:{layout.world_size}"), take_inventory(job, shape)
-    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=inventory)
-    forecast = {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
+    forecast = forecast_holdings(job, chosen)
     for rank, now in enumerate(run_world(layout.world_size, _held, prepare_cell(job, tmp_path), chosen)):
         assert (now.weights, now.optimizer) == (forecast[rank].weights, forecast[rank].optimizer)
 
@@ -233,7 +212,7 @@ def test_a_run_goes_on_with_another_offload(
     before: str, after: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     job = make_job("tied")
-    one, other = (execution(Layout(dp_shard=2), micro_batch_size=4, offload=kind) for kind in (before, after))
+    one, other = (spread(FSDP, offload=kind) for kind in (before, after))
     whole = run_world(2, train_rank, prepare_cell(job, tmp_path / "whole"), one)[0]
     run = prepare_cell(job, tmp_path / "stopped")
     interrupt(run, one, after=7)

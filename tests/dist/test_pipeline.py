@@ -1,10 +1,11 @@
-"""Pipelines: every schedule, alone and with data parallelism around or inside it, trains as one process does."""
+"""Pipelines: what the support matrix leaves out trains as one process does too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,84 +18,66 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import Trained, composed, execution, must_equal, parity_job, prepare_cell, train_cell
+from tests.dist.cells import (
+    OPTIMIZERS,
+    ZERO1,
+    ZERO2,
+    Trained,
+    composed,
+    execution,
+    must_equal,
+    prepare_cell,
+    spread,
+    train_cell,
+)
 from tests.dist.worlds import run_world
 
 CELLS: dict[str, Execution] = {
-    "mp(2)": execution(Layout(pp=2, schedule="sequential")),
-    "mp(3), accumulation 2": execution(
-        Layout(pp=3, schedule="sequential"), micro_batch_size=4, gradient_accumulation_steps=2
-    ),
-    "gpipe(2), 4 micro-batches": execution(
-        Layout(pp=2, schedule="gpipe"), micro_batch_size=2, gradient_accumulation_steps=4
-    ),
-    "1f1b(4), 4 micro-batches": execution(Layout(pp=4), micro_batch_size=2, gradient_accumulation_steps=4),
-    "1f1b(2), fewer micro-batches than ranks": execution(Layout(pp=2)),
-    "interleaved(2), 4 micro-batches": execution(
-        Layout(pp=2, schedule="interleaved"), micro_batch_size=2, gradient_accumulation_steps=4
-    ),
-    "zero_bubble(2), 4 micro-batches": execution(
-        Layout(pp=2, schedule="zero_bubble"), micro_batch_size=2, gradient_accumulation_steps=4
-    ),
-    "ddp(2) x 1f1b(2)": execution(Layout(dp_replicate=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
+    "mp(2)": spread(Layout(pp=2, schedule="sequential")),
+    "zero_bubble(2)": spread(Layout(pp=2, schedule="zero_bubble"), micros=4),
+    "mp(3), accumulation 2": spread(Layout(pp=3, schedule="sequential"), micros=2),
+    "1f1b(4), 4 micro-batches": spread(Layout(pp=4), micros=4),
+    "1f1b(2), fewer micro-batches than ranks": spread(Layout(pp=2)),
+    "1f1b(2), recompute, chunked": spread(Layout(pp=2), micros=4, gradient_checkpointing="full", loss="chunked"),
     # Three addends round by their order: both ends of a tied weight must add them alike.
-    "ddp(3) x 1f1b(2)": execution(Layout(dp_replicate=3, pp=2), micro_batch_size=1, gradient_accumulation_steps=3),
-    "zero1(3) x mp(2)": execution(
-        Layout(dp_shard=3, pp=2, zero_stage=1, reshard_after_forward=False, schedule="sequential"),
-        micro_batch_size=1,
-        gradient_accumulation_steps=3,
-    ),
-    "fsdp(2) x 1f1b(2)": execution(Layout(dp_shard=2, pp=2), micro_batch_size=2, gradient_accumulation_steps=2),
-    "zero1(2) x 1f1b(2)": execution(
-        Layout(dp_shard=2, pp=2, zero_stage=1, reshard_after_forward=False),
-        micro_batch_size=2,
-        gradient_accumulation_steps=2,
-    ),
-    "fsdp(2) x interleaved(2)": execution(
-        Layout(dp_shard=2, pp=2, schedule="interleaved"), micro_batch_size=1, gradient_accumulation_steps=4
-    ),
-    "zero2(2) x zero_bubble(2), 4 micro-batches": execution(
-        Layout(dp_shard=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble"),
-        micro_batch_size=1,
-        gradient_accumulation_steps=4,
-    ),
-    "hsdp(2 x 2), kept, x zero_bubble(2), recompute": execution(
+    "ddp(3) x 1f1b(2)": spread(Layout(dp_replicate=3, pp=2), micros=3),
+    "zero1(3) x mp(2)": spread(Layout(dp_shard=3, pp=2, schedule="sequential", **ZERO1), micros=3),
+    "hsdp(2 x 2), kept, x zero_bubble(2), recompute": spread(
         Layout(dp_replicate=2, dp_shard=2, pp=2, reshard_after_forward=False, schedule="zero_bubble"),
-        micro_batch_size=1,
-        gradient_accumulation_steps=2,
+        micros=2,
         gradient_checkpointing="full",
     ),
-    "zero2(2) x tp(2) x zero_bubble(2)": execution(
-        Layout(dp_shard=2, tp=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble"),
-        micro_batch_size=2,
-        gradient_accumulation_steps=2,
+    "zero2(2) x tp(2) x zero_bubble(2)": spread(
+        Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2
     ),
-    "1f1b(2), recompute, chunked": execution(
-        Layout(pp=2), micro_batch_size=2, gradient_accumulation_steps=4, gradient_checkpointing="full", loss="chunked"
-    ),
+    "fsdp(2) x interleaved(2)": spread(Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4),
 }
+FAMILIES = [
+    (method, model, cell)
+    for method, model in [("full", "gemma3"), ("lora", "gemma3"), ("full", "granite"), ("lora", "phi3")]
+    for cell in ("1f1b(4), 4 micro-batches", "fsdp(2) x interleaved(2)")
+]
+LLAMAS = [(method, model, cell) for cell in CELLS for method, model in (("full", "deep tied"), ("lora", "deep untied"))]
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("model", ["deep untied", "deep tied"])
-@pytest.mark.parametrize("method", ["full", "lora"])
+def _must_train_alike(method: str, model: str, cell: str, *, single: Any, make_job: Any, root: Path) -> None:
+    job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
+    must_equal(single(job), train_cell(job, root, replace(CELLS[cell], optimizer="sgd")))
+
+
+@pytest.mark.parametrize(("method", "model", "cell"), LLAMAS)
 def test_a_pipeline_trains_as_one_process_does(
     method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    chosen = replace(CELLS[cell], optimizer="sgd")
-    ranks = train_cell(parity_job(make_job, method, model, "sgd"), tmp_path, chosen)
-    must_equal(single(method, model, "sgd"), ranks)
+    _must_train_alike(method, model, cell, single=single, make_job=make_job, root=tmp_path)
 
 
-@pytest.mark.parametrize("cell", ["1f1b(4), 4 micro-batches", "fsdp(2) x interleaved(2)"])
-@pytest.mark.parametrize("model", ["gemma3", "granite", "phi3"])
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "model", "cell"), FAMILIES)
 def test_other_families_train_in_stages_as_one_process_does(
     method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    chosen = replace(CELLS[cell], optimizer="sgd")
-    ranks = train_cell(parity_job(make_job, method, model, "sgd"), tmp_path, chosen)
-    must_equal(single(method, model, "sgd"), ranks)
+    _must_train_alike(method, model, cell, single=single, make_job=make_job, root=tmp_path)
 
 
 def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int]:

@@ -25,11 +25,10 @@ from shardwise.train.loop import train
 from shardwise.train.replicas import check_replicas, part_hashes
 from shardwise.train.signals import StopFlag
 from shardwise.train.watch import Watch
-from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.cells import ZERO1, composed, prepare_cell, spread
 from tests.dist.worlds import run_world
 
-DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
-HSDP = execution(Layout(dp_replicate=2, dp_shard=2), micro_batch_size=2)
+DDP, HSDP = spread(Layout(dp_replicate=2)), spread(Layout(dp_replicate=2, dp_shard=2))
 
 TYPES = [torch.uint8, torch.bfloat16, torch.float32, torch.float64]
 
@@ -78,6 +77,30 @@ def _swap(parameter: torch.Tensor) -> None:
     """Changes the places of two elements: every plain sum stays."""
     flat = local_part(parameter).view(-1)
     flat[:2] = flat[:2].flip(0).clone()
+
+
+def _said_of_trained(run: RunDirectory, chosen: Execution, name: str) -> str:
+    built = composed(run, chosen)
+    check_replicas(built.world, built.model.parameters, when="at the start")
+    if built.world.rank == built.world.size - 1:
+        with torch.no_grad():
+            dict(built.model.parameters)[name].view(-1)[0] += 1e-6
+    with pytest.raises(GuardError) as caught:
+        check_replicas(built.world, built.model.parameters, when="after step 3")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=3, **ZERO1), Layout(pp=2)], ids=str)
+def test_trained_copies_that_drift_apart_stop_the_run(
+    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Replicas, whole weights under ZeRO-1, and the two copies of a tied weight at the ends of a pipeline."""
+    name = "model.embed_tokens.weight"
+    run = prepare_cell(make_job("tied"), tmp_path)
+    for said in run_world(layout.world_size, _said_of_trained, run, spread(layout, micros=2), name):
+        assert said.startswith("after step 3: rank 0 and rank ")
+        assert f"different trained weights in {name}" in said
+        assert "each would train its own model" in said
 
 
 def _frozen(built: Build) -> tuple[str, nn.Parameter]:

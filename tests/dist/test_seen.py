@@ -11,7 +11,7 @@ import pytest
 
 from shardwise.data.batches import Batches
 from shardwise.data.deal import GlobalBatch
-from shardwise.data.seen import STRANGER, digest, join, samples_seen
+from shardwise.data.seen import digest, join
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, read_metrics
@@ -77,29 +77,6 @@ def test_a_rank_that_sees_rows_of_an_earlier_step_stops_the_run(
     assert said[1] == 3
     assert [step for step, _ in run.checkpoints()] == [2, 1], "the step that was taken on them is saved nowhere"
     assert [record["step"] for record in read_metrics(run)] == [1, 2]
-
-
-def _digests(run: RunDirectory) -> list[tuple[int, int, list[int], list[int]]]:
-    """(digest of mine, of the batch, mine, mine with one label changed) of every step."""
-    built = composed(run, DDP)
-    found: list[tuple[int, int, list[int], list[int]]] = []
-    for batch in built.batches.from_(0):
-        seen = samples_seen(batch, built.data)
-        asked = digest(batch.sample_ids)
-        batch.micro_batches[0].labels[0, -1] = 5
-        found.append((digest(seen), asked, seen, samples_seen(batch, built.data)))
-    return found
-
-
-def test_shares_add_up_to_the_batch_in_every_step_and_a_changed_label_is_a_stranger(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
-    steps = list(zip(*run_world(2, _digests, prepare_cell(make_job(), tmp_path)), strict=True))
-    assert len(steps) > 2
-    for (mine, asked, seen, changed), (theirs, _, _, _) in steps:
-        assert join([mine, theirs]) == asked
-        assert changed == [STRANGER, *seen[1:]]
-        assert digest(changed) != mine
 
 
 def test_a_digest_is_of_a_multiset() -> None:

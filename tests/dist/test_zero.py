@@ -94,22 +94,6 @@ def test_gradients_are_whole_until_the_step_and_states_together_are_one_copy(
     assert sum(mine for _, _, mine, _ in ranks) == 2 * ranks[0][3]
 
 
-def _replica_that_differs(run: RunDirectory) -> str:
-    built = composed(run, CHOSEN)
-    if built.world.rank == 2:
-        with torch.no_grad():
-            built.model.trainable[0].view(-1)[0] += 1e-7
-    with pytest.raises(GuardError) as caught:
-        check_replicas(built.world, built.model.parameters, when="at the start")
-    return str(caught.value)
-
-
-def test_whole_weights_that_differ_between_ranks_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    assert (
-        "each would train its own model" in run_world(3, _replica_that_differs, prepare_cell(make_job(), tmp_path))[0]
-    )
-
-
 def _sharded_states(run: RunDirectory) -> str:
     """Sharded states where the layout, by the time they are read back, says that every rank has all of them."""
     built = composed(run, CHOSEN)

@@ -1,7 +1,4 @@
-"""The verbs as functions: the command line and every other face call these and nothing below them.
-
-Nothing here imports torch. `train` starts the workers that do.
-"""
+"""The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
 from shardwise.api.comparing import compare
 from shardwise.api.looking import doctor, known_gpus, known_models, report

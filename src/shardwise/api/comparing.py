@@ -1,4 +1,4 @@
-"""`compare`: one job run for real under several layouts, what each measured side by side."""
+"""`compare`: runs a job under several layouts and puts the measurements side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwise.errors import (
     UnsupportedError,
     WorkerFailedError,
 )
-from shardwise.launch.trials import Trial, Unable, check_same_place, room_hint
+from shardwise.launch.trials import Trial, Unable, check_same_place, nothing_to_compare
 from shardwise.report.pages.versus_page import versus_html
 from shardwise.report.versus import Contender, Failed, Versus, contender, versus
 from shardwise.spec.job import Job
@@ -35,17 +35,17 @@ def compare(
     on_update: Callable[[Update | Trying], None] | None = None,
     programs: Programs | None = None,
 ) -> Versus:
-    """Runs a job under each layout and puts what was measured side by side, the forecasts beside it.
+    """Runs a job under each layout and puts measurements and forecasts side by side.
 
-    Each run lies in OUTPUT_DIR/compare/LAYOUT; asked again, it goes on where it stopped. The answer is also written
-    there, to compare.json and compare.html. A layout whose run fails is listed as such, and the others are run.
+    Each run lies in OUTPUT_DIR/compare/LAYOUT and can be resumed. The result is also written there, to compare.json and
+    compare.html. A run that fails is listed, and the others go on.
 
     Args:
-        layouts: names as `fsdp` or `fsdp-4`.
-        steps: optimizer steps of each run; None is as many as the job has.
+        layouts: names such as `fsdp` or `fsdp-4`.
+        steps: optimizer steps of each run; None for the job's own.
 
     Raises:
-        InputError: the job cannot be used as asked, or none of the layouts can run here.
+        InputError: the job cannot be used, or none of the layouts can run here.
         StoppedError: a signal stopped it.
     """
     if not layouts or (steps is not None and steps < 1):
@@ -53,7 +53,7 @@ def compare(
     stated = [] if steps is None else [Override.of_flag("--steps", key="train.max_steps", value=steps)]
     trials = read_trials(job, layouts=layouts, overrides=[*overrides, *stated], on_update=on_update, programs=programs)
     if not trials.trials:
-        raise InputError(_nothing_to_compare(trials.unable))
+        raise nothing_to_compare(trials.unable)
     folder = Path(trials.asked.output_dir) / "compare"
     runs = {trial: _run_of(trials, trial, folder=folder) for trial in trials.trials}
     with trials.request.blaming("output_dir"):
@@ -65,7 +65,7 @@ def compare(
     ran = [one for one in found if isinstance(one, Contender)]
     lost = [one for one in found if isinstance(one, Failed)]
     if not ran and not lost:
-        raise InputError(_nothing_to_compare(unable))
+        raise nothing_to_compare(unable)
     listed = [(one.layout, one.reason) for one in unable]
     gpu, name = trials.cluster.gpu, f"{trials.asked.model}, {trials.asked.method}"
     nominal = gpu.kind == "cpu" and not gpu.measured
@@ -75,19 +75,14 @@ def compare(
     return made
 
 
-def _nothing_to_compare(unable: Sequence[Unable]) -> str:
-    reasons = [f"{one.layout}: {one.reason}" for one in unable]
-    return "\n".join([*reasons, f"there is nothing to compare; {room_hint(unable)}"])
-
-
 def _run_of(trials: Trials, trial: Trial, *, folder: Path) -> RunDirectory:
-    """A folder of the layout's name, or of its label where it is asked for on several numbers of processes."""
+    """A folder named after the layout, and its processes where a layout is compared on several numbers of them."""
     several = sum(other.name == trial.name for other in trials.trials) > 1
     return RunDirectory(folder / (trial.label if several else trial.name))
 
 
 def _tried(trials: Trials, trial: Trial, *, run: RunDirectory) -> Contender | Unable | Failed:
-    """One layout, and what became of it."""
+    """Runs one layout."""
     try:
         result = trials.train(trial, run=run)
     except (DoesNotFitError, UnsupportedError) as error:
@@ -114,7 +109,7 @@ def _write(made: Versus, folder: Path) -> None:
 
 
 def _timelines(made: Versus) -> dict[str, Timeline]:
-    """A step, as forecast, of each layout whose stages take turns, and of the fastest beside them."""
+    """The forecast step of each layout with sequential stages, and of the fastest."""
     drawn = [one for one in made.contenders if one.turns is not None]
     fastest = [made.contenders[0]] if drawn and made.contenders[0] not in drawn else []
     laid_out = {one.layout: timeline(read_plan(RunDirectory(Path(one.run)).plan)) for one in (*fastest, *drawn)}

@@ -1,4 +1,4 @@
-"""`report` and `doctor`, the verbs that look at what is there and start nothing; and what the catalogue knows."""
+"""`report`, `doctor`, and lists of known models and GPUs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from shardwise.spec.run import RunDirectory
 
 
 def report(run_dir: str | Path) -> Report:
-    """Forecast beside measurement for a run directory, whole or not; also written to report.json and report.html.
-
-    Raises:
-        RunDirectoryError: the folder is no run directory.
-    """
+    """Forecast beside measurement of a run directory; also written to report.json and report.html."""
     run = RunDirectory(Path(run_dir))
     collected = collect(run)
     write_report(collected, run)
@@ -25,15 +21,15 @@ def report(run_dir: str | Path) -> Report:
 
 
 def doctor() -> Doctor:
-    """What this machine is, and what it lacks for planning and training."""
+    """What this machine has and lacks for planning and training."""
     return examine()
 
 
 def known_models() -> list[models.KnownModel]:
-    """The models that have a short name, which works offline."""
+    """The models with a short name."""
     return [*models.known_models().values()]
 
 
 def known_gpus() -> list[Gpu]:
-    """The GPUs that a job's `hardware` can name."""
+    """The GPUs that `hardware` can name."""
     return [known.gpu for known in gpus.known_gpus().values()]

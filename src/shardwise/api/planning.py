@@ -1,8 +1,9 @@
-"""`plan`, and what every verb about a job begins with: reading what was asked, and forecasting it."""
+"""`plan`, and how every verb reads a job and forecasts it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from shardwise.api.shapes import find_model
@@ -28,19 +29,19 @@ from shardwise.spec.timeline import Timeline
 def plan(
     job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), solve: str | None = None
 ) -> Plan:
-    """Every way of spreading a job over its hardware, ranked for its goal, and why not each of the others.
+    """Every way of spreading a job over its hardware, ranked for its goal, and why others were rejected.
 
-    Hardware left out is this machine. Where it has no GPU, and the job no rows to be trained on here, the question is
-    which hardware of the catalogue to take, as with `hardware: any`.
+    Without `hardware` it is this machine. If that has no GPU and the job names no data, hardware of the catalogue is
+    compared, as with `hardware: any`.
 
     Args:
         job: a job, a job file, or None where the overrides say it all.
         overrides: `key.path=value` as after `--set`.
-        solve: the key whose largest value that fits is asked for (`max_length`, `micro_batch_size`, `lora.r`), or
-            `gpus` for the fewest; the plan then is that of the job with this value.
+        solve: the key to solve for: the largest `max_length`, `micro_batch_size` or `lora.r` that fits, or the fewest
+            `gpus`; the plan is then that of the job with this value.
 
     Raises:
-        InputError: the question cannot be answered as asked.
+        InputError: the question cannot be answered.
     """
     request = request_for(job, overrides)
     if solve is not None:
@@ -53,7 +54,7 @@ def plan(
 
 
 def _hardware(job: Job) -> Cluster | None:
-    """What the job names, or what is here; None where that is the question."""
+    """What the job names, or this machine; None where hardware is to be compared."""
     if job.hardware is not None:
         return None if is_open(job.hardware) else parse_hardware(job.hardware)
     here = this_machine()
@@ -77,7 +78,7 @@ def _solved(request: Request, name: str) -> Plan:
 
 
 def _on_open_hardware(request: Request) -> Plan:
-    """The plan on the hardware that is the best for the goal, with what else was compared."""
+    """The plan on the best hardware for the goal, with what else was compared."""
     with request.blaming("hardware"):
         named = request.job.hardware or ANY
         kinds = offered_hardware(most=MOST_GPUS_OFFERED) if named.strip().lower() == ANY else None
@@ -91,23 +92,13 @@ def _on_open_hardware(request: Request) -> Plan:
 
 
 def write_plan(made: Plan, path: str | Path) -> None:
-    """Writes plan.json, which `train` takes in the place of a job file.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    try:
+    """Writes plan.json, which `train` takes in place of a job; InputError if the file cannot be written."""
+    with _writing(path):
         write_json(Path(path), made.to_json())
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
 
 
 def timeline(made: Plan) -> Timeline | None:
-    """Who computes, who talks and who waits in a step of the chosen candidate; None where nothing fits.
-
-    Raises:
-        InputError: the plan was not made by this program.
-    """
+    """The timeline of a step of the chosen candidate, or None; InputError if the plan was not made by this program."""
     try:
         return timeline_of_plan(made)
     except (KeyError, TypeError, ValueError) as error:
@@ -115,30 +106,29 @@ def timeline(made: Plan) -> Timeline | None:
 
 
 def write_plan_page(made: Plan, path: str | Path) -> None:
-    """Writes the plan as one self-contained page: memory, time and cost of every candidate, reasons, the timeline.
+    """Writes the plan as a self-contained page; InputError if the file cannot be written."""
+    page = plan_html(made, timeline(made))
+    with _writing(path):
+        write_text(Path(path), page)
 
-    Raises:
-        InputError: the file cannot be written.
-    """
+
+@contextmanager
+def _writing(path: str | Path) -> Generator[None]:
     try:
-        write_text(Path(path), plan_html(made, timeline(made)))
+        yield
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
 
 
 def request_for(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Request:
-    """What was asked, by a job, a file or flags, with the places to name where it is wrong."""
+    """Reads a job, a file or flags."""
     if job is None:
         return request_of_flags(overrides)
     return request_of_job(job, overrides=overrides) if isinstance(job, Job) else read_request(job, overrides=overrides)
 
 
 def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:
-    """The plan of a request on given hardware; `known` is the number of rows and their lengths, where known.
-
-    Raises:
-        InputError: the question cannot be answered as asked.
-    """
+    """The plan of a request on given hardware; `known` is the number of rows and their lengths, where known."""
     read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
     with request.blaming("model"):
         model = find_model(request.job.model, revision=read)
@@ -150,11 +140,7 @@ def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Len
 
 
 def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:
-    """A layout that the model cannot be cut into is a mistake in the job, and no question of memory.
-
-    Raises:
-        InputError: at the layout's place in the job.
-    """
+    """Refuses a stated layout that the model cannot be cut into, with an InputError at its place in the job."""
     stated = request.job.stated_layout
     if isinstance(stated, LayoutSpec):
         layout = stated.to_layout()

@@ -1,5 +1,5 @@
-"""One layout beside one process: trained anew, compared, and looked at again with plain SGD and a damped AdamW where
-AdamW may make much of rounding."""
+"""Trains and compares one layout with one process. Where AdamW may amplify rounding, trains both again with other
+optimizers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from shardwise.api.trials import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
 from shardwise.launch.weights import weights_apart
-from shardwise.report.parity import (
-    Agreement,
-    agreement,
-    failed,
-)
+from shardwise.report.parity import Agreement, agreement, failed
 from shardwise.report.second_look import looked_at_damped, looked_at_plainly, may_be_rounding
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import RunDirectory, read_metrics
@@ -23,10 +19,10 @@ NOTHING_PROVEN = "nothing is proven, and the same command starts anew"
 
 
 class Proof:
-    """The proof of one job.
+    """Compares the layouts of one job with one process.
 
     Args:
-        trials: the reference, and the layouts to compare with it.
+        trials: the reference, and the layouts.
         tolerance: of losses, gradient norms and weights, relative to those of one process.
     """
 
@@ -43,19 +39,11 @@ class Proof:
         return self._run_of(REFERENCE, self._first)
 
     def train_reference(self) -> None:
-        """Trains the job as one process.
-
-        Raises:
-            StoppedError: a signal stopped it.
-        """
+        """Trains the job on one process."""
         self._train_as(REFERENCE, self._first)
 
     def of(self, trial: Trial) -> Agreement | Unable:
-        """Trains a layout and compares it with the reference, which has been trained.
-
-        Raises:
-            StoppedError: a signal stopped it.
-        """
+        """Trains a layout and compares it with the reference, which has been trained."""
         try:
             found = self._beside(self.reference, self._train_as(trial, self._first), trial, self._first)
         except (DoesNotFitError, InputError) as error:  # one process has trained the job, so it is this layout's alone
@@ -66,7 +54,7 @@ class Proof:
         return self._looked_at_again(trial, found) if is_adam and may_be_rounding(found) else found
 
     def _looked_at_again(self, trial: Trial, found: Agreement) -> Agreement:
-        """With SGD, and where that agrees with a damped AdamW: SGD has no state that could be wrong."""
+        """Compares with SGD, and if that agrees with a damped AdamW: SGD has no state that could be wrong."""
         records = read_metrics(self.reference)
         plain = self._again(trial, plain_look(self._train))
         seen = looked_at_plainly(found, plain, most=farthest_apart(self._train, records))
@@ -77,7 +65,7 @@ class Proof:
         return looked_at_damped(found, seen, self._again(trial, look))
 
     def _again(self, trial: Trial, look: Look) -> Agreement:
-        """A layout and one process, which is trained once for each look, beside each other."""
+        """Trains a layout, and once for each look one process, and compares them."""
         try:
             reference = self._reference_of(look)
             return self._beside(reference, self._train_as(trial, look), trial, look)
@@ -85,11 +73,7 @@ class Proof:
             return self._failed(trial, error, look)
 
     def _reference_of(self, look: Look) -> RunDirectory:
-        """One process, trained once for each later look.
-
-        Raises:
-            WorkerFailedError: it failed, of which no layout is the cause.
-        """
+        """One process, trained once for each look; WorkerFailedError if it fails."""
         if look.name not in self._references:
             try:
                 self._references[look.name] = self._train_as(REFERENCE, look)

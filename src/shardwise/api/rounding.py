@@ -1,5 +1,4 @@
-"""The looks that tell AdamW's own rounding from a fault: what a job is trained with, and how far rounding may carry
-weights apart then."""
+"""Tells rounding that AdamW amplifies from real differences, by training with SGD and with a larger epsilon."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ from typing import Any
 from shardwise.spec.job import TrainSpec
 from shardwise.spec.request import Override
 
-#: Steps that follow the gradient as it is: what rounding does to it, it does to the weights, and no more. Their size is
-#: such that 20 of them of a clipped gradient can move all weights by as much as one, in Euclidean norm.
+#: SGD moves weights by no more than rounding of the gradient; 20 steps of a clipped one move all weights by up to 1.
 PLAIN: dict[str, Any] = {
     "optimizer": "sgd",
     "learning_rate": 0.05,
@@ -22,8 +20,7 @@ PLAIN: dict[str, Any] = {
     "adam_epsilon": 1e-8,
 }
 
-#: Of the norm of all gradients, what adding in another order may change one tensor's by: four units of float32's
-#: rounding.
+#: Relative to the norm of all gradients, what another order of summation may change: four units of float32's rounding.
 ROUNDING = 2.0**-22
 
 Records = Sequence[dict[str, Any]]
@@ -31,14 +28,14 @@ Records = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A training of the job, the first or another.
+    """One training of the job for the comparison.
 
     Attributes:
-        name: what it is called beside the first, which has none.
-        folder: of its runs, inside the proof's.
-        train: as it is trained.
-        changed: keys of `train` that the job has otherwise.
-        num_trained: elements; counted where AdamW is damped.
+        name: empty for the job as it is.
+        folder: of its runs.
+        train: its settings.
+        changed: keys of `train` that differ from the job's.
+        num_trained: trained elements; used where AdamW is damped.
     """
 
     train: TrainSpec
@@ -57,10 +54,9 @@ class Look:
         )
 
     def floor(self, records: Records, *, tolerance: float) -> float:
-        """How far apart a tensor may lie in all, in Euclidean norm: a tolerance of how far all weights can have been
-        carried, which damped AdamW does by a learning rate in each element and step, or hardly more.
+        """The largest norm by which rounding may move a tensor apart: `tolerance` times how far all weights can move.
 
-        There is none for AdamW as the job has it, whose steps of rounding are as long as others.
+        0 for AdamW as the job has it, whose steps do not shrink with the gradient.
 
         Args:
             records: of one process, step by step.
@@ -71,23 +67,20 @@ class Look:
 
 
 def plain_look(train: TrainSpec) -> Look:
-    """SGD: it shows what is wrong with gradients, and has no state that could be."""
+    """With SGD, which shows errors in gradients and has no state."""
     return Look(train=train.model_copy(update=PLAIN), name="sgd", folder="sgd", changed=tuple(PLAIN))
 
 
 def damped_look(train: TrainSpec, records: Records, *, num_trained: int, tolerance: float) -> Look:
-    """AdamW that makes next to no steps of rounding: it shows what is wrong with its moments, rates and decay.
+    """With an AdamW whose epsilon is large beside rounding, which shows errors in moments, rates and decay.
 
-    AdamW divides gradients by their own usual size plus epsilon. With an epsilon of `ROUNDING / tolerance` of the root
-    mean square of all gradients, what is rounding carries no tensor farther than the look's floor, were it the same in
-    every step; what is a gradient of usual size makes nearly the steps that it made. More would hide faults in weights
-    whose gradients are smaller than others'.
+    AdamW divides gradients by their usual size plus epsilon. With an epsilon of `ROUNDING / tolerance` of the root mean
+    square of all gradients, rounding moves no tensor farther than the floor, and a usual gradient makes nearly a usual
+    step.
 
     Args:
-        train: of a job with AdamW.
-        records: of one process under it.
+        records: of one process.
         num_trained: elements that the job trains.
-        tolerance: that floors are to be for.
     """
     share = min(1.0, ROUNDING / tolerance) if tolerance else 1.0
     epsilon = max(train.adam_epsilon, share * _largest_norm(records, train) / math.sqrt(num_trained))
@@ -96,19 +89,17 @@ def damped_look(train: TrainSpec, records: Records, *, num_trained: int, toleran
 
 
 def farthest_apart(train: TrainSpec, records: Records) -> float:
-    """How far AdamW can carry one weight apart from another in these steps."""
+    """How far AdamW can move one weight apart from another in these steps."""
     return 2 * _largest_step(train) * _rates(records)
 
 
 def _largest_step(train: TrainSpec) -> float:
-    """How far AdamW moves a weight in one step, at most, as a multiple of the learning rate (Kingma and Ba 2015,
-    section 2.1)."""
+    """The largest step of AdamW, as a multiple of the learning rate (Kingma and Ba 2015, section 2.1)."""
     return max(1.0, (1 - train.adam_beta1) / math.sqrt(1 - train.adam_beta2))
 
 
 def _travelled(records: Records, train: TrainSpec) -> float:
-    """How far SGD has carried all weights together, at most: where gradients agree within a tolerance of their norm,
-    weights do within the same share of this."""
+    """How far SGD has moved all weights together, at most, in Euclidean norm."""
     steps = (float(record["learning_rate"]) * _norm(record, train) for record in records)
     return sum(steps) / (1 - train.momentum)
 
@@ -122,5 +113,5 @@ def _largest_norm(records: Records, train: TrainSpec) -> float:
 
 
 def _norm(record: dict[str, Any], train: TrainSpec) -> float:
-    """Of a step's gradients as the optimizer gets them."""
+    """Of a step's clipped gradients."""
     return min(train.max_grad_norm or math.inf, float(record["grad_norm"]))

@@ -1,4 +1,4 @@
-"""The shape of the model that a job names: by the catalogue, or where it has no row, by a process that builds it."""
+"""Finds the shape of a job's model: in the catalogue, or by a process that builds it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from shardwise.spec.model import ModelShape
 
 
 def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:
-    """Like the catalogue's `find_model`; a family without a row that transformers has is built and read.
-
-    Raises:
-        ModelError: it is no model, or none that can be planned.
-    """
+    """As the catalogue's `find_model`; a family without a row is built by transformers and read."""
     try:
         return models.find_model(name, offline=offline, revision=revision)
     except UnlistedFamilyError as error:

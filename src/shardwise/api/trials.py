@@ -1,4 +1,4 @@
-"""What `verify` and `compare` share: one job under several layouts, each a run directory made by `train` itself."""
+"""Runs one job under several layouts, for `verify` and `compare`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Trying:
-    """The next layout begins; sent before the updates of its training.
+    """Training under the next layout begins; sent before the updates of its training.
 
     Attributes:
-        again: what the same layout is trained with once more, such as `sgd`; empty the first time.
+        again: name of a repeated training of the same layout, such as `sgd`; empty the first time.
     """
 
     layout: str
@@ -46,8 +46,9 @@ class Trials:
     """One job, and the layouts to run it under.
 
     Attributes:
-        job: as it was given; `request` is what was read of it.
-        cluster: hardware that is here, whose parts the trials run on.
+        job: as it was given.
+        request: as it was read.
+        cluster: hardware that is here.
         unable: layouts that were asked for and cannot run here.
     """
 
@@ -66,14 +67,7 @@ class Trials:
         return self.request.job
 
     def each(self, do: Callable[[Trial], T], *, stopped: str) -> list[T]:
-        """Does something with each trial in turn, until someone asks to stop.
-
-        Args:
-            stopped: what a stop between two trainings means; one inside a training is that training's to tell.
-
-        Raises:
-            StoppedError: a signal stopped it before the last one.
-        """
+        """Runs a function for each trial until a signal asks to stop; `stopped` says what a stop between two means."""
         done: list[T] = []
         with StopRequests() as requests:
             for trial in self.trials:
@@ -84,12 +78,7 @@ class Trials:
         return done
 
     def train(self, trial: Trial, *, run: RunDirectory, also: Sequence[Override] = (), again: str = "") -> TrainResult:
-        """Trains the job as one of the trials; `run` is where.
-
-        Args:
-            also: what else is set, of a trial that is trained once more.
-            again: what that is called.
-        """
+        """Trains the job as one of the trials in `run`; `also` sets, and `again` names, a repeated training."""
         number = self.trials.index(trial) + 1
         if self.on_update is not None:
             self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials), again=again))
@@ -98,7 +87,6 @@ class Trials:
             self.job,
             overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root), place=place), *also),
             on_update=self.on_update,
-            # All of them train on the same data.
             programs=replace(self.programs or Programs(), quiet=number > 1 or bool(again)),
         )
 
@@ -111,11 +99,10 @@ def read_trials(
     on_update: Callable[[Update | Trying], None] | None,
     programs: Programs | None,
 ) -> Trials:
-    """Reads the job and finds which of the layouts this machine can hold; None is one of each kind.
+    """Reads the job and finds which of the layouts this machine can run; None is one of each kind.
 
     Raises:
-        InputError: the job is wrong, no layout trains it, its hardware is not here, or something else started this
-            process as a rank.
+        InputError: the job is wrong, no layout trains it, its hardware is not here, or torchrun started this process.
     """
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
@@ -152,5 +139,5 @@ def _not_trained_under(layout: Layout, *, job: Job, model: ModelShape) -> list[s
 
 
 def _stated(layout: LayoutSpec | str | None) -> Layout | str | None:
-    """The layout of a job, by its degrees or by a name; None where it is left open."""
+    """The layout of a job, by its degrees or by name; None where it is left open."""
     return layout.to_layout() if isinstance(layout, LayoutSpec) else layout

@@ -1,4 +1,4 @@
-"""`verify`: the same training under every layout, or the first figure that differs."""
+"""`verify`: compares training under each layout with training on one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwise.api.shapes import find_model
 from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trying, read_trials
 from shardwise.errors import InputError
-from shardwise.launch.trials import REFERENCE, Trial, Unable, room_hint
+from shardwise.launch.trials import REFERENCE, Trial, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
@@ -46,19 +46,18 @@ def verify(
     on_update: Callable[[Update | Trying], None] | None = None,
     programs: Programs | None = None,
 ) -> Parity:
-    """Trains a job as one process and under each kind of layout that this machine can hold, and compares.
+    """Trains a job on one process and under each kind of layout that this machine can run, and compares.
 
     Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES.
 
     Args:
-        layouts: names as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None one layout of each kind.
-        steps: optimizer steps of each run, or the job's `max_steps` where that is less; a job of epochs, however few
-            steps these have, goes round its rows as often as it takes.
+        layouts: names such as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None one of each kind.
+        steps: optimizer steps of each run, at most the job's `max_steps`; epochs are repeated as often as needed.
         tolerance: of losses, gradient norms and weights, relative to those of one process.
 
     Raises:
-        InputError: the job cannot be used as asked, or no layout but one process can run here.
-        WorkerFailedError: the one process that the others are compared with failed.
+        InputError: the job cannot be used, or no layout but one process can run here.
+        WorkerFailedError: the one process failed.
         StoppedError: a signal stopped it.
     """
     if steps < 1 or not 0 <= tolerance < 1:
@@ -69,7 +68,7 @@ def verify(
     asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)
     others = tuple(trial for trial in asked.trials if trial != REFERENCE)
     if not others:
-        raise InputError(_nothing_to_compare(asked.unable))
+        raise nothing_to_compare(asked.unable, beside=" one process with")
     trials = replace(asked, trials=(REFERENCE, *others))
     proof = Proof(trials, tolerance=tolerance)
 
@@ -81,7 +80,8 @@ def verify(
 
     found = [one for one in trials.each(tried, stopped=NOTHING_PROVEN) if one is not None]
     if all(isinstance(one, Unable) for one in found):
-        raise InputError(_nothing_to_compare([*asked.unable, *(one for one in found if isinstance(one, Unable))]))
+        unable = [*asked.unable, *(one for one in found if isinstance(one, Unable))]
+        raise nothing_to_compare(unable, beside=" one process with")
     records = read_metrics(proof.reference)
     return Parity(
         reference=str(proof.reference.root),
@@ -110,7 +110,7 @@ def for_parity(job: Job, *, model: ModelShape, steps: int) -> tuple[tuple[Overri
 
 
 def _in_force(job: Job, model: ModelShape) -> dict[str, Any]:
-    """Sections of a job with what its `auto` and defaults mean, and without what its model makes no difference to."""
+    """Sections of a job with `auto` resolved, and without what makes no difference to its model."""
     train = job.train.model_dump(mode="json")
     if job.adapters is None and train["save_dtype"] == "auto":
         train["save_dtype"] = model.storage_dtype
@@ -123,8 +123,3 @@ def _in_force(job: Job, model: ModelShape) -> dict[str, Any]:
 
 def _yaml(value: Any) -> str:
     return "not set" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _nothing_to_compare(unable: Sequence[Unable]) -> str:
-    reasons = [f"{one.layout}: {one.reason}" for one in unable]
-    return "\n".join([*reasons, f"there is nothing to compare one process with; {room_hint(unable)}"])

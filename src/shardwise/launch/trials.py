@@ -1,8 +1,4 @@
-"""Which layouts of a job this machine can hold: the list that `verify` and `compare` go through.
-
-A trial is a layout on so many processes: one way of spreading the work, or a product of ways such as `fsdp+pp`. One
-that cannot run here is listed with its reason, never left out silently.
-"""
+"""The layouts of a job that this machine can run, for `verify` and `compare`. Others are listed with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support import misfit, refusal, way_refusal
 
-#: Processors can be shared by more processes than there are cores; with more than this the machine only waits.
+#: Processes that may share a CPU, however few cores it has.
 CPU_PROCESSES = 4
 
 
@@ -37,14 +33,14 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """`fsdp-2`: the layout and its processes."""
+        """The layout and its processes, such as `fsdp-2`."""
         return f"{self.name}-{self.layout.world_size}"
 
     def overrides(self, cluster: Cluster, *, output_dir: str, place: str | None = None) -> list[Override]:
-        """What makes a job this trial: its hardware, its layout and its run directory.
+        """Sets a job's hardware, layout and run directory to this trial's.
 
         Args:
-            place: of the job's `output_dir`, which the trial's lies in.
+            place: where the job states its own `output_dir`, for messages.
         """
         size = self.layout.world_size
         hardware = f"cpu:{size}" if cluster.gpu.kind == "cpu" else f"{size}x {cluster.gpu.name}"
@@ -62,10 +58,10 @@ REFERENCE = Trial(name=SINGLE, layout=Layout())
 
 @dataclass(frozen=True, kw_only=True)
 class Unable:
-    """A layout that cannot run here, and why.
+    """A layout that cannot run here.
 
     Attributes:
-        needs: processes, where more are all that it lacks.
+        needs: number of processes, where only processes are missing.
     """
 
     layout: str
@@ -82,16 +78,15 @@ def find_trials(
     model: ModelShape | None = None,
     own: Layout | str | None = None,
 ) -> tuple[tuple[Trial, ...], tuple[Unable, ...]]:
-    """The layouts to try, each on as many processes as the cluster has and it can be spread over.
+    """The layouts to run, each on as many processes as the cluster has and it can use.
 
     Args:
-        names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all`, which stands for `EVERY_WAY`; None is
-            `DEFAULT`. Both also take the job's own where it is none of these.
-        cluster: the hardware of the job, which is here. Processors stand for up to `CPU_PROCESSES` processes.
-        method: of the job.
-        refused: why what else the job states is not trained under a layout; None where it is.
-        model: of the job, which not every layout trains; None where only layouts are asked about.
-        own: the layout that the job states, by its degrees or by a name; None where it leaves that open.
+        names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all` for `EVERY_WAY`; None is `DEFAULT`. Both include
+            the job's own layout.
+        cluster: the hardware of the job. Processors stand for up to `CPU_PROCESSES` processes.
+        refused: why the rest of the job is not trained under a layout, or None.
+        model: of the job, or None where only layouts are asked about.
+        own: the layout that the job states, by its degrees or by a name, or None.
 
     Raises:
         InputError: a name is no layout, or is `job` where the job states none.
@@ -107,7 +102,7 @@ def find_trials(
     for name, size in wanted:
         one = _trial(name, size, cluster=cluster, untried=untried, own=own)
         if isinstance(one, Trial):
-            # Before the room: more processors would be no remedy.
+            # Checked before the number of processes, which would not help.
             reason = untried(one.layout, stated=one.name == JOB)
             one = _with_room(one, cluster) if reason is None else Unable(layout=one.label, reason=reason)
         found.setdefault(one.layout, one)
@@ -115,8 +110,14 @@ def find_trials(
     return trials, tuple(one for one in found.values() if isinstance(one, Unable))
 
 
+def nothing_to_compare(unable: Sequence[Unable], *, beside: str = "") -> InputError:
+    """The error where none of the layouts can run here: the reasons, and what to write instead."""
+    reasons = [f"{one.layout}: {one.reason}" for one in unable]
+    return InputError("\n".join([*reasons, f"there is nothing to compare{beside}; {room_hint(unable)}"]))
+
+
 def room_hint(unable: Sequence[Unable]) -> str:
-    """What to write where none of the layouts can run here: the fewest processors on which one of them can."""
+    """The fewest processors on which one of the layouts can run."""
     needed = [one.needs for one in unable if one.needs and one.needs <= MAX_CPU_PROCESSES]
     if needed:
         return f"write --set hardware=cpu:{min(needed)} for as many processors"
@@ -161,11 +162,7 @@ def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
 
 
 def _refusal(layout: Layout, *, method: Method, model: ModelShape | None, stated: bool) -> str | None:
-    """Why a layout is not trained: what no other degrees of it would mend comes first.
-
-    Args:
-        stated: by the job, which can state the nearest one instead.
-    """
+    """Why a layout is not trained; first what other degrees would not change. `stated`: by the job."""
     unfit = None if model is None else misfit(model, layout, stated=stated)
     return (
         way_refusal(method=method, layout=layout)
@@ -175,7 +172,7 @@ def _refusal(layout: Layout, *, method: Method, model: ModelShape | None, stated
 
 
 def _processes(name: str, *, cluster: Cluster, untried: Callable[[Layout], str | None]) -> int:
-    """As many as the cluster has, or as the layout needs at least, less what it or the model cannot be spread over."""
+    """As many as the cluster has, or as the layout needs, minus those it or the model cannot use."""
     least = fewest(name)
     most = 1 if name == SINGLE else max(least, cluster.num_gpus)
     return next((size for size in range(most, least - 1, -1) if _spreads(name, size, untried)), most)
@@ -193,11 +190,7 @@ def _room(cluster: Cluster) -> int:
 
 
 def clear(run: RunDirectory) -> None:
-    """Removes the run of an earlier trial, so that a proof never rests on what another version once did.
-
-    Raises:
-        RunDirectoryError: another program is running there. What is no run directory is left for the start to refuse.
-    """
+    """Removes the run of an earlier trial; RunDirectoryError if another program runs there."""
     if not run.resolved.is_file() or run.root.is_symlink():
         return
     with locked(run):
@@ -208,11 +201,7 @@ def clear(run: RunDirectory) -> None:
 
 
 def check_same_place(run: RunDirectory, trial: Trial, cluster: Cluster) -> None:
-    """A run may go on under another layout, but then its figures are not those of one layout.
-
-    Raises:
-        RunDirectoryError: the folder holds a run of another layout or other hardware.
-    """
+    """Raises RunDirectoryError if the folder holds a run under another layout or on other hardware."""
     if not run.plan.is_file():
         return
     plan = read_plan(run.plan)

@@ -1,4 +1,4 @@
-"""The names of layouts that `verify` and `compare` know: a way of spreading the work, or a product such as `fsdp+pp`"""
+"""The names of layouts in `verify` and `compare`: a strategy, or a product such as `fsdp+pp`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINGLE = "single"
 #: The layout that the job itself states.
 JOB = "job"
 
-#: The ways that cut the model in stages, each with the order of its micro-batches.
+#: The ways that cut the model in stages -> their pipeline schedule.
 STAGINGS: dict[str, Schedule] = {
     "mp": "sequential",
     "pp": "1f1b",
@@ -25,7 +25,7 @@ STAGINGS: dict[str, Schedule] = {
     "zero_bubble": "zero_bubble",
 }
 
-#: Ways that split the model and not the data; in a product each has two ranks, and the way of the data has the rest.
+#: Ways that split the model; in a product each has two ranks, and the way of the data has the rest.
 SPLITS = (*STAGINGS, "tp")
 
 #: Ways by their names, beside `single` and `job`.
@@ -34,11 +34,10 @@ WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS)))
 #: The name of `EVERY_WAY`.
 ALL = "all"
 
-#: What `verify` tries where nothing is named, one layout of each kind: copies, sharded states, sharded weights, slices,
-#: stages in turn and overlapping, and a product of sharded weights with each way of splitting the model.
+#: What `verify` runs where nothing is named: one layout of each kind.
 DEFAULT = (SINGLE, "ddp", "zero1", "fsdp", "tp", "mp", "pp", "fsdp+tp", "fsdp+pp")
 
-#: Each kind of way around or inside each other once.
+#: Products that `all` runs.
 PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+tp+pp")
 
 #: Every single way, each schedule, and the products.
@@ -51,7 +50,7 @@ _NAME = re.compile(r"([a-z0-9_+]+?)(?:-(\d+))?")
 
 
 def parsed(text: str) -> tuple[str, int | None]:
-    """A name and the processes it states: `fsdp-4` is fsdp on 4. `pp:gpipe` is another name of `gpipe`.
+    """A name and its number of processes: `fsdp-4` is fsdp on 4; `pp:gpipe` is another name of `gpipe`.
 
     Raises:
         InputError: it is no layout.
@@ -60,17 +59,14 @@ def parsed(text: str) -> tuple[str, int | None]:
     if match is None or not _is_layout(match[1]):
         known = (SINGLE, JOB, ALL, *WAYS)
         near = difflib.get_close_matches(text, known, n=1)
-        hint = (
-            f"; did you mean {near[0]!r}?"
-            if near
-            else f"; the layouts are {', '.join(known)}, and fsdp+pp is a product"
-        )
+        others = f"; the layouts are {', '.join(known)}, and fsdp+pp is a product"
+        hint = f"; did you mean {near[0]!r}?" if near else others
         raise InputError(f"--layouts names {text!r}, which is no layout{hint}; fsdp-4 is fsdp on 4 processes")
     return match[1], int(match[2]) if match[2] else None
 
 
 def _is_layout(name: str) -> bool:
-    """Whether a name is one way, or one way of the data at most and different ways of splitting the model."""
+    """Whether a name is one way, or a product of at most one way of the data and different ways of the model."""
     ways = name.split("+")
     if len(ways) == 1:
         return name in {SINGLE, JOB, *WAYS}
@@ -88,7 +84,7 @@ def layout_of(name: str, size: int) -> Layout:
     """The layout of a name on so many processes.
 
     Raises:
-        ValueError: they do not multiply out to it.
+        ValueError: they do not divide into it.
     """
     ways = name.split("+")
     staging = next((way for way in ways if way in STAGINGS), None)

@@ -1,5 +1,5 @@
-"""LoRA: PEFT makes the adapters and names them; their initial values depend on (seed, name, full shape) alone, so that
-they are the same under every layout."""
+"""LoRA with PEFT's adapters. Initial values depend only on (seed, name, full shape), so they are the same on every
+layout."""
 
 from __future__ import annotations
 
@@ -49,16 +49,14 @@ def peft_config(lora: LoraSpec) -> Any:
 
 
 def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision: str | None = None) -> Any:
-    """Puts adapters into a model (in place) whose parameters are on the meta device, and freezes the rest.
+    """Adds adapters to a model on the meta device, in place, and freezes the rest.
 
     Args:
-        model: from transformers.
-        lora: the job's settings.
-        base_model: what adapter_config.json names as the model that the adapter belongs to.
+        base_model: the model that adapter_config.json names.
         revision: of that, where it is on the hub.
 
     Returns:
-        The PEFT model, which names and saves the adapters.
+        The PEFT model.
 
     Raises:
         JobError: the target modules, or those to be saved, are not in the model.
@@ -88,12 +86,7 @@ def _wrapped(model: nn.Module, config: Any) -> Any:
 
 
 def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the tensors that PEFT looks for when it loads an adapter's folder.
-
-    Args:
-        model: the base model, whose parameters are on the meta device; adapters are put into it.
-        folder: with the adapter's configuration.
-    """
+    """Name -> shape of the tensors that PEFT loads from an adapter's folder; adapters are added to `model`."""
     from peft import PeftConfig, get_peft_model_state_dict
 
     config = PeftConfig.from_pretrained(str(folder))
@@ -104,7 +97,7 @@ def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...
 
 
 def _check_saved(model: nn.Module, lora: LoraSpec) -> None:
-    """PEFT passes over names in `modules_to_save` that end no module's name."""
+    """Refuses unknown names in `modules_to_save`, which PEFT would ignore."""
     modules = [name for name, _ in model.named_modules()]
     for name in lora.modules_to_save:
         if not any(module.endswith(name) for module in modules):
@@ -114,15 +107,15 @@ def _check_saved(model: nn.Module, lora: LoraSpec) -> None:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter is an adapter's own (its values stand in no base model)."""
+    """Whether a parameter is an adapter's, and not the base model's."""
     return ".lora_" in name
 
 
 def saved_name(name: str) -> str:
-    """The name that a trained parameter has in PEFT's files.
+    """The name of a trained parameter in PEFT's files.
 
-    PEFT's own function asks live modules, of which a rank may hold some only, and whose state hooks would free gathered
-    weights on the one rank that asks. That this rule gives PEFT's names is checked each time an adapter is saved.
+    PEFT's own function needs all modules and gathered weights on the rank that asks. Each save checks that the names
+    are PEFT's.
     """
     for live, saved in _SAVED_PARTS:
         name = name.replace(live, saved)
@@ -130,15 +123,13 @@ def saved_name(name: str) -> str:
 
 
 def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Callable[[], torch.Tensor] | None:
-    """What makes the whole initial value of an adapter parameter in float32; None for a parameter of the base model.
+    """Makes the whole initial value of an adapter parameter in float32; None for a parameter of the base model.
 
-    A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero, as in PEFT (Hu et al.,
-    2021, use a Gaussian A); the random stream is this parameter's own. DoRA's magnitudes are zero until
-    `start_magnitudes` has seen the base weights. A whole copy of a module (`modules_to_save`) is a parameter of the
-    base model: it starts as what it is a copy of.
+    As in PEFT, A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero. DoRA's
+    magnitudes are set by `start_magnitudes`. A copy of a module (`modules_to_save`) starts as the base model's.
 
     Raises:
-        UnsupportedError: the adapter has parts that are none of these.
+        UnsupportedError: the adapter has other parts.
     """
     if not is_adapter(name):
         return None
@@ -158,12 +149,9 @@ def _uniform(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
 
 @torch.no_grad()
 def start_magnitudes(model: nn.Module) -> None:
-    """Gives DoRA's magnitudes their first values: the norm of each output's weights in the base matrix
-    (Liu et al., 2024).
+    """Initialises DoRA's magnitudes: the norm of each row of the base matrix, in float32 (Liu et al., 2024).
 
-    B is zero then, so that this is the norm of the adapted matrix too. Norms are taken in float32 of the weights as
-    they are stored, by each rank of what it holds; where that is a part of each output's weights, squares are added
-    over the ranks. They are the same, bit for bit, under every layout that leaves these together.
+    B is zero, so this is the adapted matrix's norm too. Where a row is sharded, squares are summed over ranks.
     """
     for module in model.modules():
         magnitudes: Any = getattr(module, "lora_magnitude_vector", None)
@@ -175,7 +163,7 @@ def start_magnitudes(model: nn.Module) -> None:
 
 
 def _start(magnitudes: nn.Parameter, weight: torch.Tensor, *, dim: int) -> None:
-    """Copies the norms of a matrix over one of its dims into this rank's part of the magnitudes."""
+    """Copies the norms of a matrix over one dim into this rank's part of the magnitudes."""
     if not isinstance(weight, DTensor) or not isinstance(magnitudes, DTensor):
         magnitudes.copy_(torch.linalg.vector_norm(weight.float(), dim=dim))
         return

@@ -1,8 +1,6 @@
-"""The order in which a model is spread. The order is the content of this file.
+"""Applies a parallel layout to a model, in this order:
 
-    (split in stages) -> tensor -> recompute -> compile -> shard -> materialise -> replicate
-
-The model does not know that it is parallel, and the loop does not know how: it asks what comes out for gradients.
+(split in stages) -> tensor -> recompute -> compile -> shard -> materialise -> replicate
 """
 
 from __future__ import annotations
@@ -30,11 +28,10 @@ class Stage:
     """A pipeline stage of this rank, or the whole model where there is one stage; parameters on the meta device.
 
     Attributes:
-        index: of the stage.
         root: the module whose forward is called; holds all parameters.
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
-        width: elements of the residual stream.
-        parts: what tensor parallelism slices; None where it does not.
+        width: hidden size.
+        parts: what tensor parallelism slices, or None.
         tied: names, in `root`, of parameters that another stage holds a copy of.
     """
 
@@ -54,21 +51,19 @@ def parallelize(
     compute_dtype: torch.dtype,
     materialise: Callable[[], None],
 ) -> Spread:
-    """Spreads a model that was split in stages, and whose parameters are on the meta device.
+    """Parallelizes a model that was split in stages and whose parameters are on the meta device.
 
     Args:
         stages: those of this rank, in order.
-        execution: layout and options; the trainer has refused what is not supported before.
-        world: the mesh.
-        compute_dtype: type in which sharded weights are gathered and activations travel between stages.
+        compute_dtype: dtype of gathered weights, and of activations sent between stages.
         materialise: gives the (by then sharded) parameters their values.
     """
     for stage in stages:
-        # Slice first: what follows works on what a rank has of each matrix.
+        # Slice first: what follows works on this rank's slice of each matrix.
         if stage.parts is not None:
             apply_tensor(stage.parts, mesh=world.mesh["tp"])
 
-        # Recompute first: it wraps the block's own forward, inside everything that gathers or compiles it.
+        # Recompute wraps the block's own forward, inside the hooks that gather weights and inside compilation.
         apply_recompute(stage.blocks, execution.gradient_checkpointing)
 
         # Compile per block, with the recomputation inside the graph and the gathers outside.
@@ -76,7 +71,7 @@ def parallelize(
             for block in stage.blocks:
                 block.compile()
 
-        # Shard on the meta device, so that no rank ever holds more than its own slices ...
+        # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:
             apply_sharding(
                 stage.root,
@@ -87,10 +82,8 @@ def parallelize(
                 on_host=execution.parameters_on_host,
             )
 
-    # ... which are read here.
     materialise()
 
-    # What backward leaves undone is composed of live parameters.
     buckets = execution.layout.fills_buckets and not execution.gathers_weights
     divisor = world.layout.data_world_size if execution.gathers_weights or buckets else 1
     finish = _finish(stages, world=world, replicates=not (execution.gathers_weights or buckets))
@@ -105,7 +98,7 @@ def parallelize(
             finish=finish,
         )
 
-    # Replicate last: buckets are made of real gradients. (ZeRO-1 is this, with an optimizer that steps windows.)
+    # DDP last: its buckets need materialised parameters. ZeRO-1 is DDP with a sharded optimizer.
     (stage,) = stages
     root, begin = stage.root, Buckets()
     if buckets:
@@ -114,7 +107,7 @@ def parallelize(
 
 
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:
-    """What is left to do after backward; `replicates` where neither DDP nor FSDP adds replicas up."""
+    """What is left to do after backward; `replicates` where neither DDP nor FSDP reduces over replicas."""
     named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
     return Finish(
         trained=tuple(p for _, _, p in named),

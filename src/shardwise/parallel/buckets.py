@@ -1,4 +1,4 @@
-"""Tensors that travel together: neighbours of one type in one flat message, summed over ranks and put back in place"""
+"""All-reduces many tensors in few flat messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from shardwise.spec.execution import FLAT_BYTES
 
 @torch.no_grad()
 def sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor], *, most_bytes: int = FLAT_BYTES) -> None:
-    """Adds plain tensors up over a group, in place: few messages, and no second copy of everything.
-
-    Args:
-        most_bytes: of one message; a larger tensor travels alone.
-    """
+    """All-reduces plain tensors in place, those of one dtype in flat messages of `most_bytes`; a larger one alone."""
     for bucket in _buckets(tensors, most_bytes=most_bytes):
         flat = torch.cat([tensor.flatten() for tensor in bucket])
         dist.all_reduce(flat, group=group)
@@ -25,7 +21,7 @@ def sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor], *, most_
 
 
 def _buckets(tensors: Iterable[torch.Tensor], *, most_bytes: int) -> Iterator[list[torch.Tensor]]:
-    """Neighbours of one type, as many as fit."""
+    """Consecutive tensors of one dtype, as many as fit."""
     held: list[torch.Tensor] = []
     for tensor in tensors:
         full = sum(one.nbytes for one in held) + tensor.nbytes > most_bytes

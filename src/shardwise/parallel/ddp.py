@@ -1,4 +1,4 @@
-"""Data parallel without sharding: every rank holds everything, gradients are averaged while backward runs."""
+"""Data parallel without sharding: every rank holds all weights, and DDP averages gradients during backward."""
 
 from __future__ import annotations
 
@@ -13,19 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """Where gradients lie in the communication buckets, which stay allocated as long as the process.
-
-    Attributes:
-        places: each parameter that is trained, and the view of a bucket that its gradient becomes; none without DDP.
-    """
+    """(trained parameter, its gradient's view of a DDP bucket) for each parameter; empty without DDP."""
 
     places: Sequence[tuple[nn.Parameter, torch.Tensor]] = ()
 
     def __call__(self) -> None:
-        """Gives each parameter without a gradient one of zeros, in its bucket.
+        """Points each missing gradient at its bucket, zeroed.
 
-        Called before a backward that DDP takes no notice of: it would make gradients beside the buckets, and these
-        would be there for a second time until the last backward copies them.
+        Called before a backward under `no_sync`, in which DDP would allocate gradients beside the buckets.
         """
         for parameter, view in self.places:
             if parameter.grad is None:
@@ -33,13 +28,13 @@ class Buckets:
 
 
 def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.device) -> tuple[nn.Module, Buckets]:
-    """Wraps a model whose weights are already equal on all ranks (every rank read the same files).
+    """Wraps a model whose weights are already equal on all ranks in DDP.
 
-    Gradients are views of the communication buckets: no second copy of them exists. Buffers are constants that every
-    rank computes alike (rotary frequencies); DDP would send them before each forward, so it is told to leave them.
+    Gradients are views of the communication buckets, so that there is no second copy. Buffers are constants (rotary
+    frequencies), which DDP would broadcast before each forward, so they are ignored.
 
     Returns:
-        The root whose forward is called, and what is called before gradients accumulate.
+        The module whose forward is called, and what to call before gradients accumulate.
     """
     constants = [name for name, _ in root.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
@@ -54,11 +49,10 @@ def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.dev
 
 
 def _settle_buckets(replicated: DistributedDataParallel) -> Buckets:
-    """Gives the buckets their final order now, by a backward pass over every parameter, the last one first.
+    """Builds DDP's final buckets now, by a backward pass through every parameter.
 
-    DDP lays its buckets anew in the first step of a process, by the order in which gradients came. With three ranks or
-    more a sum's rounding depends on where in a bucket it stands, so that the first step after a resume would differ
-    from the same step of a run that was never interrupted.
+    DDP rebuilds its buckets after the first step of a process. With three or more ranks the rounding of a sum depends
+    on the place in a bucket, so the first step after a resume would differ from the same step of an uninterrupted run.
     """
     trained = [p for p in replicated.module.parameters() if p.requires_grad]
     replicated.reducer.prepare_for_backward([])

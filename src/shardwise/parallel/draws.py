@@ -1,13 +1,9 @@
-"""What tensor-parallel ranks draw at random: the same where they hold the same activations, each its own for a slice.
+"""Random number streams of dropout under tensor parallelism.
 
-Outside the blocks all ranks of a group hold whole sequences, and their generators stand alike; so what is dropped out
-there is the same on all of them, as gradients that are taken in parts want it. Inside a block they hold parts of the
-sequence, or some of the heads, and each goes on with a stream of its own, which a draw from the shared one begins. What
-an adapter drops out of a gathered sequence, before matrices that are sliced by rows, comes from a third stream, which
-the ranks share: each computes slices of one product with it.
-
-A block draws anew when it is computed again, from the state that recompute has put back: so its masks are those of the
-forward.
+Outside the blocks, ranks of a tensor-parallel group hold the same activations and share one stream. Inside a block each
+rank holds its own slice and has its own stream, seeded from the shared one. Adapters drop out of gathered activations,
+which takes a third stream that the ranks share. Recompute restores the generator's state, so masks of a recomputed
+block are those of its forward.
 """
 
 from __future__ import annotations
@@ -22,12 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 
 class Draws:
-    """The streams of one block on one rank.
-
-    Args:
-        block: whose forward, in training, runs on them.
-        mesh: the axis `tp`.
-    """
+    """The random streams of one block on one rank, used by its forward in training; `mesh` is the axis `tp`."""
 
     def __init__(self, block: nn.Module, *, mesh: DeviceMesh) -> None:
         self._rank = mesh.get_local_rank()
@@ -36,7 +27,7 @@ class Draws:
         block.forward = partial(self._run, block, block.forward)
 
     def share(self, module: nn.Module) -> None:
-        """Makes all ranks drop the same out of what goes into a module, wherever it drops anything."""
+        """Makes all ranks draw the same dropout masks inside a module."""
         for dropout in module.modules():
             if isinstance(dropout, nn.Dropout):
                 vars(dropout)["forward"] = partial(self._drop, dropout)
@@ -50,7 +41,7 @@ class Draws:
             return forward(*args, **kwargs)
 
     def _drop(self, dropout: nn.Dropout, whole: torch.Tensor) -> torch.Tensor:
-        """As the module itself does, of activations that are the same on all ranks."""
+        """Dropout with the stream that the ranks share."""
         if not dropout.training or not dropout.p:
             return whole
         if self._shared is None:

@@ -1,9 +1,8 @@
-"""What is left to do to gradients when the last backward is done, where neither DDP nor FSDP has done it.
+"""Reduces gradients after the last backward of a step, where neither DDP nor FSDP has done it.
 
-In this order: partial sums over tensor-parallel ranks become whole, replicas are added, and the two copies of a tied
-weight at the pipeline's ends are. Every one is a sum: the loss was divided by the tokens of the global batch. The ends
-come last because two addends give the same sum in either order: three replicas or more, added in the buckets of one
-end and in those of the other, would round differently, and the copies drift apart.
+First over tensor-parallel ranks, then over replicas, last over the two copies of a tied weight at the ends of a
+pipeline. The copies come last because a sum of two rounds alike in either order: three or more replicas, added on each
+end by itself, would not.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from shardwise.parallel.slices import settle_gradients
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Called after the last backward of a step; composed once, when the model is spread.
+    """Called after the last backward of a step.
 
     Attributes:
-        trained: the parameters whose gradients are meant.
+        trained: the parameters whose gradients are reduced.
         tied: those of them that another stage holds a copy of.
-        ends: the two ranks that hold the copies; None on ranks and layouts without.
-        replicas: ranks whose gradients nobody else adds up; None where DDP or FSDP does.
+        ends: the two ranks that hold the copies, or None.
+        replicas: ranks to sum gradients over, or None where DDP or FSDP does.
     """
 
     trained: tuple[nn.Parameter, ...]
@@ -37,7 +36,7 @@ class Finish:
     replicas: dist.ProcessGroup | None = None
 
     def __call__(self) -> None:
-        """Makes every gradient that of the whole global batch."""
+        """Completes every gradient."""
         settle_gradients(self.trained)
         if self.replicas is not None:
             _add_over(self.replicas, self.trained)
@@ -46,7 +45,7 @@ class Finish:
 
 
 def _add_over(group: dist.ProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
-    """Adds gradients over a group, in place; a parameter without one counts as zero."""
+    """Sums gradients over a group, in place; a missing gradient counts as zero."""
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

@@ -1,8 +1,4 @@
-"""Activations between tensor-parallel ranks: who holds what before and after, forward and backward.
-
-A move is written as DTensor's placements, which derive the collective of each direction; what goes in and comes out
-are plain local tensors.
-"""
+"""Collectives on activations between tensor-parallel ranks, forward and backward, on plain local tensors."""
 
 from __future__ import annotations
 
@@ -17,47 +13,36 @@ _SAME, _SUM, _SEQUENCE = Replicate(), Partial(), Shard(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """The moves between the ranks of one tensor-parallel group; activations are [batch, length, features].
-
-    Attributes:
-        mesh: the axis `tp` alone.
-    """
+    """The collectives of one tensor-parallel group (`mesh` is the axis `tp`); activations are [batch, length,
+    features]."""
 
     mesh: DeviceMesh
 
     def scatter_sequence(self, whole: torch.Tensor) -> torch.Tensor:
-        """Each rank goes on with its part of the sequence; backward gathers.
-
-        Raises:
-            ValueError: the length cannot be shared out evenly; batches are padded so that it can.
-        """
+        """Keeps this rank's part of the sequence, whose length must be divisible; backward gathers."""
         length, ranks = whole.shape[1], self.mesh.size()
         if length % ranks:
             raise ValueError(f"a sequence of {length} tokens cannot be shared out over {ranks} tensor-parallel ranks")
         return self._move(whole, before=_SAME, after=_SEQUENCE, gradient=_SEQUENCE)
 
     def gather_sequence(self, part: torch.Tensor, *, sliced_after: bool) -> torch.Tensor:
-        """Each rank goes on with the whole sequence.
-
-        Args:
-            sliced_after: what follows is sliced, so that each rank's gradient is one summand (backward sums and shares
-                out), and not the whole one (backward takes this rank's part).
-        """
+        """Gathers the sequence; backward keeps this rank's part, or with `sliced_after` reduce-scatters partial sums.
+        Gathers the sequence; backward keeps this rank's part, or with `sliced_after` reduce-scatters partial sums."""
         if sliced_after:
             return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SUM)
         # It leaves the root module, and FSDP2 wants no views there.
         return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SAME).clone()
 
     def sum_to_sequence(self, summand: torch.Tensor) -> torch.Tensor:
-        """The summands of all ranks become the sum, of which each holds its part of the sequence; backward gathers."""
+        """Reduce-scatters partial sums over the sequence; backward gathers."""
         return self._move(summand, before=_SUM, after=_SEQUENCE, gradient=_SEQUENCE)
 
     def sum_to_all(self, summand: torch.Tensor) -> torch.Tensor:
-        """The summands of all ranks become the sum, which all hold; backward moves nothing."""
+        """All-reduces partial sums; backward moves nothing."""
         return self._move(summand, before=_SUM, after=_SAME, gradient=_SAME)
 
     def gather_features(self, part: torch.Tensor, *, size: int) -> torch.Tensor:
-        """Slices of the last dim, which may differ in size, become the whole one; backward takes this rank's slice."""
+        """Gathers slices of the last dim, which may differ in size; backward keeps this rank's slice."""
         shape = torch.Size((*part.shape[:-1], size))
         stride = torch.empty(shape, device="meta").stride()
         slices = DTensor.from_local(part, self.mesh, [Shard(-1)], run_check=False, shape=shape, stride=stride)

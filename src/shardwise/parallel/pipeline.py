@@ -1,13 +1,9 @@
-"""A model in stages over ranks: executes the order of spec/schedule.py, and sends what one stage needs of another.
+"""Executes a pipeline schedule (spec/schedule.py) on the stages of this rank.
 
-The order is data, shared with the planner; this file knows only how to do one action and how to pass tensors on. A
-rank that waits for a message has nothing else to do in its order: that is the bubble the planner draws. A receive is
-posted when its turn comes and not before: what it waits for may need the action at hand, and on a GPU a receive that
-cannot end holds up whatever synchronises the device.
+A receive is posted when its action comes: posted earlier, it could wait for the action at hand, and block the device.
 
-Why not `torch.distributed.pipelining`: it asks for equal shapes of all micro-batches of a run, where ours are padded
-to their own longest row, and its orders are private to it, where ours are the planner's too. Its cut of a backward
-pass in two, which zero-bubble schedules need, is used as it is.
+`torch.distributed.pipelining` is not used for the schedule, because it wants equal shapes of all micro-batches, and
+because the planner reads the same schedules. Its split of a backward pass in two is used.
 """
 
 from __future__ import annotations
@@ -30,11 +26,7 @@ from shardwise.spec.schedule import Action, actions, forwards
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A tensor between neighbouring stages for one micro-batch.
-
-    Attributes:
-        forward: activations of `stage` for the next one; otherwise the gradient of its input for the one before.
-    """
+    """A tensor between stages: with `forward` activations of `stage` for the next, otherwise its input's gradient."""
 
     forward: bool
     stage: int
@@ -43,7 +35,7 @@ class Message:
 
 @dataclass(kw_only=True)
 class Saved:
-    """What a stage keeps of one micro-batch between its forward and its backward."""
+    """What a stage keeps of one micro-batch between forward and backward."""
 
     received: torch.Tensor | None
     output: torch.Tensor
@@ -57,11 +49,11 @@ class Pipeline:
 
     Attributes:
         stages: root module by index of stage.
-        pipes: how they reach the others.
-        width: elements of the residual stream.
-        dtype: its type between stages.
-        gradient_divisor: what FSDP divides gradients by, inside each stage.
-        finish: what is left to do to gradients after the last backward.
+        pipes: communication with the other stages.
+        width: hidden size.
+        dtype: of activations between stages.
+        gradient_divisor: by which FSDP divides gradients.
+        finish: called after the last backward.
     """
 
     stages: dict[int, nn.Module]
@@ -78,7 +70,7 @@ class Pipeline:
         return tuple(self.stages.values())
 
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
-        """As `Spread.gradients`: all micro-batches are one run of the schedule."""
+        """As `Spread.gradients`; all micro-batches are one run of the schedule."""
         run = _Run(pipeline=self, micros=micros, scale=scale * self.gradient_divisor)
         cut = self.world.layout.schedule == "zero_bubble"
         with reduction_postponed(self.modules) if cut else nullcontext():
@@ -97,7 +89,7 @@ class Pipeline:
 
     @property
     def last_stage(self) -> int:
-        """The stage that makes the loss."""
+        """The stage that computes the loss."""
         return self.world.layout.num_stages - 1
 
     def _order(self, kind: Callable[..., tuple[Action, ...]], num_micro_batches: int) -> tuple[Action, ...]:
@@ -108,12 +100,7 @@ class Pipeline:
 
 @dataclass(kw_only=True)
 class _Run:
-    """One step's way through the schedule.
-
-    Attributes:
-        scale: of the loss; None runs forwards alone.
-        results: what the last stage made of each micro-batch: losses, or logits.
-    """
+    """One run of the schedule; without `scale` forwards only. `results` are the losses, on the last stage."""
 
     pipeline: Pipeline
     micros: Sequence[Inputs]
@@ -124,7 +111,7 @@ class _Run:
     _leaving: list[tuple[torch.Tensor, Any]] = field(default_factory=list[tuple[torch.Tensor, Any]])
 
     def execute(self, order: tuple[Action, ...]) -> None:
-        """Does everything in order and waits until what was sent has left."""
+        """Executes the actions in order, then waits for pending sends."""
         do = {
             "forward": self._forward,
             "backward": self._backward,
@@ -163,7 +150,7 @@ class _Run:
         self._send_gradient(action, saved)
 
     def _backward_input(self, action: Action) -> None:
-        """The gradient of what was received, which the stage before waits for; the first stage has none to make."""
+        """The gradient of the input, which the previous stage waits for; the first stage has none."""
         saved, gradient = self._saved[action.stage, action.micro], self._gradient_of_output(action)
         if saved.received is None:
             saved.output_gradient = gradient
@@ -176,7 +163,7 @@ class _Run:
         self._send_gradient(action, saved)
 
     def _backward_weight(self, action: Action) -> None:
-        """The gradients of weights, from what `_backward_input` kept for them."""
+        """The gradients of weights."""
         saved = self._saved.pop((action.stage, action.micro))
         if saved.weight_groups is not None:
             from torch.distributed.pipelining._backward import stage_backward_weight
@@ -197,7 +184,7 @@ class _Run:
             self._send(Message(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
 
     def _expect(self, action: Action) -> None:
-        """Posts the receive of what an action needs from another stage."""
+        """Posts the receive that an action needs."""
         message = _needed(action, last_stage=self.pipeline.last_stage)
         if message is None:
             return
@@ -209,7 +196,7 @@ class _Run:
         self._arriving[message] = (buffer, dist.irecv(buffer, source, group=group, tag=self._tag(message)))
 
     def _take(self, message: Message) -> torch.Tensor | None:
-        """What another stage sent; None where there is no such stage."""
+        """The received tensor; None where no other stage sends one."""
         if message not in self._arriving:
             return None
         buffer, work = self._arriving.pop(message)

@@ -1,8 +1,7 @@
-"""Sharded weights under a backward that is cut in two: gathered once, and their gradients reduced once, in a step.
+"""Keeps FSDP2's weights gathered, and their gradients unreduced, until the end of a step.
 
-FSDP2 lets go of weights, and reduces their gradients, as a backward passes. Where the gradients of weights come later
-than those of inputs, nothing is there to be reduced then, and the graph still needs the weights. So both wait for the
-end of the step, as in torchtitan and `torch.distributed.pipelining`.
+Schedules that split backward in two compute the gradients of weights after those of inputs, so the graph still needs
+the weights when FSDP2 would free them. torchtitan does the same.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 
 @contextmanager
 def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, weights stay gathered and gradients whole; at the end gradients are reduced and weights let go of.
-
-    Args:
-        roots: modules that FSDP2 shards, each the root of its own.
-    """
+    """Inside, weights stay gathered and gradients unreduced; on leaving, gradients are reduced and weights freed."""
     sharded = [root for root in roots if isinstance(root, FSDPModule)]
     for root in sharded:
         _set(root, last=False)
@@ -34,8 +29,7 @@ def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def keep_gradients(root: nn.Module) -> None:
-    """Adds what a backward has left to what earlier ones did, in the type of the reduction: bits of a bfloat16 sum over
-    micro-batches would be lost."""
+    """Accumulates unsharded gradients in the dtype of the reduction, so that a bfloat16 sum loses no bits."""
     if isinstance(root, FSDPModule):
         for group in _groups(root):
             for parameter in group.fsdp_params:
@@ -50,13 +44,13 @@ def _set(root: FSDPModule, *, last: bool) -> None:
 
 
 def _groups(root: FSDPModule) -> Iterator[Any]:
-    """The units of a root, each a group of parameters."""
+    """The parameter groups of a root."""
     for state in root._get_fsdp_state()._state_ctx.all_states:
         yield from groups_of(state)
 
 
 def groups_of(state: Any) -> list[Any]:
-    """The groups of parameters that FSDP2 gathers for a module: of torch 2.11 one at most, later a list."""
+    """The parameter groups that FSDP2 gathers for a module: at most one in torch 2.11, a list later."""
     several = getattr(state, "_fsdp_param_groups", None)
     if several is None:
         several = [state._fsdp_param_group] if state._fsdp_param_group else []

@@ -1,8 +1,7 @@
-"""Activation recompute: what a block saves for the backward pass, and what it computes again.
+"""Activation checkpointing, per block.
 
-Always non-reentrant: the reentrant kind needs inputs that require gradients, which frozen embeddings do not give. It
-wraps `forward`, inside the hooks of sharding, so that gathered weights serve the recomputation too and no parameter
-changes its name.
+Non-reentrant, because the reentrant kind needs inputs that require gradients, which frozen embeddings do not give. It
+wraps `forward`, so that parameters keep their names and weights are gathered before recomputation.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from shardwise.spec.execution import Recompute
 
 _aten = torch.ops.aten
 
-#: Costly to compute again for the bytes they take: matrix products of weights and attention.
+#: What selective checkpointing saves.
 _SAVED = {
     _aten.mm.default,
     _aten.addmm.default,
@@ -31,7 +30,7 @@ _SAVED = {
 
 
 def apply_recompute(blocks: Iterable[nn.Module], kind: Recompute) -> None:
-    """Makes each block save its inputs only (`full`), or also its matrix products and attention (`selective`)."""
+    """Makes each block save only its inputs (`full`), or also matrix products and attention (`selective`)."""
     if kind == "none":
         return
     for block in blocks:

@@ -1,8 +1,7 @@
-"""ZeRO-2/3 and hybrid sharding through FSDP2: units of one block or more, and a root unit with embedding, norm, head.
+"""ZeRO-2/3 and hybrid sharding with FSDP2: one unit for each block or several, and a root unit for the rest.
 
-Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective; gradients exist for
-the trainable ones only. Where weights lie in the host's memory, the same mechanism brings them to the device, on one
-rank too.
+Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective. With weights in host
+memory FSDP2 also serves a single rank.
 """
 
 from __future__ import annotations
@@ -32,22 +31,19 @@ def apply_sharding(
 ) -> None:
     """Shards a model in place over `dp_shard`, replicating over `dp_replicate` where that is above 1.
 
-    Gradients are reduced in float32 whatever the compute type: the sum over ranks must not lose what one rank's
-    accumulation would keep. Under tensor parallelism FSDP2 sums those of whole parameters (norms, one matrix of each
-    adapter) over `tp` before that, in the compute type in which they are made; where reductions are postponed
-    (`parallel/postponed.py`) that is float32 too.
+    Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated parameters over
+    `tp`, in the compute dtype; where reductions are postponed (`parallel/postponed.py`) that is float32 too.
 
     Args:
         root: the module whose forward is called; parameters on the meta device.
         blocks: its decoder blocks.
         mesh: all axes of the layout.
-        layout: how many ranks a copy of the weights is cut over (which may be one), and how many copies there are.
         compute_dtype: in which weights are gathered.
-        on_host: weights, gradients and optimizer states stay in the host's memory.
+        on_host: weights, gradients and optimizer states stay in host memory.
     """
     axes = ("dp_replicate", "dp_shard") if layout.dp_replicate > 1 else ("dp_shard",)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    # Only page-locked memory can be copied while the GPU computes; without a GPU there is none.
+    # Pinned memory is copied while the GPU computes; without a GPU there is none.
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
     shard = partial(fully_shard, mesh=mesh[axes], mp_policy=policy, offload_policy=host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
@@ -56,24 +52,19 @@ def apply_sharding(
     units = [[blocks[index] for index in unit] for unit in unit_blocks(sizes, least=layout.min_num_params)]
     for unit in units:
         shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
-    # The root's weights are needed last in forward and first in backward: freeing them between would be for nothing.
+    # The root's weights are needed last in forward and first in backward, so they stay gathered in between.
     shard(root, reshard_after_forward=False)
     if layout.prefetch > 1:
         _prefetch(units, ahead=layout.prefetch)
 
 
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:
-    """A tensor of its own for each view that a block returns, as OPT's do.
-
-    FSDP2 hangs what gathers weights for the backward pass on what a block returns. On a view it would be lost with the
-    next operation in place, and gradients would be wrong; torch warns of it at every block.
-    """
+    """Clones views that a block returns, as OPT's blocks do: FSDP2's backward hooks would be lost on a view."""
     return tree_map_only(torch.Tensor, lambda made: made.clone() if made._is_view() else made, output)
 
 
 def _prefetch(units: Sequence[Sequence[nn.Module]], *, ahead: int) -> None:
-    """Gathers so many units ahead, in either direction, where FSDP2 by itself gathers one."""
-    # Any module of a unit stands for it.
+    """Prefetches so many units in either direction; FSDP2's default is one."""
     firsts = [cast(FSDPModule, unit[0]) for unit in units]
     for index, unit in enumerate(firsts):
         unit.set_modules_to_forward_prefetch(firsts[index + 1 : index + 1 + ahead])

@@ -1,6 +1,6 @@
-"""Parameters as slices: DTensors to everyone who stores them, plain local tensors to the module that computes.
+"""Sliced parameters: stored as DTensors, and plain local tensors inside the forward of their module.
 
-So a module's own code runs unchanged, at full speed, on what this rank holds.
+So a module's own code runs unchanged on this rank's slice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardwise.parallel.buckets import sum_over
 class Slicer:
     """Replaces parameters on the meta device by their slices over one mesh axis.
 
-    A parameter that several modules hold (a tied embedding) is sliced once, and they hold the slice together.
+    A parameter that several modules hold (a tied embedding) is sliced once.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -38,12 +38,10 @@ class Slicer:
         once: Iterable[str] = (),
         reads: Iterable[nn.Module] = (),
     ) -> None:
-        """Slices a module's own parameters and makes its forward compute on the slices.
+        """Slices a module's own parameters and makes its forward use the local slices.
 
-        Args:
-            placements: parameter name -> which slice a rank holds.
-            once: names of whole parameters that count on the first rank only, because the ranks' results are summed.
-            reads: modules, sliced before, whose parameters its forward reads by itself.
+        `once` are replicated parameters that only the first rank adds, because outputs are summed over ranks. `reads`
+        are modules, sliced before, whose parameters this forward reads.
         """
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -53,7 +51,7 @@ class Slicer:
         module.forward = partial(_forward_on_slices, held, module.forward)
 
     def _slice(self, parameter: nn.Parameter, placement: Placement) -> nn.Parameter:
-        # The whole is kept beside its slice, so that its id is not given to another.
+        # The original is kept, so that its id is not reused.
         if id(parameter) not in self._sliced:
             dtensor = distribute_tensor(parameter.detach(), self.mesh, [placement], src_data_rank=None)
             self._sliced[id(parameter)] = parameter, nn.Parameter(dtensor, requires_grad=parameter.requires_grad)
@@ -83,23 +81,20 @@ def _local_parameters(module: nn.Module, uncounted: frozenset[str]) -> Iterator[
 
 
 def _local(parameter: DTensor) -> torch.Tensor:
-    """This rank's slice; a whole parameter's gradient is one summand, because each rank sees a part of the work."""
+    """This rank's slice. The gradient of a replicated parameter is a partial sum: each rank sees part of the work."""
     whole = parameter.placements == (Replicate(),)
     return parameter.to_local(grad_placements=[Partial()] if whole else None)
 
 
 def settle_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Sums the gradients of whole parameters over the ranks that hold them; those of slices are complete.
-
-    To be called once, after the last backward of a step: sums of sums are sums.
-    """
+    """Sums the gradients of replicated parameters over their ranks, once after the last backward of a step."""
     waiting: dict[DeviceMesh, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         gradient = parameter.grad
         if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
             waiting[gradient.device_mesh].append(parameter)
     for mesh, summed in waiting.items():
-        # Copies: what autograd left may be another gradient's memory too.
+        # Cloned, because autograd may share memory between gradients.
         summands = [cast(DTensor, parameter.grad).to_local().clone() for parameter in summed]
         sum_over(mesh.get_group(), summands)
         for parameter, its_sum in zip(summed, summands, strict=True):

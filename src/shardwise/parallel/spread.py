@@ -1,4 +1,4 @@
-"""A spread model as the trainer sees it: three things it does, whichever way the work is laid out."""
+"""The interface of a parallelized model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Inputs:
     Attributes:
         input_ids: [batch, length].
         position_ids: [batch, length].
-        targets: what the root module makes a loss with.
+        targets: passed to the root module's loss.
     """
 
     input_ids: torch.Tensor
@@ -30,17 +30,17 @@ class Spread(Protocol):
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """The root modules this rank runs, one for each stage it holds."""
+        """The root modules of this rank, one for each stage."""
         ...
 
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
-        """Adds the gradients of `scale` times the summed loss of all ranks' micro-batches to the parameters.
+        """Accumulates the gradients of `scale` times the summed loss of all ranks' micro-batches.
 
         Returns:
-            A float64 scalar: this rank's part of the summed loss, such that those of all ranks add up to it.
+            A float64 scalar: this rank's part of the summed loss; all ranks' parts add up to it.
         """
         ...
 
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
-        """The summed loss of each micro-batch, without gradients; zeros on ranks that do not see or count it."""
+        """The summed loss of each micro-batch, without gradients; zeros on ranks that compute or count none."""
         ...

@@ -1,15 +1,15 @@
-"""Tensor parallel: ranks hold slices of each matrix and see the same samples; between matrices they share the sequence.
+"""Tensor parallelism with sequence parallelism between the matrices.
 
-Which matrix is sliced how is transformers' own plan of the model. Activations move between ranks at these places only:
+How each matrix is sliced is transformers' own plan of the model. Activations are communicated here:
 
-    embedding     each rank looks up the ids among its rows; the results are summed
-    first block   each rank goes on with its part of the sequence, on which residuals and norms work
-    attention and MLP   the sequence is gathered before; what the slices give is summed after, and shared out again
-    final norm    the sequence is gathered after
-    head          each rank computes the logits of its rows; they are gathered
+embedding           each rank looks up the ids of its rows; results are summed
+first block         each rank keeps its part of the sequence, for residuals and norms
+attention and MLP   the sequence is gathered before, and reduce-scattered after
+final norm          the sequence is gathered after
+head                each rank computes the logits of its rows; they are gathered
 
-A parameter that is not sliced works, on each rank, for a part of the sequence or of the heads only. So the gradients of
-all of them are summands, which FSDP2 sums at each backward, and `settle_gradients` once per step.
+Gradients of replicated parameters are partial sums: FSDP2 sums them at each backward, or `settle_gradients` once per
+step.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from shardwise.spec.layout import rows_of_shard
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 
-#: transformers' style of a module inside a block -> slices of a linear layer, of an adapter's A and B beside it, and of
-#: DoRA's magnitudes, of which there is one for each row.
+#: transformers' style of a module -> placements of a linear layer, its adapter's A and B, and DoRA's magnitudes.
 SLICES: dict[str, dict[str, Placement]] = {
     "colwise": {"weight": _ROWS, "bias": _ROWS, "A.weight": _WHOLE, "B.weight": _ROWS, "M.weight": _ROWS},
     "rowwise": {"weight": _COLUMNS, "bias": _WHOLE, "A.weight": _COLUMNS, "B.weight": _WHOLE, "M.weight": _WHOLE},
 }
-#: Its style of a norm of queries or keys: as every other parameter that is not sliced.
+#: Its style of a norm of queries or keys, which is replicated.
 WHOLE = "replicated_with_grad_allreduce"
 
 #: Where the parts of a linear layer lie inside PEFT's wrappers: itself, an adapter's A and B, DoRA's magnitudes.
@@ -50,7 +49,7 @@ _PARTS = {
     "B.": re.compile(r"lora_B\.\w+"),
     "M.": re.compile(r"lora_magnitude_vector\.\w+"),
 }
-#: What stands in a name between a module that is trained as a copy (`modules_to_save`) and what is inside it.
+#: PEFT's wrappers in the name of a module that is trained as a copy (`modules_to_save`).
 _COPY = re.compile(r"(^|\.)(original_module|modules_to_save\.\w+)(?=\.|$)")
 
 
@@ -59,15 +58,15 @@ Move = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts of a model, or of what one pipeline stage holds of it.
+    """The parts of a model, or of one pipeline stage of it.
 
     Attributes:
         plan: name of a module inside a block -> transformers' style.
         embedding: the token embedding, or None where another stage has it.
         blocks: the decoder blocks that are here, in order.
-        norm: the norm before the head, or what stands in its place where another stage has it.
+        norm: the norm before the head, or an identity where another stage has it.
         head: the head, or None where another stage has it.
-        drops: something is dropped out at random in training.
+        drops: the model has dropout.
     """
 
     plan: Mapping[str, str]
@@ -79,15 +78,7 @@ class Parts:
 
 
 def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
-    """Slices the parts of a model in place; their parameters are on the meta device.
-
-    Args:
-        parts: what is here.
-        mesh: the axis `tp`.
-
-    Raises:
-        UnsupportedError: the plan, or an adapter, asks for a slicing that is not known here.
-    """
+    """Slices the parts of a model on the meta device, in place, over the axis `tp`; UnsupportedError if it cannot."""
     check_plan(parts.plan)
     moves, slicer = Moves(mesh=mesh), Slicer(mesh)
     if parts.embedding is not None:
@@ -105,11 +96,7 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
 
 
 def check_plan(plan: Mapping[str, str]) -> None:
-    """Refuses a plan with a style that is not known here.
-
-    Raises:
-        UnsupportedError: names the first such module.
-    """
+    """Raises UnsupportedError if a plan has an unknown style."""
     if not plan:
         raise UnsupportedError("transformers has no tensor parallel plan for this model; use tp: 1")
     for name, style in plan.items():
@@ -121,8 +108,7 @@ def check_plan(plan: Mapping[str, str]) -> None:
 
 
 def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
-    """By rows: each rank looks up the ids among its own, and zeros stand for the others. A copy that is trained is
-    sliced like its original."""
+    """By rows. A trained copy (`modules_to_save`) is sliced like its original."""
     for table in [module for module in embedding.modules() if module._parameters]:
         if not isinstance(table, nn.Embedding):
             raise UnsupportedError(
@@ -138,10 +124,8 @@ def _slice_table(table: nn.Embedding, *, slicer: Slicer, moves: Moves) -> None:
     first = rank * rows_of_shard(total, degree=degree, index=0)
     count = rows_of_shard(total, degree=degree, index=rank)
     if table.padding_idx is not None:
-        # The row that gets no gradient counts from the first row here.
         here = table.padding_idx - first
         table.padding_idx = here if 0 <= here < count else None
-    # As an item, because the type of an embedding's forward names its argument.
     vars(table)["forward"] = partial(_look_up, table.forward, first, count, moves)
 
 
@@ -169,14 +153,14 @@ def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, m
         if style == "rowwise":
             _after(module, moves.sum_to_sequence)
     gather = partial(moves.gather_sequence, sliced_after=True)
-    # What reads one gathered input stands in one module, so that it is gathered once and its gradient summed once.
+    # Gathered once for all layers that read the same input.
     for group in {name.rpartition(".")[0] for name, style in sliced.items() if style == "colwise"}:
         _before(block.get_submodule(group), gather)
     _keep_whole(block, slicer=slicer)
 
 
 def _draw(block: nn.Module, *, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
-    """Each rank draws for its own slices; what is dropped out of gathered activations is the same on all."""
+    """Dropout of slices differs between ranks; dropout of gathered activations is the same."""
     draws = Draws(block, mesh=mesh)
     for name, style in _sliced_modules(block, plan).items():
         if style == "colwise":
@@ -184,7 +168,7 @@ def _draw(block: nn.Module, *, plan: Mapping[str, str], mesh: DeviceMesh) -> Non
 
 
 def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
-    """Name in a block -> style of what the plan slices there; where a module is trained as a copy, in both of them."""
+    """Name in a block -> style of what the plan slices; of a trained copy, both the copy and its original."""
     found: dict[str, str] = {}
     for name, _ in block.named_modules():
         style = plan.get(_COPY.sub("", name).removeprefix("."))
@@ -212,7 +196,7 @@ def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
 
 
 def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
-    """What is not sliced, each rank holds whole: norms, which work on its part of the sequence or of the heads."""
+    """Replicates all that is not sliced."""
     for module in owner.modules():
         here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
         if here:
@@ -220,7 +204,7 @@ def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
 
 
 def _before(module: nn.Module, move: Move) -> None:
-    """Moves the hidden states before a module runs, which come first or by name."""
+    """Applies a collective to a module's hidden states, its first argument or a keyword."""
 
     def hook(
         _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -233,7 +217,7 @@ def _before(module: nn.Module, move: Move) -> None:
 
 
 def _after(module: nn.Module, move: Move) -> None:
-    """Moves what a module returns."""
+    """Applies a collective to a module's output."""
 
     def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
         return move(output)

@@ -1,4 +1,4 @@
-"""A model that each rank runs from its first to its last block, however its weights lie: all layouts but pipelines."""
+"""A model that each rank runs from its first to its last block: every layout without pipeline stages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class WholeModel:
 
     Attributes:
         module: the root; sharded, sliced or wrapped by DDP.
-        gradient_divisor: what DDP or FSDP divide gradients by when they reduce them, which is undone here.
-        begin: what is to be done to gradients before those of several micro-batches are added up.
-        finish: what is left to do to gradients after the last backward.
+        gradient_divisor: by which DDP or FSDP divide gradients; undone here.
+        begin: called before gradients accumulate.
+        finish: called after the last backward.
     """
 
     module: nn.Module
@@ -60,9 +60,9 @@ class WholeModel:
         return self.module(input_ids=inputs.input_ids, position_ids=inputs.position_ids, targets=inputs.targets)
 
     def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
-        """Replicated gradients are reduced once, after the last micro-batch.
+        """DDP reduces once, after the last micro-batch.
 
-        Sharded gradients are reduced every time: what is saved by deferring them would be paid with a whole copy.
+        FSDP reduces after every micro-batch: deferring would cost a whole copy of the gradients.
         """
         if isinstance(self.module, DistributedDataParallel) and not last:
             return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it

@@ -1,12 +1,8 @@
-"""ZeRO-1: weights and gradients whole on every rank, optimizer states for this rank's rows of them only.
+"""ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
-The optimizer steps windows instead of weights. A window is a parameter of the same global shape, sharded by rows over
-`dp_shard`, whose local part is a view of the whole weight's rows: stepping it changes the weight in place, its states
-are as large as the rows, and everything that reads sharded parameters (checkpoints, guards) reads it too. After the
-step the ranks exchange rows, so that all weights are whole again.
-
-Under tensor parallelism all of this is said of the slice that a rank has of each weight: its window lies in the mesh as
-FSDP2 lays what it shards of slices.
+The optimizer steps windows: parameters of the same global shape, sharded by rows over `dp_shard`, whose local part is a
+view of the weight's rows. After the step the ranks exchange rows. Under tensor parallelism, windows are rows of this
+rank's slice, placed as FSDP2 places shards of slices.
 """
 
 from __future__ import annotations
@@ -32,10 +28,10 @@ _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_i
 
 
 class Windows:
-    """Windows of this rank's rows of whole weights: a detour of the optimizer's (`parallel/stepped.py`).
+    """Windows of this rank's rows of whole weights: a detour (`parallel/stepped.py`).
 
     Attributes:
-        weights: what is trained, with its values; contiguous, and alike on every rank but for slices.
+        weights: trained parameters; contiguous, and alike on every rank but for slices.
         mesh: the axes `dp_shard`, over which states are sharded, and `tp`.
         named: the windows, under the names of their weights.
     """
@@ -46,16 +42,13 @@ class Windows:
         self.named: Named = [(name, nn.Parameter(_window(weight.detach(), mesh))) for name, weight in weights]
 
     def before_step(self) -> None:
-        """Windows see their rows of the whole gradients, without a copy.
-
-        A weight without a gradient leaves its window's alone, so that states can be created by a step of zeros.
-        """
+        """Makes each window's gradient a view of the whole gradient's rows."""
         for (_, window), (_, whole) in zip(self.named, self.weights, strict=True):
             if whole.grad is not None:
                 window.grad = _window(whole.grad, self.mesh)
 
     def after_step(self) -> None:
-        """Brings all rows together, and frees the gradients, which are used up: `zero_grad` knows the windows only."""
+        """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not reach."""
         wholes = [whole for _, whole in self.weights]
         for whole in wholes:
             whole.grad = None
@@ -66,7 +59,7 @@ class Windows:
 
 
 def _window(whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-    """This rank's rows of a tensor, or of its slice of one, as a view that knows the whole's shape."""
+    """This rank's rows of a tensor or slice, as a view with the whole's shape."""
     held, degree, index = local_part(whole), mesh.size(0), mesh.get_local_rank(0)
     before = min(index * rows_of_shard(held.shape[0], degree=degree, index=0), held.shape[0])
     rows = held.narrow(0, before, rows_of_shard(held.shape[0], degree=degree, index=index))
@@ -78,7 +71,7 @@ def _window(whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class _Span:
-    """The same stretch of every rank's rows of one weight: where it begins in them, and how long it is at most."""
+    """The same range of every rank's rows of one weight."""
 
     whole: torch.Tensor
     share: int
@@ -86,7 +79,7 @@ class _Span:
     length: int
 
     def of(self, rank: int) -> torch.Tensor:
-        """The stretch of one rank, a view; shorter or empty on the last ranks."""
+        """The range of one rank, a view; shorter or empty on the last ranks."""
         first = min(rank * self.share + self.begin, len(self.whole))
         end = min(first + self.length, (rank + 1) * self.share, len(self.whole))
         return self.whole[first : max(first, end)]
@@ -94,18 +87,13 @@ class _Span:
 
 @torch.no_grad()
 def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh, most_bytes: int = FLAT_BYTES) -> None:
-    """Every rank's rows of every tensor become every other rank's too; the tensors are plain and contiguous.
-
-    Args:
-        axis: whose ranks have rows each.
-        most_bytes: that one message brings together.
-    """
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of `most_bytes`."""
     for bucket in _buckets(wholes, degree=axis.size(), most_bytes=most_bytes):
         _exchange(bucket, axis)
 
 
 def _exchange(bucket: list[_Span], axis: DeviceMesh) -> None:
-    """One message; its buffers end with it, before the next one's are made."""
+    """One message, with its buffers."""
     degree, here, length = axis.size(), axis.get_local_rank(), sum(span.length for span in bucket)
     mine = bucket[0].whole.new_empty(length)
     everyone = mine.new_empty(degree * length)
@@ -127,7 +115,7 @@ def _copy(bucket: list[_Span], flat: torch.Tensor, *, rank: int, out: bool) -> N
 
 
 def _buckets(wholes: Sequence[torch.Tensor], *, degree: int, most_bytes: int) -> Iterator[list[_Span]]:
-    """Spans of one type, as many as fill a bucket; a large weight is cut into several."""
+    """Spans of one dtype, as many as fill a bucket; a large weight is cut into several."""
     for dtype in dict.fromkeys(whole.dtype for whole in wholes):
         room = most = max(1, most_bytes // (degree * dtype.itemsize))
         bucket: list[_Span] = []

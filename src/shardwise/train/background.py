@@ -1,4 +1,4 @@
-"""What lets training go on while a checkpoint is written: copies in host memory, and a thread."""
+"""Background writing of checkpoints: copies in host memory, and a thread."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ T = TypeVar("T")
 
 
 class HostCopies:
-    """Copies of tensors in host memory; for a GPU page-locked, where copying is fast, and kept for the next ones."""
+    """Reusable copies of tensors in host memory, pinned where there is a GPU."""
 
     def __init__(self) -> None:
         self._kept: dict[str, torch.Tensor] = {}
 
     def of(self, tensors: Mapping[str, torch.Tensor], *, device: torch.device) -> dict[str, torch.Tensor]:
-        """Copies of tensors as they are now, by the same names; good until the next call.
-
-        Args:
-            device: of this rank.
-        """
+        """Copies tensors as they are now, by the same names; valid until the next call."""
         for name, tensor in tensors.items():
             copy = self._kept.get(name)
             if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
@@ -34,13 +30,13 @@ class HostCopies:
         return {name: self._kept[name] for name in tensors}
 
     def release(self, device: torch.device) -> None:
-        """Gives the memory back, unless it was page-locked, which takes long."""
+        """Frees the memory, unless it is pinned, which takes long to allocate."""
         if device.type != "cuda":
             self._kept = {}
 
 
 def in_background(action: Callable[[], T]) -> Future[T]:
-    """Runs something in a thread of its own, which ends with the process; its result, or what it raised."""
+    """Runs an action in a daemon thread; its result or exception."""
     future: Future[T] = Future()
 
     def run() -> None:

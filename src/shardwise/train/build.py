@@ -1,4 +1,4 @@
-"""The one place that composes: job, execution, model, data and what keeps book become something that takes steps."""
+"""Composes job, execution, model, data, optimizer, checkpoints and metrics into what the loop runs."""
 
 from __future__ import annotations
 
@@ -66,14 +66,7 @@ def build(
     journal: Journal,
     peak_flops: float | None = None,
 ) -> Build:
-    """Composes a run.
-
-    Args:
-        peak_flops: dense peak of one device, which MFU is measured against; None where it is not known.
-
-    Raises:
-        InputError: job, model or data cannot be used; a sentence says why.
-    """
+    """Composes a run. `peak_flops` is the dense peak of one device, for MFU; None where it is not known."""
     prepared = _prepared(run)
     torch.manual_seed(job.train.seed + world.stream)
     if job.train.full_determinism:
@@ -104,7 +97,7 @@ def build(
         keep=job.train.save_total_limit,
     )
     metrics = Metrics(
-        run,
+        run=run,
         world=world,
         journal=journal,
         meter=meter,
@@ -132,7 +125,7 @@ def build(
 
 
 def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Stepped:
-    """What the optimizer steps: its rows of the weights under ZeRO-1, copies on the host where its states lie there."""
+    """What the optimizer steps: sharded windows under ZeRO-1, copies on the host with offload."""
     detours: list[Detour] = []
     if world.layout.shards_states_only:
         detours.append(Windows(model.trained, world.mesh["dp_shard", "tp"]))
@@ -142,7 +135,7 @@ def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Step
 
 
 def _prepared(run: RunDirectory) -> dict[str, Any]:
-    """What data preparation left behind."""
+    """What data preparation wrote."""
     prepared = read_json(run.data)
     if prepared is None:
         raise RunDirectoryError(f"{run.data} is missing; start the run with `shardwise train`, which prepares the data")
@@ -192,7 +185,7 @@ def _flops_per_token(job: Job, prepared: dict[str, Any], *, shape: ModelShape) -
 
 @contextmanager
 def _naming_the_model(run: RunDirectory) -> Generator[None]:
-    """What is wrong with a model's files also names the line of the job that asks for that model."""
+    """Adds the job's line of `model` to errors in the model's files."""
     try:
         yield
     except ModelError:

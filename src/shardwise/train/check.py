@@ -1,7 +1,7 @@
-"""Is a saved folder the trained model? Its tensors are compared with the live ones, bit for bit.
+"""Compares a saved folder with the live model, bit for bit.
 
-Each rank reads the part of each file that it holds itself, as loading does, so that together all elements are compared
-once and nobody holds a second model. Rank 0 also asks transformers or PEFT which tensors it will look for.
+Each rank reads the part of each file that it holds itself, so that no rank needs a second model. Rank 0 also asks
+transformers or PEFT which tensors it will load.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ Shape = tuple[int, ...]
 
 
 def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[str]:
-    """Where the files differ from what this rank holds and counts, as sentences.
-
-    Args:
-        folder: with the weights of `result`, cast to the type that is saved.
-
-    Raises:
-        OSError, SafetensorError: a file cannot be read.
-    """
+    """Where the files differ from this rank's own part, as sentences."""
     faults: list[str] = []
     with _opened(folder) as handles:
         for name, parameter in result.saved:
@@ -54,11 +47,7 @@ def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[s
 
 
 def folder_faults(folder: Path, result: Result) -> list[str]:
-    """What `from_pretrained` would miss in the folder, or find beyond what it needs, as sentences.
-
-    Raises:
-        OSError, SafetensorError: a file cannot be read.
-    """
+    """What `from_pretrained` would miss in the folder, or not use, as sentences."""
     with _opened(folder) as handles:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
     if result.adapters is None:
@@ -70,19 +59,15 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What one rank's saved weights look like.
-
-    Attributes:
-        not_finite: names of those that hold NaN or infinity.
-        adapters_moved: whether any lora_B is other than zero; None where the rank counts none.
-    """
+    """One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, None without one.
+    One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, None without one."""
 
     not_finite: list[str]
     adapters_moved: bool | None
 
 
 def values_of(result: Result, *, ownership: Ownership) -> Values:
-    """Looks at what this rank counts, in the type that is saved."""
+    """Checks what this rank owns, in the dtype that is saved."""
     mine = [(name, piece(name, p).local) for name, p in result.saved if ownership.counts(name, p)]
     halves = [local for name, local in mine if ".lora_B." in name]
     return Values(
@@ -92,12 +77,7 @@ def values_of(result: Result, *, ownership: Ownership) -> Values:
 
 
 def warnings_of(ranks: Sequence[Values], *, trained: bool) -> list[str]:
-    """What a user should know of weights that were saved as they are, as sentences.
-
-    Args:
-        ranks: what each rank saw.
-        trained: a step could change weights.
-    """
+    """Warnings about weights that were saved as they are; `trained`: some learning rate was above zero."""
     found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
     moved = [one.adapters_moved for one in ranks if one.adapters_moved is not None]
     if trained and moved and not any(moved):
@@ -106,7 +86,7 @@ def warnings_of(ranks: Sequence[Values], *, trained: bool) -> list[str]:
 
 
 def _model_faults(folder: Path, stored: dict[str, Shape]) -> list[str]:
-    """As `folder_faults`, of a whole model: of weights that are tied one is enough."""
+    """As `folder_faults`, for a whole model; of tied weights one is enough."""
     model = build_on_meta(read_config(folder), attn_implementation="eager")
     names = Keys(model, stored).names
     expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
@@ -115,7 +95,7 @@ def _model_faults(folder: Path, stored: dict[str, Shape]) -> list[str]:
 
 
 def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, Shape]) -> list[str]:
-    """Names of which one of each group must be stored, and no others; with the expected shapes."""
+    """Of each group one name must be stored, with the expected shape, and nothing else."""
     faults = [f"{group[0]} is missing" for group in groups if not any(name in stored for name in group)]
     faults += [f"{name} has no place in the model" for name in stored.keys() - expected.keys()]
     for name in stored.keys() & expected.keys():
@@ -126,7 +106,7 @@ def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, S
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[dict[str, Any]]:
-    """The open file of each key, of those files that `from_pretrained` opens."""
+    """The open file of each key, of the files that `from_pretrained` opens."""
     if (folder / INDEX).is_file():
         files = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
     else:

@@ -1,8 +1,7 @@
-"""Checkpoints: sharded, layout-free, hashed, committed by one rename, and read without pickle.
+"""Checkpoints: sharded, independent of the layout, hashed, committed by one rename, and read without pickle.
 
 checkpoint-200/
-  manifest.json            step, layout, job, model, data, versions; shape, type and slices of every tensor; every
-                           file's size and sha256
+  manifest.json            step, layout, identity; dtype, shape and slices of every tensor; size and sha256 of files
   rank-00000.safetensors   this rank's pieces of trained weights and optimizer states, and its random state
 """
 
@@ -38,13 +37,8 @@ from shardwise.train.tensor_file import write_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class _Writing:
-    """A checkpoint whose file this rank is writing while training goes on.
-
-    Attributes:
-        folder: what will be renamed when all ranks have written.
-        pieces: which tensors this rank's file holds, as the manifest describes them.
-        file: gives its size and sha256, or raises what the disk said.
-    """
+    """A checkpoint that this rank is writing: its temporary folder, its pieces, and the file's future size and sha256.
+    A checkpoint that this rank is writing: its temporary folder, its pieces, and the file's future size and sha256."""
 
     step: int
     folder: Path
@@ -56,15 +50,13 @@ class _Writing:
 class Checkpoints:
     """Saves and restores the state of one run.
 
-    A checkpoint is copied to host memory, which a step waits for, and written by a thread while training goes on. When
-    all ranks have written, a step's edge commits it.
+    A step waits for a copy to host memory; a thread writes it, and a later step commits it when all ranks have written.
 
     Attributes:
-        stepped: what the optimizer steps.
         ownership: which pieces this rank writes.
-        identity: of the job, the model and the data; a checkpoint of another one is not loaded.
-        seed: of the job, from which random generators begin anew on another layout.
-        keep: how many committed checkpoints stay, or None for all.
+        identity: of job, model and data; a checkpoint of another one is refused.
+        seed: from which random generators start on another layout.
+        keep: how many checkpoints stay, or None for all.
     """
 
     run: RunDirectory
@@ -81,19 +73,12 @@ class Checkpoints:
     _copies: HostCopies = field(default_factory=HostCopies)
 
     def save(self, step: int) -> bool:
-        """Writes `checkpoint-STEP` and waits for it; on failure nothing of it stays, and training may go on.
-
-        Returns:
-            Whether it was committed; the same on every rank.
-        """
+        """Writes `checkpoint-STEP` and waits for it; whether it was committed, alike on all ranks."""
         return self.begin(step) and self.commit()
 
     def begin(self, step: int) -> bool:
-        """Copies the state of a step and begins to write it; one that is still being written is waited for.
-
-        Returns:
-            Whether it is being written; the same on every rank.
-        """
+        """Copies the state and begins to write it, after committing an earlier one; whether it began, alike on all
+        ranks."""
         self.commit()
         try:
             folder = open_stage(self.world, self.run.checkpoint(step))
@@ -119,11 +104,7 @@ class Checkpoints:
         return all(writing.file.done() for writing in self._writing)
 
     def commit(self) -> bool:
-        """Commits the checkpoint that is being written, if one is, once all ranks have written it.
-
-        Returns:
-            Whether it was committed, or there is none; the same on every rank.
-        """
+        """Waits for all ranks to have written the pending checkpoint, and commits it; False if that failed."""
         if not self._writing:
             return True
         writing = self._writing.pop()
@@ -158,7 +139,7 @@ class Checkpoints:
         together(self.world, lambda: complete() if first else None, what="writing a manifest")
 
     def _owned_pieces(self) -> list[Piece]:
-        """Pieces this rank writes: of what several ranks hold alike, only one writes."""
+        """The pieces this rank writes: of replicas one rank writes."""
         weights = weight_pieces(self.parameters, counted=self.ownership.counts)
         states = optimizer_pieces(self.stepped.named, self.optimizer, counted=self.ownership.counts)
         return [piece for piece in (*weights, *states) if piece.local.numel()]
@@ -167,16 +148,9 @@ class Checkpoints:
         tensors: dict[str, Any] = {}
         for entry in written:
             for described in entry["pieces"]:
-                known = tensors.setdefault(
-                    described["name"],
-                    {"shape": described["shape"], "dtype": described["dtype"], "slices": []},
-                )
-                window = {
-                    "file": entry["file"],
-                    "offsets": described["offsets"],
-                    "lengths": described["lengths"],
-                }
-                known["slices"].append(window)
+                new = {"shape": described["shape"], "dtype": described["dtype"], "slices": []}
+                window = {"file": entry["file"], "offsets": described["offsets"], "lengths": described["lengths"]}
+                tensors.setdefault(described["name"], new)["slices"].append(window)
         return {
             "format_version": FORMAT_VERSION,
             "step": step,
@@ -190,7 +164,7 @@ class Checkpoints:
         }
 
     def _prune(self, *, newest: int) -> None:
-        """Removes old checkpoints, after the new one is committed; what is later than it was skipped as damaged."""
+        """Removes old checkpoints after a commit; later ones than the newest were skipped as damaged."""
         if self.keep is None:
             return
         older = [(step, folder) for step, folder in self.run.checkpoints() if step != newest]
@@ -200,15 +174,11 @@ class Checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self) -> int:
-        """Loads the newest checkpoint that verifies; a bad one is named and skipped.
-
-        Returns:
-            Its step, or 0 where there is none.
+        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0 where there is none.
 
         Raises:
             ModelError: the newest whole checkpoint belongs to another job or other data.
-            SaveError: there are checkpoints and none loads. A run that began anew would remove them in time, and what
-                one of them had filled before it failed would stay filled.
+            SaveError: there are checkpoints and none loads. Training from step 0 would overwrite them.
         """
         faults: list[str] = []
         self.journal.turn_to("reading checkpoints")
@@ -229,13 +199,13 @@ class Checkpoints:
         return 0
 
     def _listed(self) -> list[int]:
-        """The steps of all checkpoints, newest first, as rank 0 sees them: a shared disk may show others to others."""
+        """The steps of all checkpoints, newest first, as rank 0 sees them."""
         steps: list[Any] = [[step for step, _ in self.run.checkpoints()] if self.world.is_first else None]
         dist.broadcast_object_list(steps, src=0, group=self.world.control)
         return steps[0]
 
     def _fault(self, folder: Path) -> str | None:
-        """What is wrong with a checkpoint, from this rank's share of its files."""
+        """What is wrong with this rank's share of a checkpoint's files."""
         if not folder.is_dir():
             return f"rank {self.world.rank} does not see {folder}; is it on a disk that all ranks share?"
         try:
@@ -247,7 +217,7 @@ class Checkpoints:
         return next((fault for fault in faults if fault), None)
 
     def _load(self, folder: Path) -> str | None:
-        """Why a checkpoint does not load, alike on all ranks; None where it did."""
+        """Why a checkpoint does not load, alike on all ranks, or None."""
         faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
         if faults:
             return faults[0]
@@ -277,10 +247,7 @@ class Checkpoints:
 
 
 def create_states(optimizer: torch.optim.Optimizer) -> None:
-    """Makes optimizer states exist without a step that changes weights, so that they can be filled in place.
-
-    A step with zero gradients and zero rates leaves weights as they are (0 * update) and creates every state.
-    """
+    """Creates optimizer states, to be filled in place, by a step with zero gradients and zero rates."""
     rates = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = 0.0, 0.0
@@ -307,11 +274,7 @@ def _file_of(rank: int) -> str:
 
 
 def _expect_files(folder: Path, files: dict[str, Any]) -> None:
-    """What ranks wrote must be in the folder that gets the checkpoint's name, and not in another machine's.
-
-    Raises:
-        FileNotFoundError: it is not, or not all of it.
-    """
+    """Raises FileNotFoundError if rank 0 does not see what all ranks wrote."""
     for name, recorded in files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != recorded["size"]:

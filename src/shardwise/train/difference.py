@@ -1,9 +1,8 @@
-"""How far two trained results lie apart, tensor by tensor and whatever files they are spread over.
+"""Compares the weights of two folders tensor by tensor, as a program that prints one JSON line.
 
-    python -m shardwise.train.difference A B [--tolerance 1e-5] [--floor 1e-6]
+python -m shardwise.train.difference A B [--tolerance 1e-5] [--floor 1e-6]
 
-A and B are folders with safetensors, such as `final/` of two runs. Prints one JSON line. A program of its own, because
-those who ask have no torch; it holds one pair of tensors at a time.
+A and B hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 @dataclass(frozen=True, kw_only=True)
 class Excused:
-    """A tensor whose difference the floor alone admits; `relative` and `absolute` as below."""
+    """A tensor that only the floor admits; `relative` and `absolute` as in `Difference`."""
 
     name: str
     relative: float
@@ -34,11 +33,11 @@ class Difference:
     """Two sets of tensors.
 
     Attributes:
-        relative: the largest |a - b| / |a| of a tensor that is not excused, with Frobenius norms.
+        relative: the largest |a - b| / |a| of a tensor that is not excused, in Frobenius norms.
         absolute: the largest |a - b| of an element of these.
         worst: the tensor with the largest relative difference; None where all are equal.
-        excused: of those that are, the one with the largest relative difference; None where there is none.
-        first: the first tensor, by name, that differs by more than it may; None where all agree.
+        excused: the excused tensor with the largest relative difference, or None.
+        first: the first tensor, by name, that differs by more than it may, or None.
         reason: how it differs.
     """
 
@@ -52,8 +51,11 @@ class Difference:
 
 
 def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Difference:
-    """Compares by name. A tensor may differ by `tolerance` relative to its norm, or by one rounding step of the type
-    it is stored in, where that is more; by more it is excused where it differs by `floor` in all at most."""
+    """Compares tensors by name.
+
+    A tensor may differ by `tolerance` relative to its norm, or by one rounding step of its dtype, whichever is more.
+    Beyond that it is excused if its difference has a norm of at most `floor`.
+    """
     ours, theirs = _files_by_name(a), _files_by_name(b)
     relative, absolute, worst = 0.0, 0.0, None
     excused: Excused | None = None
@@ -109,7 +111,7 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """(relative to the first one's norm, in all, of the element that differs most)."""
+    """(norm of the difference relative to the first's norm, that norm, the largest difference of an element)."""
     if torch.equal(one, other):
         return 0.0, 0.0, 0.0
     a, b = one.double(), other.double()
@@ -118,7 +120,7 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]
 
 
 def _finite(value: float) -> float:
-    """What is not a number is infinitely far away, for which JSON has no word."""
+    """JSON has no infinity and no NaN."""
     return value if math.isfinite(value) else sys.float_info.max
 
 

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and file actions that no rank fails alone."""
+"""Atomic folders, and file actions whose failure on one rank is known to all."""
 
 from __future__ import annotations
 
@@ -22,15 +22,11 @@ T = TypeVar("T")
 
 
 class SaveError(ShardwiseError):
-    """A file action failed on some rank; every rank raises this with the same sentence."""
+    """A file action failed on some rank; every rank raises this with the same message."""
 
 
 def together(world: World, action: Callable[[], T], *, what: str) -> T:
-    """Runs a file action on this rank, then learns whether it worked on all.
-
-    Raises:
-        SaveError: it failed on some rank; names it.
-    """
+    """Runs a file action on this rank; SaveError on every rank if it failed on one."""
     result: Any = None
     failure: str | None = None
     try:
@@ -47,9 +43,9 @@ def together(world: World, action: Callable[[], T], *, what: str) -> T:
 
 @contextmanager
 def staged(world: World, target: Path) -> Iterator[Path]:
-    """A fresh folder beside the target that all ranks fill; on leaving, one rename makes it the target.
+    """A new folder beside the target that all ranks fill; on leaving, one rename makes it the target.
 
-    If anything fails, the fresh folder is removed and the target is as it was.
+    On failure it is removed, and the target is as it was.
     """
     folder = open_stage(world, target)
     with removed_on_error(folder):
@@ -58,11 +54,7 @@ def staged(world: World, target: Path) -> Iterator[Path]:
 
 
 def open_stage(world: World, target: Path) -> Path:
-    """A fresh folder beside the target, on all ranks.
-
-    Raises:
-        SaveError: a rank cannot make it.
-    """
+    """Makes a new folder beside the target, on all ranks."""
     names = [f".{target.name}.{uuid.uuid4().hex[:8]}"]
     dist.broadcast_object_list(names, src=0, group=world.control)
     folder = target.with_name(names[0])
@@ -72,17 +64,13 @@ def open_stage(world: World, target: Path) -> Path:
 
 
 def commit_stage(world: World, folder: Path, target: Path) -> None:
-    """Gives a filled folder the target's name, by one rename: the only commit point.
-
-    Raises:
-        SaveError: it failed.
-    """
+    """Renames a filled folder to the target's name, on rank 0."""
     together(world, lambda: commit(folder, target) if world.is_first else None, what=f"committing {target.name}")
 
 
 @contextmanager
 def removed_on_error(folder: Path) -> Iterator[None]:
-    """Removes a fresh folder if what happens inside fails; on every rank, whose machines may have one each."""
+    """Removes a new folder if the body fails, on every rank: machines may have one each."""
     try:
         yield
     except BaseException:
@@ -91,11 +79,7 @@ def removed_on_error(folder: Path) -> Iterator[None]:
 
 
 def commit(folder: Path, target: Path) -> None:
-    """Makes a written folder durable and gives it the name of the target, whose old content goes.
-
-    Raises:
-        OSError: a rename failed, and the target is as it was; or the last sync did, behind both.
-    """
+    """Syncs a folder to disk and renames it to the target; if a rename fails, an old target is restored."""
     for inner in sorted(path for path in folder.rglob("*") if path.is_dir()):
         sync_folder(inner)
     sync_folder(folder)
@@ -115,7 +99,7 @@ def commit(folder: Path, target: Path) -> None:
 
 
 def seal(path: Path) -> dict[str, Any]:
-    """Makes a written file durable and returns its size and sha256."""
+    """Syncs a file to disk and returns its size and sha256."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -123,7 +107,7 @@ def seal(path: Path) -> dict[str, Any]:
 
 
 def file_fault(path: Path, recorded: dict[str, Any]) -> str | None:
-    """What is wrong with a file beside its record, or None."""
+    """How a file differs from its record, or None."""
     try:
         return _differs(path, recorded)
     except OSError as error:
@@ -142,7 +126,7 @@ def _differs(path: Path, recorded: dict[str, Any]) -> str | None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes staged folders that an earlier run was killed in; what was being replaced gets its name back."""
+    """Removes the staged folders of a run that was killed, and restores a target that was being replaced."""
     for replaced in folder.glob(".*.replaced"):
         target = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
         if not target.exists():

@@ -1,4 +1,4 @@
-"""Files of a trained model or adapter, in the ecosystem's form: tensors come one at a time, names are theirs."""
+"""Writes a trained model or adapter in the format of Hugging Face, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ class Result:
         model: the Hugging Face model whose parameters are live.
         adapters: the PEFT model around it, or None for full fine-tuning.
         source: folder of the model that training began with.
-        keys: what its weights are called in files.
-        saved_dtype: type in which it is saved.
+        keys: names of its weights in files.
+        saved_dtype: dtype of the files.
         parameters: (Hugging Face name, parameter) of this rank.
-        chat_template: what rows were rendered with, where it is not the tokenizer's own; saved beside the weights,
-            so that the model is asked as it was trained.
+        chat_template: saved where rows were rendered with another than the tokenizer's own.
     """
 
     model: nn.Module
@@ -50,7 +49,7 @@ class Result:
 
     @property
     def saved(self) -> list[tuple[str, nn.Parameter]]:
-        """What of this rank's parameters belongs into the files: all of a model, or what is trained beside it."""
+        """This rank's parameters that are saved: all, or those that are trained beside a frozen model."""
         return [(name, p) for name, p in self.parameters if p.requires_grad or self.adapters is None]
 
     def key(self, name: str) -> str:
@@ -59,16 +58,8 @@ class Result:
 
 
 class Files:
-    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index where there are several.
-
-    Args:
-        folder: an empty one.
-        result: what is saved.
-        wanted: its tensors, in the order in which they will come.
-
-    Raises:
-        OSError: the disk does not take them; so do the methods.
-    """
+    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come in the order of
+    `wanted`."""
 
     def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
         self._folder = folder
@@ -78,7 +69,7 @@ class Files:
         self._records: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, whole: torch.Tensor) -> None:
-        """Takes the next tensor, on the CPU and in the type that is saved."""
+        """Writes the next tensor, which is on the CPU and in the saved dtype."""
         key = self._result.key(name)
         file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
         if self._open is None or self._open.path.name != file:
@@ -87,7 +78,7 @@ class Files:
         self._open.add(key, whole)
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Ends the last file, and writes the index; size and sha256 of each file of weights by its name."""
+        """Closes the last file and writes the index; size and sha256 of each file by its name."""
         self._close()
         if len(self._shards) > 1:
             total = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
@@ -96,7 +87,7 @@ class Files:
         return self._records
 
     def abandon(self) -> None:
-        """Lets go of a file that is not going to be finished."""
+        """Closes an unfinished file."""
         if self._open is not None:
             self._open.abandon()
 
@@ -107,7 +98,7 @@ class Files:
 
 
 def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:
-    """Which tensors each file holds, by the names of both."""
+    """File name -> the tensors in it."""
     groups: list[dict[str, Entry]] = [{}]
     for one in wanted:
         entry = Entry(dtype=result.saved_dtype, shape=one.shape)
@@ -123,7 +114,7 @@ def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]
 
 
 def copy_configuration(result: Result, folder: Path) -> None:
-    """Configuration, tokenizer, and the chat template that rows were rendered with."""
+    """Writes configuration, tokenizer and chat template."""
     if result.adapters is None:
         config: Any = result.model.config
         config.dtype = type_name(result.saved_dtype)

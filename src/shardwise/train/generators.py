@@ -1,7 +1,7 @@
-"""A rank's random generators across a stop: where they were, on the same places of a layout, or begun anew on others.
+"""Saves and restores a rank's random generators.
 
-On other places the old states would be wrong in both directions: ranks that hold slices of the same blocks must draw
-alike, and ranks that see different samples must not.
+On another layout they are seeded anew: ranks that hold slices of the same block must draw alike, and ranks with
+different samples must not.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def restore_random(reader: Reader, *, file: str, written: dict[str, Any], world: World, seed: int, step: int) -> None:
-    """Puts this rank's generators where they were after a step, if the rank stood at the same place then; else seeds
-    them as no step before was: from what the ranks share that begin with the same stream.
-
-    Args:
-        file: of the checkpoint, which the rank of the same number wrote.
-        written: the layout that wrote the checkpoint, as its manifest has it.
-        seed: of the job.
-    """
+    """Restores this rank's generators if its layout is the one `written`; otherwise seeds them anew."""
     names = [_ON_HOST, _ON_GPU] if world.device.type == "cuda" else [_ON_HOST]
     same = tuple(written[axis] for axis in AXES) == world.layout.degrees
     states = reader.tensors_of(file, names) if same else None

@@ -1,8 +1,4 @@
-"""What must hold while training, checked always: ranks agree, what was asked is what runs, numbers stay finite.
-
-These are the bugs that look like runs: N ranks that train N models, a layout that silently became another one, a
-gradient that became NaN and was stepped on.
-"""
+"""Checks that run in every training: ranks agree, the layout that was asked for is what runs, numbers are finite."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ T = TypeVar("T")
 
 
 class GuardError(ShardwiseError):
-    """Something that must hold does not; training stopped before it could do harm."""
+    """A check failed; training stopped before weights were changed by it."""
 
 
 def gather(world: World, value: T) -> list[T]:
@@ -39,11 +35,8 @@ def gather(world: World, value: T) -> list[T]:
 
 
 def agree(world: World, facts: dict[str, Any]) -> None:
-    """Stops the run where ranks do not share a fact (job, data fingerprint, versions, layout).
-
-    Raises:
-        GuardError: names the first fact that differs and the rank it differs on.
-    """
+    """Checks that ranks share facts (job, data fingerprint, versions, layout); GuardError names the first difference.
+    Checks that ranks share facts (job, data fingerprint, versions, layout); GuardError names the first difference."""
     for rank, theirs in enumerate(gather(world, facts)):
         for name, mine in facts.items():
             if theirs.get(name) != mine:
@@ -56,16 +49,9 @@ def agree(world: World, facts: dict[str, Any]) -> None:
 def check_layout(
     world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, elements: dict[str, int]
 ) -> None:
-    """Reads the layout back from live tensors: this rank must hold its part of every weight, no more and no fewer, and
-    all ranks together every element of every weight once.
+    """Checks on live tensors that this rank holds its part of every weight, and all ranks every element once.
 
-    Args:
-        parameters: of this rank, by name.
-        ownership: which of them it counts.
-        elements: of each weight of the whole model, as it was before anything was split.
-
-    Raises:
-        GuardError: names the first weight of which this rank, or all of them together, hold something else.
+    Raises GuardError naming the first weight that differs. `elements` are those of each weight of the whole model.
     """
     for name, parameter in parameters:
         _check_part(world, name, parameter, shards=world.layout.weight_shards)
@@ -79,7 +65,6 @@ def check_layout(
         counted[name] += local_part(parameter).numel() if ownership.counts(name, parameter) else 0
     strangers = sum(count for name, count in counted.items() if name not in elements)
     expected_of = [*sorted(elements.items()), ("weights that the model does not have", 0)]
-    # One sum for all names: lists of them from every rank would be long in a world of a thousand.
     held = torch.tensor([*(counted[name] for name in sorted(elements)), strangers])
     dist.all_reduce(held, group=world.control)
     for found, (name, expected) in zip(held.tolist(), expected_of, strict=True):
@@ -93,16 +78,7 @@ def check_layout(
 def check_trained(
     world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, planned: int | None
 ) -> None:
-    """All ranks together must train as many elements as the plan counts: of them it forecasts gradients and states.
-
-    Args:
-        parameters: of this rank, by name.
-        ownership: which of them it counts.
-        planned: elements with a gradient; None where the plan does not say.
-
-    Raises:
-        GuardError: they train more, or fewer.
-    """
+    """Raises GuardError unless all ranks together train as many elements as the plan counts."""
     mine = sum(local_part(p).numel() for name, p in parameters if p.requires_grad and ownership.counts(name, p))
     trained = sum(gather(world, mine))
     if planned not in (None, trained):
@@ -113,7 +89,7 @@ def check_trained(
 
 
 def _check_part(world: World, name: str, tensor: torch.Tensor, *, shards: int) -> None:
-    """What this rank holds of a tensor must be its place among `shards` of the slice that tensor parallelism leaves."""
+    """This rank must hold its place among `shards` of its slice of a tensor."""
     layout, at = world.layout, world.layout.coordinates(world.rank)
     shape = list(tensor.shape)
     for dim in _sliced_dims(tensor):
@@ -128,13 +104,7 @@ def _check_part(world: World, name: str, tensor: torch.Tensor, *, shards: int) -
 
 
 def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: list[tuple[str, nn.Parameter]]) -> None:
-    """After the first step, once: every optimizer state must cover this rank's rows, no more and no fewer.
-
-    States exist only then; a state that is whole where it should be sharded would cost memory and nothing else.
-
-    Raises:
-        GuardError: in that step, before anything is saved; names the first state that covers something else.
-    """
+    """Checks after the first step that every optimizer state covers this rank's rows; GuardError names one."""
 
     def check() -> None:
         for name, parameter in stepped:
@@ -146,7 +116,7 @@ def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: li
 
 
 def after_first_step(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
-    """Calls something once, behind the optimizer's first step, when its states exist."""
+    """Calls something once, after the optimizer's first step, which creates its states."""
     waiting = [check]
 
     def call(*_: Any) -> None:
@@ -166,15 +136,7 @@ def _sliced_dims(parameter: torch.Tensor) -> list[int]:
 
 
 def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: Sequence[Sight]) -> None:
-    """Ranks must have seen what the layout gives them: all of the batch together, each its share, peers the same rows.
-
-    Args:
-        batch: of the step that was taken.
-        sights: by rank.
-
-    Raises:
-        GuardError: two ranks of one share saw different rows; or a sample was seen twice, or not at all.
-    """
+    """Checks that ranks saw all of the batch together, each its share, and peers the same rows. `sights` by rank."""
     check_peers(world, batch, [sight.checksum for sight in sights])
     shares = {world.layout.data_rank(rank): sight.seen for rank, sight in enumerate(sights)}
     if {sight.asked for sight in sights} != {join(list(shares.values()))}:
@@ -182,15 +144,7 @@ def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: S
 
 
 def check_peers(world: World, batch: GlobalBatch, checksums: Sequence[int]) -> None:
-    """Tensor- and pipeline-parallel peers must see the same rows: they compute parts of one forward.
-
-    Args:
-        batch: of the step that was taken; names it.
-        checksums: of the tokens, positions and labels that each rank has, by rank.
-
-    Raises:
-        GuardError: two ranks of one share of the batch see different rows.
-    """
+    """Checks by checksums of each rank's rows that tensor- and pipeline-parallel peers see the same ones."""
     shares: dict[int, tuple[int, int]] = {}
     for rank, checksum in enumerate(checksums):
         other, known = shares.setdefault(world.layout.data_rank(rank), (rank, checksum))
@@ -202,11 +156,7 @@ def check_peers(world: World, batch: GlobalBatch, checksums: Sequence[int]) -> N
 
 
 def check_batches(world: World, batch: GlobalBatch, data: PreparedData) -> None:
-    """Ranks must see different samples that together are the global batch.
-
-    Raises:
-        GuardError: a sample is seen twice, or not at all, or a row is not the sample that it is said to be.
-    """
+    """Checks that ranks see different samples that together are the global batch."""
     everyone = gather(world, (samples_seen(batch, data), batch.sample_ids))
     asked = sorted(everyone[0][1])
     shares = {world.layout.data_rank(rank): (rank, seen) for rank, (seen, _) in enumerate(everyone)}
@@ -222,20 +172,16 @@ def check_batches(world: World, batch: GlobalBatch, data: PreparedData) -> None:
 
 
 def _named(sample: int) -> str:
-    return (
-        "a row that is not the sample it is said to be" if sample == STRANGER else f"sample {sample}, not one of them"
-    )
+    known = f"sample {sample}, not one of them"
+    return "a row that is not the sample it is said to be" if sample == STRANGER else known
 
 
 def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sample: Any, where: Any) -> None:
-    """Stops before the optimizer step, weights untouched, if the loss or the gradient norm is not finite.
+    """Raises GuardError before the optimizer step if the loss or the gradient norm is not finite.
 
     Args:
-        bad_sample: called on failure only; gives a sample id of this rank or None.
+        bad_sample: gives a sample id of this rank or None; called on failure only.
         where: sample id -> `file:line`.
-
-    Raises:
-        GuardError: names step, rank and sample.
     """
     if math.isfinite(loss) and math.isfinite(norm):
         return
@@ -244,7 +190,6 @@ def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sampl
     source = f" on rank {culprit[0]} in the sample from {where(culprit[1])}" if culprit else ""
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
     at = "that row" if culprit else "the model, as no sample has a loss of its own that is not finite"
-    # Before the first step no learning rate has done anything.
     if step > 1:
         remedy = f"lower train.learning_rate, or look at {at}"
     else:

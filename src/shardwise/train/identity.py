@@ -1,5 +1,4 @@
-"""What a checkpoint belongs to: the job, the model it began with, the data and the versions that made its tokens; and
-which of these differs."""
+"""What a checkpoint belongs to: the job, the model, the data and the versions of the tokenizing libraries."""
 
 from __future__ import annotations
 
@@ -17,12 +16,7 @@ _LIBRARIES = ("transformers", "tokenizers")
 
 
 def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, Any]:
-    """What is trained, on what: the same on every layout. As JSON, for a manifest.
-
-    Args:
-        model: `folder_content`'s hash of config.json and of each file of weights, by its name.
-        data: the fingerprint of the prepared data.
-    """
+    """The identity of a run as JSON; `model` are hashes of its files by name, `data` the data's fingerprint."""
     plain = job.to_json()
     for key in HOW_IT_RUNS:
         section, _, name = key.rpartition(".")
@@ -32,12 +26,7 @@ def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, A
 
 
 def refuse_another(written: Any, now: Mapping[str, Any], *, folder: str, places: Places) -> None:
-    """Compares a checkpoint's identity with the run's.
-
-    Raises:
-        ModelError: one problem per key of the job or version that differs, and one for the model's files; else that the
-            data do.
-    """
+    """Raises ModelError with a problem for each key or version that differs, or for the model's files or the data."""
     if written == now:
         return
     if not isinstance(written, dict) or "model" not in written:
@@ -68,7 +57,7 @@ _ELSEWHERE = "bring back what it was written with, or use another output_dir"
 
 
 def _differences(old: Any, new: Any, *, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(dotted key, old value, new value) of all that differs; a key that is missing is None."""
+    """(dotted key, old value, new value) of all that differs; a missing key is None."""
     if isinstance(old, dict) and isinstance(new, dict):
         before, after = cast(dict[str, Any], old), cast(dict[str, Any], new)
         for key in sorted(before.keys() | after.keys()):

@@ -1,4 +1,4 @@
-"""What a worker tells the outside: its phase, its progress, its end. Rank 0 writes for all; the others stay silent."""
+"""What a worker writes into the run directory: its phase, its progress, how it ended. Mostly rank 0 writes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Journal:
     """One worker's notes in the run directory.
 
     Attributes:
-        phase: what the worker is doing, for the message if it fails.
+        phase: what the worker is doing, for messages.
         step: optimizer steps done.
         in_step: whether the next one has begun.
-        progress: whether this rank gets on.
+        progress: read by the watchdog thread.
         holding: measures what this rank's model and optimizer hold, once they are there.
-        last_word: held by whoever writes why this rank ends, and ends it; of two threads, one.
+        last_word: held by the thread that writes why this rank ends, and ends it.
     """
 
     run: RunDirectory
@@ -48,7 +48,7 @@ class Journal:
     _complained: bool = False
 
     def started(self) -> None:
-        """Leaves the pid, by which the launcher passes on signals, and forgets how an earlier start ended."""
+        """Writes the pid, for the launcher's signals, and removes what an earlier start left."""
         self.run.rank_failure(self.rank).unlink(missing_ok=True)
         self.run.rank_standing(self.rank).unlink(missing_ok=True)
         write_text(self.run.rank_pid(self.rank), f"{os.getpid()}\n")
@@ -78,19 +78,18 @@ class Journal:
 
     @property
     def before_first_step(self) -> str:
-        """Where it is while nothing has been trained since this process began; empty where something has, or where
-        there is nothing left to train."""
+        """The phase before the first step of this process; empty after it, or where no step is left."""
         if self.progress.has_stepped or self.phase in _BEHIND_TRAINING:
             return ""
         return "in its first step" if self.phase == "training" else f"{self.phase}, before the first step"
 
     def turn_to(self, phase: str) -> None:
-        """What is done next, for messages of failures; nobody outside is told."""
+        """Sets the phase without announcing it."""
         self.phase = phase
         self.progress.touch()
 
     def note(self, write: Callable[[], None]) -> None:
-        """Writes something whose loss harms nobody; a disk that is full or gone is said once and stops nothing."""
+        """Runs a write whose failure is reported once and stops nothing."""
         try:
             write()
         except OSError as error:
@@ -99,7 +98,7 @@ class Journal:
                 self.say(f"WARNING: {error.filename or self.run.root} cannot be written ({error.strerror}); going on")
 
     def say(self, line: str) -> None:
-        """A plain line on rank 0's standard output, which may have gone away."""
+        """Prints a line on rank 0."""
         if self.rank != 0:
             return
         try:
@@ -108,25 +107,25 @@ class Journal:
             return
 
     def warn(self, sentence: str) -> None:
-        """Says what stops nothing and the user should know: in the log, and to the faces that follow the run."""
+        """Prints a warning, and shows it to whoever follows the run."""
         self.say(f"WARNING: {sentence}")
         if self.rank == 0:
             line = " ".join(sentence.split())
             self.note(lambda: append_line(self.run.notices, {"time": time.time(), "notice": line}))
 
     def outcome(self, outcome: str, *, signal: int | None, saved_step: int | None = None) -> None:
-        """Notes how the run ended, and the step of the checkpoint that the next start goes on from."""
+        """Writes how the run ended, and the step of the checkpoint that a later start resumes from."""
         if self.rank == 0:
             ended = {"outcome": outcome, "signal": signal, "step": self.step, "saved_step": saved_step}
             write_json(self.run.outcome, ended)
 
     def failed(self, error: BaseException) -> None:
-        """Leaves the cause of this worker's failure, once and for all: the process is to end next."""
+        """Writes the cause of this worker's failure; the process ends next."""
         self.last_word.acquire()
         self.write_failure(error, rank=self.rank, phase=self.at)
 
     def write_failure(self, error: BaseException, *, rank: int, phase: str) -> None:
-        """Writes the cause of a rank's failure, with the deepest place in this program or its caller, if it has one."""
+        """Writes the cause of a rank's failure, with its place in this package or in its caller."""
         place = _place(error)
         cause = {
             "time": time.time(),
@@ -142,14 +141,14 @@ class Journal:
 
 
 def _message(error: BaseException) -> str:
-    """What is wrong in words; the text of a SystemExit is the status that was asked for."""
+    """The message of an error; of a SystemExit, its status."""
     if isinstance(error, SystemExit):
         return f"something called exit({error.code if error.code is not None else ''}) inside the training process"
     return str(error) or type(error).__name__
 
 
 def _place(error: BaseException) -> tuple[str | None, int | None]:
-    """File name and line of the innermost frame of this package, or of the innermost frame at all."""
+    """File name and line of the innermost frame of this package, or of the innermost frame."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
     frame = (ours or frames or [None])[-1]

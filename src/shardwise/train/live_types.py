@@ -1,7 +1,6 @@
-"""Types of weights, gradients and optimizer states as live tensors have them, beside those that were asked for.
+"""Checks the dtypes of live weights, gradients and optimizer states against the precision that was asked for.
 
-A cast in the wrong place costs memory, or bits of every update, and shows in no error. Types of matrix products and of
-reductions belong to no tensor that stays: those are known as configured, and are called so.
+The dtypes of matrix products and reductions belong to no tensor that stays; they are reported as configured.
 """
 
 from __future__ import annotations
@@ -9,34 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import nn
 
 from shardwise.parallel.ownership import local_part
+from shardwise.parallel.stepped import Named
 from shardwise.spec.execution import Execution
 from shardwise.train.guards import GuardError, after_first_step
 from shardwise.train.precision import TYPES, type_name
 
-#: Steps of the optimizer whose gradients are read: where a run goes on, the first is one of zeros that creates states.
+#: Optimizer steps whose gradients are checked: after a resume the first one only creates states.
 _READ_STEPS = 2
 
-Named = list[tuple[str, nn.Parameter]]
-
-#: What types there are of each thing that is held; None where it does not exist.
+#: What is held -> its dtypes, joined by `/`; None where it does not exist.
 Kinds = dict[str, str | None]
 
 
 class LiveTypes:
-    """Compares types now, and those of gradients and states in the first steps, when there are any.
+    """Checks dtypes of weights now, and those of gradients and states in the first steps.
 
-    Args:
-        optimizer: whose states are meant.
-        parameters: of the model, by name.
-        stepped: what the optimizer steps, the master weights, under the names of the trained parameters; detours are
-            already hooked to the optimizer, so that gradients have arrived there.
-        execution: what was asked.
-
-    Raises:
-        GuardError: names the first tensor of another type than asked; of a gradient or a state in that step.
+    `stepped` are the optimizer's parameters (master weights). GuardError names the first tensor of another dtype.
     """
 
     def __init__(
@@ -58,7 +47,7 @@ class LiveTypes:
         )
 
     def read_back(self) -> Kinds:
-        """Types by what they hold, from live tensors; None for what does not exist, or not yet."""
+        """Dtypes by what they hold, read from live tensors; None for what does not exist."""
         return {
             "weights": _names(p for _, p in _trained(self._parameters)),
             "frozen": _names(p for _, p in _frozen(self._parameters)),
@@ -68,7 +57,7 @@ class LiveTypes:
         }
 
     def as_configured(self) -> dict[str, str]:
-        """Types that no tensor between steps has: of matrix products, and in which gradients are reduced."""
+        """Dtypes of matrix products and of gradient reduction."""
         compute = TYPES[self._execution.precision].compute
         return {"compute": type_name(compute), "reduction": self._reduction()}
 
@@ -81,11 +70,7 @@ class LiveTypes:
         return f"float32, over tp {type_name(types.compute)}" if short else "float32"
 
     def start_line(self, read: Kinds) -> dict[str, str]:
-        """What is known before the first step, and how it is known.
-
-        Args:
-            read: what was read back, of all ranks.
-        """
+        """What is known before the first step, and how; `read` is what all ranks read back."""
         asked = f"{type_name(TYPES[self._execution.precision].trainable)} (as asked; read back in the first step)"
         live = {name: kind for name, kind in read.items() if kind}
         states = {} if "optimizer" in live else {"gradients": asked, "optimizer": asked}
@@ -99,7 +84,7 @@ class LiveTypes:
             self._gradients = {local_part(gradient).dtype for _, gradient in gradients}
 
     def _states(self) -> dict[str, torch.Tensor]:
-        """States with rows, by what they are; a count of steps has the type that the optimizer's kind wants."""
+        """Optimizer states, without counts of steps."""
         return {
             f"{key} of {name}": state
             for name, parameter in self._stepped
@@ -118,7 +103,7 @@ class LiveTypes:
 
 
 def together(ranks: Sequence[Kinds]) -> Kinds:
-    """The types of all ranks: a stage may have nothing that is trained, or nothing that is frozen."""
+    """The dtypes of all ranks; a stage may hold nothing that is trained, or nothing frozen."""
     return {name: _joined(kind for rank in ranks for kind in (rank[name] or "").split("/")) for name in ranks[0]}
 
 

@@ -1,4 +1,4 @@
-"""The loop: what happens in training, in the order it happens. It does not know how the model is spread."""
+"""The training loop. It does not know how the model is parallelized."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwise.train.optim import clip_gradients, learning_rate
 from shardwise.train.replicas import check_replicas
 from shardwise.train.signals import StopFlag
 
-#: Replicas are compared at the start and before every save, and every so many steps those that training changes.
+#: Trained replicas are compared every so many steps; all of them at the start and before every save.
 REPLICA_CHECK_STEPS = 200
 
 
@@ -65,8 +65,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             build.optimizer.zero_grad()
         journal.stepped(batch.step)
         last = batch.step == total
-        # Behind the step, with what goes round anyway: a step on other rows ends the run before it is recorded or
-        # saved, and what it changed ends with the process. Before it, every step would wait for one more exchange.
+        # After the step, in the exchange that happens anyway: a step on wrong rows is neither recorded nor saved.
         pulse = build.metrics.pulse(
             stop=stop.number, is_written=build.checkpoints.is_written, sight=look(batch, build.data)
         )
@@ -87,7 +86,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         if ends:
             build.checkpoints.commit()
             saved = saving and build.checkpoints.save(batch.step)
-            # Whose last evaluation was left out is not over, if another start can make up for it.
+            # If the last evaluation was left out, the next start runs it, from the checkpoint.
             over = last and not (owed and saved)
             if owed:
                 journal.warn(_left_out(batch.step, over=over))
@@ -97,8 +96,8 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
 
 
 def catch_up(build: Build, journal: Journal, stop: StopFlag, *, step: int) -> int:
-    """Evaluates the step that a start goes on from, where the one before left that out; the signal it is asked to stop
-    with meanwhile, or 0."""
+    """Runs the evaluation that a stopped run left out before it ended; returns the signal of a new stop request, or 0.
+    Runs the evaluation that a stopped run left out before it ended; returns the signal of a new stop request, or 0."""
     due = step == build.batches.total_steps or _due(step, build.job.train.eval_steps)
     if build.evaluation is None or not due or not build.metrics.lacks_evaluation(step):
         return 0
@@ -117,14 +116,10 @@ def _left_out(step: int, *, over: bool = False) -> str:
 
 
 def _saves(build: Build, step: int, *, last: bool, asked: bool, owed: bool) -> bool:
-    """Whether a step is saved in a checkpoint.
+    """Whether a checkpoint of a step is saved.
 
-    The last step's result is final/. Its checkpoint, by which a finished run can go on, is kept where it is small
-    (adapters) or where checkpoints are asked for, or where another start must make up for an evaluation.
-
-    Args:
-        asked: the run was asked to stop.
-        owed: an evaluation of this step was left out.
+    The last step's is kept where it is small (adapters), where checkpoints are asked for, or where the next start must
+    run an evaluation that was left out (`owed`).
     """
     every = build.job.train.save_steps
     if last:
@@ -137,10 +132,9 @@ def _due(step: int, every: int) -> bool:
 
 
 def evaluate(build: Build, journal: Journal, stop: StopFlag) -> tuple[float | None, int]:
-    """Loss per trained token over the evaluation data, the same for any number of ranks; None where there is none.
+    """Loss per trained token over the evaluation data, the same for any number of ranks, or None; and a signal.
 
-    A request to stop is heard between its batches, for nobody waits long for what was asked to end: then there is no
-    loss, and the signal beside it.
+    A stop request between its batches ends the evaluation without a loss.
     """
     if build.evaluation is None:
         return None, 0

@@ -1,10 +1,7 @@
-"""The loss: the sum of token losses of one micro-batch, as the root module of everything that is trained.
+"""The root module: a model, or a pipeline stage of it, that returns the summed token loss of a micro-batch.
 
-A stage of a pipeline is the same module around its part of the model: hidden states go in where token ids do not, and
-come out where there is no head to make a loss with.
-
-A sum, because the division by the trained tokens of the whole global batch is the same on every layout only if nobody
-divides earlier. The root, because sharding gathers the embedding and the head when the root is called.
+A sum, because the loss is divided by the trained tokens of the global batch. It is the root because FSDP gathers
+embedding and head when the root is called.
 """
 
 from __future__ import annotations
@@ -37,10 +34,8 @@ class Targets:
 
     @classmethod
     def of(cls, labels: torch.Tensor, *, device: torch.device) -> Targets:
-        """From labels [batch, length] on the CPU, already shifted, -100 where nothing is trained.
-
-        The indices are found before anything is on the GPU, so that the GPU need not be waited for.
-        """
+        """From labels [batch, length] on the CPU, shifted, -100 where nothing is trained; without a GPU
+        synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
         return cls(
@@ -53,8 +48,7 @@ class LossModule(nn.Module):
     """A causal language model that returns its summed token loss in float32, a scalar.
 
     Args:
-        anatomy: of the model, or of what a stage keeps of it.
-        first_block: through which the residual stream enters.
+        first_block: index of the first block of this stage.
         makes_loss: the head is here; otherwise hidden states are returned.
     """
 
@@ -77,14 +71,14 @@ class LossModule(nn.Module):
         hidden: torch.Tensor | None = None,
         targets: Targets | None = None,
     ) -> torch.Tensor:
-        """Sums the loss over the trained positions; a stage that makes no loss returns hidden states.
+        """Sums the loss over the trained positions; a stage without the head returns hidden states.
 
         Args:
-            position_ids: [batch, length]; they restart at 0 where a packed document begins, which is also what keeps
-                documents apart in attention.
+            position_ids: [batch, length]; they restart at 0 where a packed document begins, which also separates
+                documents in attention.
             input_ids: [batch, length]; None where `hidden` is given.
-            hidden: [batch, length, width], what the stage before this one returned.
-            targets: which positions are trained, and towards which token.
+            hidden: [batch, length, width], from the stage before.
+            targets: trained positions and their tokens.
         """
         inputs = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
         inputs["position_ids"] = position_ids
@@ -101,10 +95,9 @@ class LossModule(nn.Module):
         return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
 
     def _chunked_loss(self, inputs: dict[str, Any], targets: Targets) -> torch.Tensor:
-        """Only trained positions go through the head, a chunk at a time, computed again in backward.
+        """Computes logits of trained positions in chunks, recomputed in backward.
 
-        What is kept depends on the size of the micro-batch and not on how much of it is trained: of a pipeline's
-        micro-batches in flight, each would keep its one chunk beside activations of many.
+        A micro-batch of at most one chunk keeps its logits, however many of its positions are trained.
         """
         head = cast(Any, self.model).get_output_embeddings()
         hidden, labels = self._hidden(inputs).flatten(0, 1).index_select(0, targets.positions), targets.tokens
@@ -115,7 +108,7 @@ class LossModule(nn.Module):
         return torch.stack(cast(list[torch.Tensor], losses)).sum()
 
     def _cast_stream(self, _module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The residual stream is in the compute type under every layout; autocast does not reach embeddings."""
+        """Casts the residual stream to the compute dtype; autocast does not reach embeddings."""
         return (inputs[0].to(self._types.compute), *inputs[1:])
 
 

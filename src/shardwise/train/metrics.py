@@ -1,8 +1,7 @@
-"""Figures of each optimizer step: metrics.jsonl, trackers, plain progress lines.
+"""Figures of each optimizer step: metrics.jsonl, trackers, progress lines.
 
-Every figure recomputes from others: tokens_per_second = tokens / step_seconds, and
-mfu = model FLOPs per token * tokens_per_second / (ranks * dense peak FLOP/s). Tokens are real ones; padding is not
-throughput.
+tokens_per_second = tokens / step_seconds, and mfu = model FLOPs per token * tokens_per_second / (ranks * peak FLOP/s).
+Padding does not count as tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from shardwise.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
-    """What all ranks learn of each other at a step's edge, in one small collective.
+    """What ranks exchange after each step, in one small collective.
 
     Attributes:
         peak_memory_bytes: by rank.
@@ -48,70 +47,53 @@ class Pulse:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Constants of the run that turn tokens and seconds into MFU.
-
-    Attributes:
-        flops_per_token: model FLOPs, forward and backward, of one token.
-        peak_flops: dense peak of one device in the compute type, or None where it is not known.
-    """
+    """Model FLOPs of one token, forward and backward, and the dense peak FLOP/s of one device, if known."""
 
     flops_per_token: float
     peak_flops: float | None
 
 
+@dataclass(kw_only=True)
 class Metrics:
     """Measures steps and writes them down; only rank 0 writes."""
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        *,
-        world: World,
-        journal: Journal,
-        meter: MemoryMeter,
-        trackers: Trackers,
-        rates: Rates,
-        total_steps: int,
-        logging_steps: int,
-    ) -> None:
-        self._run = run
-        self._world = world
-        self._journal = journal
-        self._meter = meter
-        self._trackers = trackers
-        self._rates = rates
-        self._total_steps = total_steps
-        self._logging_steps = logging_steps
-        self._began = time.monotonic()
-        self._seconds = 0.0
-        self._busy = 0.0
-        self._utilization_known = True
-        self._edge = time.perf_counter()
+    run: RunDirectory
+    world: World
+    journal: Journal
+    meter: MemoryMeter
+    trackers: Trackers
+    rates: Rates
+    total_steps: int
+    logging_steps: int
+    _seconds: float = 0.0
+    _busy: float = 0.0
+    _utilization_known: bool = True
+    _edge: float = field(default_factory=time.perf_counter)
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Times the step inside, from the last edge on: making the batch is part of the step."""
+        """Times a step, from the last edge on, so that making the batch is part of it."""
         cpu = time.process_time()
-        with self._meter.watch():
+        with self.meter.watch():
             yield
-        if self._world.device.type == "cuda":
-            torch.cuda.synchronize(self._world.device)
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize(self.world.device)
         self._seconds = time.perf_counter() - self._edge
         self._busy = self._utilization(time.process_time() - cpu)
 
     def edge(self) -> None:
-        """A step and what came with it (evaluation, a checkpoint) are done; the next one begins."""
+        """The step and its evaluation and checkpoint are done."""
         self._edge = time.perf_counter()
 
     def _utilization(self, cpu_seconds: float) -> float:
         """What nvidia-smi means on a GPU; on the CPU, the share of its threads' time that was worked."""
-        if self._world.device.type == "cuda":
+        if self.world.device.type == "cuda":
             if not self._utilization_known:
                 return float("nan")
             try:
-                return torch.cuda.utilization(self._world.device) / 100
+                return torch.cuda.utilization(self.world.device) / 100
             except Exception as error:  # noqa: BLE001  # NVML's errors share no base with torch's; none may end a run
-                self._journal.say(f"WARNING: GPU utilisation cannot be measured: {error}")
+                self.journal.say(f"WARNING: GPU utilisation cannot be measured: {error}")
                 self._utilization_known = False
                 return float("nan")
         return min(1.0, cpu_seconds / (self._seconds * torch.get_num_threads()))
@@ -124,9 +106,9 @@ class Metrics:
             is_written: this rank is not writing a checkpoint.
             sight: of the step that is done.
         """
-        mine = torch.tensor([self._meter.peak_bytes, self._busy, stop, is_written, *sight], dtype=torch.float64)
-        everyone = [torch.empty_like(mine) for _ in range(self._world.size)]
-        dist.all_gather(everyone, mine, group=self._world.control)
+        mine = torch.tensor([self.meter.peak_bytes, self._busy, stop, is_written, *sight], dtype=torch.float64)
+        everyone = [torch.empty_like(mine) for _ in range(self.world.size)]
+        dist.all_gather(everyone, mine, group=self.world.control)
         peaks, busy, stops, written, *sights = torch.stack(everyone).T.tolist()
         return Pulse(
             peak_memory_bytes=[int(peak) for peak in peaks],
@@ -146,7 +128,7 @@ class Metrics:
         pulse: Pulse,
         eval_loss: float | None,
     ) -> None:
-        """Writes one step down."""
+        """Writes one step."""
         rate = batch.tokens / self._seconds
         figures: dict[str, Any] = {
             "step": batch.step,
@@ -165,39 +147,39 @@ class Metrics:
         }
         if eval_loss is not None:
             figures["eval_loss"] = _finite(eval_loss)
-        if self._world.is_first:
-            self._journal.note(lambda: append_line(self._run.metrics, figures))
+        if self.world.is_first:
+            self.journal.note(lambda: append_line(self.run.metrics, figures))
         numbers = {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and k != "step"}
-        self._trackers.record(numbers, step=batch.step)
-        if batch.step % self._logging_steps == 0 or batch.step in (1, self._total_steps):
-            self._journal.say(self._line(figures))
+        self.trackers.record(numbers, step=batch.step)
+        if batch.step % self.logging_steps == 0 or batch.step in (1, self.total_steps):
+            self.journal.say(self._line(figures))
 
     def lacks_evaluation(self, step: int) -> bool:
-        """Whether a step was written down without an evaluation, alike on all ranks."""
+        """Whether a recorded step has no evaluation; the same on all ranks."""
         found = [False]
-        if self._world.is_first:
-            found = ["eval_loss" not in record for record in read_metrics(self._run) if record["step"] == step] or found
-        dist.broadcast_object_list(found, src=0, group=self._world.control)
+        if self.world.is_first:
+            found = ["eval_loss" not in record for record in read_metrics(self.run) if record["step"] == step] or found
+        dist.broadcast_object_list(found, src=0, group=self.world.control)
         return found[0]
 
     def complete(self, step: int, *, eval_loss: float) -> None:
-        """Adds the loss of a later evaluation to a step that was written down."""
+        """Adds the evaluation loss to a recorded step."""
         figures: dict[str, Any] = {"eval_loss": _finite(eval_loss)}
-        if self._world.is_first:
-            self._journal.note(lambda: amend_step(self._run, step, figures))
-        self._trackers.record({"eval_loss": eval_loss}, step=step)
-        self._journal.say(f"step {step}/{self._total_steps}  eval loss {eval_loss:.4f}")
+        if self.world.is_first:
+            self.journal.note(lambda: amend_step(self.run, step, figures))
+        self.trackers.record({"eval_loss": eval_loss}, step=step)
+        self.journal.say(f"step {step}/{self.total_steps}  eval loss {eval_loss:.4f}")
 
     def _mfu(self, tokens_per_second: float) -> float | None:
-        if not self._rates.peak_flops:
+        if not self.rates.peak_flops:
             return None
-        return self._rates.flops_per_token * tokens_per_second / (self._world.size * self._rates.peak_flops)
+        return self.rates.flops_per_token * tokens_per_second / (self.world.size * self.rates.peak_flops)
 
     def _line(self, figures: dict[str, Any]) -> str:
-        left = (self._total_steps - figures["step"]) * figures["step_seconds"]
+        left = (self.total_steps - figures["step"]) * figures["step_seconds"]
         evaluated = f"  eval loss {figures['eval_loss']:.4f}" if figures.get("eval_loss") is not None else ""
         return (
-            f"step {figures['step']}/{self._total_steps}  loss {figures['loss']:.4f}{evaluated}  "
+            f"step {figures['step']}/{self.total_steps}  loss {figures['loss']:.4f}{evaluated}  "
             f"grad norm {figures['grad_norm']:.3f}  lr {figures['learning_rate']:.2e}  "
             f"{figures['tokens_per_second']:.0f} tokens/s  peak {format_bytes(max(figures['peak_memory_bytes']))}  "
             f"ETA {format_seconds(left)}"
@@ -205,11 +187,11 @@ class Metrics:
 
     def close(self) -> None:
         """Ends the trackers."""
-        self._trackers.close()
+        self.trackers.close()
 
 
 def _finite(loss: float) -> float | None:
-    """What JSON can say."""
+    """JSON has no infinity and no NaN."""
     return loss if math.isfinite(loss) else None
 
 

@@ -1,5 +1,4 @@
-"""From a job's model to a spread one: built on the meta device, adapted, cut in stages, sharded, filled, and what is
-known about it."""
+"""Builds a job's model on the meta device, adds adapters, cuts stages, parallelizes it and loads its weights."""
 
 from __future__ import annotations
 
@@ -44,15 +43,14 @@ from shardwise.train.same_model import agree_on_model
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A spread model and what is known about it.
+    """A parallelized model.
 
     Attributes:
         shape: of the whole model.
-        drops: training may drop something out at random.
-        parameters: (Hugging Face name, parameter) of this rank, each tensor once.
-        ownership: which of them this rank counts.
-        elements: of each weight of the whole model by name, adapters included, each tensor once.
-        content: `folder_content`'s hash of config.json and of each file of weights, by its name.
+        drops: dropout is allowed in training.
+        ownership: which parameters this rank owns.
+        elements: of each weight of the whole model, adapters included, by name.
+        content: hash of config.json and of each file of weights, by its name.
     """
 
     shape: ModelShape
@@ -66,22 +64,22 @@ class TrainedModel:
 
     @property
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """All parameters by name."""
+        """(Hugging Face name, parameter) of this rank, each tensor once."""
         return self.result.parameters
 
     @property
     def trained(self) -> list[tuple[str, nn.Parameter]]:
-        """What training changes, by name."""
+        """Trained parameters, by name."""
         return [(name, parameter) for name, parameter in self.parameters if parameter.requires_grad]
 
     @property
     def trainable(self) -> list[nn.Parameter]:
-        """What training changes."""
+        """Trained parameters."""
         return [parameter for _, parameter in self.trained]
 
     @property
     def counted(self) -> list[nn.Parameter]:
-        """Those of them that this rank counts: over all ranks, every element once."""
+        """Trained parameters that this rank owns."""
         return [p for name, p in self.parameters if p.requires_grad and self.ownership.counts(name, p)]
 
     def set_training(self, training: bool) -> None:
@@ -93,7 +91,7 @@ class TrainedModel:
 def build_model(
     job: Job, execution: Execution, *, world: World, chat_template: str | None = None, revision: str | None = None
 ) -> TrainedModel:
-    """Loads, adapts and spreads the model of a job.
+    """Loads, adapts and parallelizes the model of a job.
 
     Args:
         revision: of a model on the hub; None for its newest.
@@ -168,15 +166,8 @@ def build_model(
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """The model, or the part of it that one stage holds, on the meta device.
-
-    Attributes:
-        stage: it, as it is to be spread.
-        elements: of each weight of the whole model, before other stages were taken out.
-        kin: which weights of the whole model start as the same tensor.
-        elsewhere: names of the weights that were taken out of it.
-        copies: names of its weights that an earlier stage counts.
-    """
+    """The model, or one stage of it, on the meta device; `elsewhere` are weights of other stages, `copies` weights they
+    own."""
 
     model: nn.Module
     adapters: Any
@@ -226,8 +217,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
 
 
 def _shared_ends(anatomy: Anatomy) -> set[int]:
-    """What embedding and head hold both, by identity: the tied weight, or the frozen one that a trained copy
-    (`modules_to_save`) stands beside."""
+    """Ids of parameters that embedding and head share: a tied weight, also where a trained copy stands beside it."""
     return {id(p) for p in anatomy.embedding.parameters()} & {id(p) for p in anatomy.head.parameters()}
 
 
@@ -242,7 +232,7 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
 
 
 def _slicing(anatomy: Anatomy, place: StagePlace, *, drops: bool) -> Parts:
-    """What of a stage tensor parallelism slices; `drops` where dropout is not switched off."""
+    """The parts of a stage that tensor parallelism slices."""
     _, norm = outer_modules(anatomy)
     return Parts(
         plan=tensor_plan(anatomy.model.config),
@@ -255,18 +245,18 @@ def _slicing(anatomy: Anatomy, place: StagePlace, *, drops: bool) -> Parts:
 
 
 def _base_model(job: Job, source: Path) -> str:
-    """A folder by its whole path, so that the adapter finds it from anywhere; a hub id as it is."""
+    """A folder by its absolute path, or a hub id."""
     return str(source.resolve()) if Path(job.model).expanduser().exists() else job.model
 
 
 def _set_types(model: nn.Module, types: Types) -> None:
-    """Gives each parameter, still on the meta device, the type it will be stored in."""
+    """Casts parameters, on the meta device, to the dtype they will be stored in."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
 
 
 def _saved_dtype(job: Job, config: Any, *, types: Types) -> torch.dtype:
-    """As the job says; else a model's is its source's, and an adapter's the one it is trained in."""
+    """As the job says; by default a model's source dtype, and of an adapter the trained one."""
     if job.train.save_dtype != "auto":
         return getattr(torch, job.train.save_dtype)
     if job.adapters is not None:

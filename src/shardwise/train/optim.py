@@ -1,4 +1,4 @@
-"""Optimizer, schedule and clipping, from the libraries that define them."""
+"""Optimizer, learning rate schedule and gradient clipping."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from shardwise.errors import UnsupportedError
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.job import TrainSpec
 
-#: On a CPU torch adds the squares of a whole tensor up one after the other in float32: of 16 million elements it loses
-#: 7e-4 of their norm, and of a shard less than of the whole. Rows of so many lose 2e-8, and take as long.
+#: Row length for norms on a CPU, where torch's norm of 16 million float32 elements is 7e-4 too small; of rows, 2e-8.
 _ROW = 512
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str) -> torch.optim.Optimizer:
-    """AdamW or SGD over the trainable parameters, of which a pipeline stage may have none.
+    """AdamW (fused, or `foreach`) or SGD over the trainable parameters, of which a pipeline stage may have none.
 
-    AdamW is fused, without temporaries beside its states, unless asked to walk over lists of tensors (`foreach`).
-
-    Weight decay acts on matrices only; norms and biases (fewer than two dims) are left out, as in Transformers.
+    Weight decay is applied to matrices only, not to norms and biases, as in Transformers.
     """
     trainable = [p for p in parameters if p.requires_grad]
     groups = [
@@ -45,7 +42,7 @@ def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, nam
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_steps: int) -> LRScheduler:
-    """Transformers' schedule of that name, over optimizer steps, whatever the number of ranks."""
+    """Transformers' schedule of that name, over optimizer steps."""
     from transformers import get_scheduler
 
     warmup = train.warmup_steps or math.ceil(train.warmup_ratio * total_steps)
@@ -54,7 +51,7 @@ def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_
 
 
 def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
-    """Whether any step has a learning rate above zero; one step that is the first of a warm-up has none."""
+    """Whether any step has a learning rate above zero."""
     rate: Any = schedule
     return any(rate.lr_lambdas[0](step) for step in range(total_steps))
 
@@ -62,17 +59,15 @@ def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
 def clip_gradients(
     parameters: Sequence[nn.Parameter], *, counted: Sequence[nn.Parameter], max_norm: float, device: torch.device
 ) -> float:
-    """Scales gradients so that their one norm over all ranks is at most `max_norm`, and returns it unscaled.
+    """Clips gradients by their norm over all ranks to `max_norm`, and returns the norm before.
 
-    Squares are added in float32 within a tensor (on a CPU, within rows of it) and in float64 over tensors and ranks,
-    whatever type gradients have.
-    With `max_norm` 0, or where the norm is not finite, nothing is scaled.
+    Squares are summed in float32 within a tensor (on a CPU, within rows of it) and in float64 beyond. With `max_norm`
+    0, or a norm that is not finite, nothing is scaled.
 
     Args:
-        parameters: all that this rank has gradients of; none where its stage has nothing to train.
-        counted: those of them that this rank counts, so that each element counts once in the world.
-        max_norm: the bound.
-        device: of this rank, on which the ranks' squares meet; gradients may lie elsewhere.
+        parameters: all of this rank's, or none.
+        counted: those of them that this rank owns.
+        device: of this rank; gradients may lie elsewhere.
     """
     norm = math.sqrt(_sum_of_squares(_gradients(counted), device=device))
     gradients = _gradients(parameters)

@@ -1,11 +1,11 @@
-"""Tensors as pieces: a name, a global shape, and the window this rank holds.
+"""Pieces of tensors in checkpoints: a name, a global shape, and the window that this rank holds.
 
-Checkpoints are made of pieces under Hugging Face names, so that what one layout wrote another can read: a window is
-filled from whatever stored windows overlap it.
+Names are Hugging Face's, so that a checkpoint of one layout can be read by another.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ class Piece:
     Attributes:
         shape: global shape.
         offsets: where the part begins in each dim.
-        local: the part itself, live storage and not a copy.
+        local: the part itself, sharing storage with the live tensor.
     """
 
     name: str
@@ -44,25 +44,14 @@ Counted = Callable[[str, torch.Tensor], bool]
 
 
 def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]], *, counted: Counted | None = None) -> list[Piece]:
-    """What is trained; frozen weights stay in the model folder they came from.
-
-    Args:
-        parameters: by name.
-        counted: (parameter name, tensor) -> whether it is wanted; all are where it is left out.
-    """
+    """Pieces of trained weights; `counted(name, tensor)` selects them."""
     return [piece(name, p) for name, p in parameters if p.requires_grad and (counted is None or counted(name, p))]
 
 
 def optimizer_pieces(
     stepped: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer, *, counted: Counted | None = None
 ) -> list[Piece]:
-    """Optimizer states as `optimizer.STATE.PARAMETER`.
-
-    Args:
-        stepped: what the optimizer steps, by the names of the trained parameters.
-        optimizer: whose states.
-        counted: (parameter name, state) -> whether it is wanted; all are where it is left out.
-    """
+    """Pieces of optimizer states, named `optimizer.STATE.PARAMETER`; `stepped` are the optimizer's parameters."""
     found: list[Piece] = []
     for name, parameter in stepped:
         state: dict[str, Any] = optimizer.state.get(parameter, {})
@@ -73,7 +62,7 @@ def optimizer_pieces(
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSlice:
-    """A stored window: which file, where it begins, how long it is in each dim."""
+    """A stored window: its file, offsets and lengths in each dim."""
 
     file: str
     offsets: tuple[int, ...]
@@ -81,7 +70,7 @@ class StoredSlice:
 
 
 def overlap(target: Piece, stored: StoredSlice) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-    """Where a stored window and a piece meet, as (slices into the piece, slices into the stored window)."""
+    """Where a stored window and a piece overlap, as (slices into the piece, slices into the stored window)."""
     into_piece: list[slice] = []
     into_stored: list[slice] = []
     for at, length, begin, count in zip(
@@ -97,10 +86,4 @@ def overlap(target: Piece, stored: StoredSlice) -> tuple[tuple[slice, ...], tupl
 
 def num_covered(windows: Sequence[tuple[slice, ...]]) -> int:
     """Elements of disjoint windows."""
-    total = 0
-    for window in windows:
-        count = 1
-        for part in window:
-            count *= part.stop - part.start
-        total += count
-    return total
+    return sum(math.prod(part.stop - part.start for part in window) for window in windows)

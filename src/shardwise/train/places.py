@@ -1,40 +1,23 @@
-"""Where weights, what the optimizer steps and its states really lie, beside where `train.offload` puts them.
-
-An offload that silently does nothing runs out of memory hours later, or never and at a tenth of the speed. Without a
-GPU the host's memory is the device's; what is read back there is that the optimizer has copies of its own.
-"""
+"""Checks on which device weights, optimizer parameters and states lie, against `train.offload`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import torch
-from torch import nn
 
 from shardwise.parallel.ownership import local_part
+from shardwise.parallel.stepped import Named
 from shardwise.spec.execution import Execution
 from shardwise.train.guards import GuardError, after_first_step
 
 _HOST = torch.device("cpu")
 
-Named = list[tuple[str, nn.Parameter]]
-
 
 def read_back_places(
     optimizer: torch.optim.Optimizer, parameters: Named, stepped: Named, *, execution: Execution, device: torch.device
 ) -> None:
-    """Compares places now, and those of the optimizer's states after its first step, when there are any.
-
-    Args:
-        optimizer: whose states are meant.
-        parameters: of the model, by name.
-        stepped: what the optimizer steps, under the names of the trained parameters.
-        execution: says what lies in the host's memory.
-        device: of this rank.
-
-    Raises:
-        GuardError: names the first that lies elsewhere; of states in that step, before anything is saved.
-    """
+    """Checks devices now, and those of optimizer states after the first step; GuardError names one."""
     weights, states = (
         _HOST if on_host else device for on_host in (execution.parameters_on_host, execution.optimizer_on_host)
     )
@@ -65,7 +48,7 @@ def _check(what: str, named: Iterable[tuple[str, torch.Tensor]], *, place: torch
 
 
 def _check_copies(parameters: Named, stepped: Named, *, asked: str) -> None:
-    """What is stepped on the host must be a copy: a view of the weight would be the weight, wherever that lies."""
+    """What is stepped on the host must be a copy, and no view of the weight."""
     weights = {local_part(p).untyped_storage().data_ptr() for _, p in parameters if local_part(p).numel()}
     for name, parameter in stepped:
         local = local_part(parameter)

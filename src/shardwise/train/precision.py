@@ -1,4 +1,4 @@
-"""Which type holds what: one row per precision, so that what is printed, built and read back comes from one table."""
+"""Dtypes of each precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.spec.execution import Precision
 
 @dataclass(frozen=True, kw_only=True)
 class Types:
-    """Types of one precision.
+    """Dtypes of one precision.
 
     Attributes:
         trainable: storage of trained weights, of their gradients and of optimizer states.
@@ -25,7 +25,7 @@ class Types:
 
     @property
     def autocasts(self) -> bool:
-        """Whether weights are cast as they are used."""
+        """Whether weights are cast when they are used."""
         return self.trainable != self.compute
 
 

@@ -1,7 +1,7 @@
-"""Whether a rank gets on: what its main thread marks as done, and how long it may take to mark the next thing.
+"""Progress of a rank's main thread, and how long the watchdog waits for more.
 
-The limit is learnt from the run: a step may take several times the longest of the last ones. Before there are any, and
-while something is done whose duration no step tells of (loading, a first step that compiles, a save), it is long.
+The limit between two steps is a multiple of the longest of the last ones. Before the first step, and in phases of
+unknown duration (loading, saving), it is long.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ from contextlib import contextmanager
 
 from shardwise.errors import InputError
 
-#: Sets the limit between two steps, in seconds, instead of what is learnt.
+#: Overrides the limit between two steps, in seconds.
 VARIABLE = "SHARDWISE_STALL_SECONDS"
 
-#: No step is given up sooner. torchtitan waits 100 s; a network file system may be away for longer than that.
+#: The least limit: a network file system may be unavailable for minutes.
 LEAST_SECONDS = 300.0
 
-#: So many times the longest of so many last steps.
+#: The limit is `FACTOR` times the longest of the last `REMEMBERED` steps.
 FACTOR, REMEMBERED = 10.0, 20
 
-#: Of waiting for others in what no step tells of; the process groups wait for an hour, and then name nobody.
+#: Limit of waiting for others outside of steps; less than the process groups' own timeout of an hour.
 LONG_SECONDS = 3000.0
 
-#: Clusters wait no longer than half a minute for what they asked to stop: a rank that then takes longer than this, and
-#: than so many times its longest step, is not about to come to a step's edge.
+#: After a request to stop: clusters kill a process after half a minute.
 STOPPING_SECONDS, STOPPING_FACTOR = 10.0, 2.0
 
 
 class Progress:
-    """Marks of the main thread, read by the one that watches it.
+    """Counts progress of the main thread; read by the watchdog thread.
 
     Args:
-        stated_seconds: the limit of a step, where it is not to be learnt.
-        alone: nobody waits for this rank, so that what no step tells of may take any time.
+        stated_seconds: overrides the limit between two steps.
+        alone: no other rank waits for this one, so phases of unknown duration have no limit.
 
     Attributes:
-        count: of marks; it grows as long as the rank gets on.
+        count: grows with each sign of progress.
     """
 
     def __init__(self, *, stated_seconds: float | None = None, alone: bool = False) -> None:
@@ -51,12 +50,12 @@ class Progress:
         self._patient = False
 
     def touch(self) -> None:
-        """Something is done whose duration tells nothing about steps."""
+        """Something is done that is no step."""
         self._edge = time.monotonic()
         self.count += 1
 
     def step(self) -> None:
-        """A step is done. The first one, which may compile and connect, counts until there is another."""
+        """A step is done. The first one, which may compile, is not counted once there is another."""
         gap = time.monotonic() - self._edge
         self._gaps = (*(self._gaps if self._steps != 1 else ()), gap)[-REMEMBERED:]
         self._steps += 1
@@ -69,7 +68,7 @@ class Progress:
 
     @contextmanager
     def patient(self) -> Generator[None]:
-        """Something is done that may take long, and that a request to stop shall not cut short."""
+        """Inside, something may take long, and a request to stop does not cut it short."""
         self._patient = True
         try:
             yield
@@ -78,11 +77,7 @@ class Progress:
             self.touch()
 
     def limit(self, *, stopping: bool) -> float:
-        """Seconds after which a rank that marks nothing does not get on.
-
-        Args:
-            stopping: someone has asked to stop.
-        """
+        """Seconds without progress after which the rank counts as stuck; `stopping`: someone has asked to stop."""
         if self._patient:
             return self._long
         if not self._gaps:
@@ -93,11 +88,7 @@ class Progress:
 
 
 def stated_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """The limit that the environment states; None where it states none.
-
-    Raises:
-        InputError: it is no number of seconds.
-    """
+    """The limit that the environment sets, or None; InputError if it is no positive number."""
     text = environment.get(VARIABLE, "")
     if not text:
         return None

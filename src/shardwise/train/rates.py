@@ -1,4 +1,4 @@
-"""The dense peak of the device a rank runs on: what MFU is measured against, and where the figure comes from."""
+"""The dense peak FLOP/s of this rank's device, for MFU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from shardwise.train.precision import type_name
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> tuple[float | None, str]:
-    """Dense FLOP/s of a device in a type, and the source of the figure.
+    """Dense FLOP/s of a device in a dtype, and the source of the figure.
 
-    A GPU's is the catalogue's; one the catalogue does not know has none. A CPU process has no data sheet: its peak is
-    the best of a few matrix products, measured here in under 0.1 s.
+    A GPU's is the catalogue's, or None; a CPU's is the best of a few matrix products, measured in under 0.1 s.
     """
     if device.type == "cuda":
         return _catalogue_peak(torch.cuda.get_device_name(device), type_name(dtype))

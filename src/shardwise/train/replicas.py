@@ -1,7 +1,4 @@
-"""Copies of a weight must be the same bytes on all ranks that hold it, in the same order, frozen or trained.
-
-Each rank hashes what it holds on its device, and the hashes are compared: one number per weight travels.
-"""
+"""Checks by hashes that replicas of a weight are bit-identical on all ranks, trained or frozen."""
 
 from __future__ import annotations
 
@@ -15,12 +12,11 @@ from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import local_part
 from shardwise.train.guards import GuardError, gather
 
-#: Words that are weighed at once: their multipliers take 8 MiB of the device, and their products as much again.
+#: Words that are hashed at once; takes 16 MiB of the device.
 CHUNK_WORDS = 2**20
 
 _WHOLE_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-#: What differing weights are, and what would come of them.
 _TRAINED = ("trained", "each would train its own model")
 _FROZEN = ("frozen", "each would train for a model of its own")
 
@@ -29,15 +25,7 @@ Part = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
 def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]], *, when: str) -> None:
-    """Ranks that hold the same part of a weight must hold the same bytes, whichever axis makes them replicas.
-
-    Args:
-        parameters: those that are compared, by name.
-        when: begins the sentence.
-
-    Raises:
-        GuardError: two of them differ; on every rank, and with the same sentence.
-    """
+    """Compares the bytes of every part that several ranks hold; the same GuardError on every rank, begun by `when`."""
     if world.layout.world_size == world.layout.weight_shards:
         return  # every part is held once
     trained = {name for name, parameter in parameters if parameter.requires_grad}
@@ -55,11 +43,10 @@ def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]],
 
 
 def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, int]:
-    """What this rank holds of each parameter -> a hash of its bits, modulo 2**64.
+    """Each part that this rank holds -> a hash of its bits, modulo 2**64.
 
-    Each word counts times an odd number that its place alone decides: a changed word always changes the hash, and
-    words in another order change it but for one case in billions. Integers are exact and wrap around alike, so that
-    the hash does not depend on the device, nor on the order in which it adds.
+    Each word is multiplied with an odd number that depends on its position. A changed word always changes the hash.
+    Integer sums do not depend on device or order.
     """
     words = [bits(local_part(parameter)) for _, parameter in parameters]
     if not words:
@@ -71,19 +58,18 @@ def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, in
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bits of a tensor's elements as integers, flat: equal where these are the same, NaN or not."""
+    """The bits of a tensor's elements as flat integers."""
     return tensor.contiguous().flatten().view(_WHOLE_TYPES[tensor.element_size()])
 
 
 def _hash(words: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
-    """The words of a chunk by their places, the chunks by theirs; a scalar on the words' device."""
+    """The words of a chunk by their positions, the chunks by theirs; a scalar on the words' device."""
     chunks = [(chunk * multipliers[: len(chunk)]).sum(dtype=torch.int64) for chunk in words.split(CHUNK_WORDS)]
-    # Other numbers than those of words, or the product of two places would be that of two others.
     return (torch.stack(chunks) * _odd_numbers(len(chunks), start=2**40, device=words.device)).sum()
 
 
 def _odd_numbers(count: int, *, device: torch.device, start: int = 0) -> torch.Tensor:
-    """Odd int64, shape [count], from `start` on of a series that multiply and shift scatter over all bits."""
+    """Odd pseudo-random int64, shape [count], from index `start` on."""
     scattered = torch.arange(start, start + count, dtype=torch.int64, device=device) * 0x1E3779B97F4A7C15
     scattered = (scattered ^ (scattered >> 29)) * 0x3F58476D1CE4E5B9
     return (scattered ^ (scattered >> 32)) | 1

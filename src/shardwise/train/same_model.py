@@ -1,8 +1,4 @@
-"""Ranks must read the same model: on two machines, one name may stand for two folders.
-
-Replicas of a weight are compared as they are in memory; a weight that is sharded, sliced or one stage's has none, and
-each rank would go on with its own part of another model.
-"""
+"""Checks that all ranks read the same model files: one name may stand for two folders on two machines."""
 
 from __future__ import annotations
 
@@ -12,14 +8,7 @@ from shardwise.units import format_ranks
 
 
 def agree_on_model(world: World, content: dict[str, str]) -> None:
-    """Compares what ranks found in the folder of the model.
-
-    Args:
-        content: a hash of each file, by its name.
-
-    Raises:
-        GuardError: names the first file that differs, and who has which; on every rank, and with the same sentence.
-    """
+    """Compares the hashes of the model's files by name; the same GuardError on every rank names one that differs."""
     everyone = gather(world, content)
     names = sorted({name for files in everyone for name in files})
     differing = [name for name in names if len({files.get(name) for files in everyone}) > 1]

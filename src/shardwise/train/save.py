@@ -1,7 +1,7 @@
-"""`final/`: the trained model or adapter as the ecosystem loads it, checked before it gets its name.
+"""Writes `final/`, the trained model or adapter in Hugging Face's format.
 
-Tensors are gathered one at a time, so that no rank holds the whole, and hashed while they are written. Then the files
-are compared with the live weights, tensor by tensor; only after that is the folder renamed to `final/`.
+Tensors are gathered one at a time. The files are compared with the live weights before the folder is renamed to
+`final/`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,9 @@ from shardwise.train.whole import wanted_tensors, whole_tensors
 
 
 def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trained: bool = True) -> None:
-    """Writes, checks and commits `final/`.
+    """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails.
 
-    Args:
-        model: what is saved; every rank takes part.
-        trained: a step could change weights; adapters that change nothing are warned about then.
-
-    Raises:
-        SaveError: writing failed, or the files do not hold the live weights.
+    `trained`: some step had a learning rate above zero; adapters that change nothing are then warned about.
     """
     world, result = model.ownership.world, model.result
     journal.enter("saving")
@@ -51,14 +46,14 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
 
 
 def _first(world: World, action: Callable[[], None], *, what: str) -> None:
-    """Rank 0 acts, all learn whether it worked."""
+    """Rank 0 acts, and all learn whether it worked."""
     together(world, lambda: action() if world.is_first else None, what=what)
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
-    """Brings one tensor after the other together and gives it to rank 0's files; size and sha256 of each file.
+    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file.
 
-    A disk that fails on rank 0 does not end the gathering, in which the others take part; all learn of it after.
+    A failing disk does not end the gathering, in which other ranks take part; all learn of it afterwards.
     """
     world, result = model.ownership.world, model.result
     wanted = wanted_tensors(result.saved, ownership=model.ownership)
@@ -88,18 +83,14 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
 
 
 def _write_manifest(folder: Path, records: dict[str, Any]) -> None:
-    """Makes the other files durable, and records size and sha256 of each."""
+    """Syncs the other files to disk, and records size and sha256 of each."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     files = {name: records[name] if name in records else seal(folder / name) for name in names}
     write_json(folder / "manifest.json", {"files": files})
 
 
 def check_folder(model: TrainedModel, folder: Path) -> None:
-    """Compares the files of a folder with the live weights; every rank takes part.
-
-    Raises:
-        SaveError: they differ.
-    """
+    """Raises SaveError if the files of a folder differ from the live weights; every rank takes part."""
     world, result = model.ownership.world, model.result
 
     def check() -> None:

@@ -1,7 +1,5 @@
-"""Stopping on request: SIGTERM and SIGINT set a flag that all ranks agree on at the next step's edge.
-
-A second signal ends the process at once; the last committed checkpoint is whole whatever happens.
-"""
+"""SIGTERM and SIGINT ask a run to stop: all ranks agree on it after the current step. A second signal ends the process.
+SIGTERM and SIGINT ask a run to stop: all ranks agree on it after the current step. A second signal ends the process."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopFlag:
-    """The first signal asks, the second one forces.
+    """Requests to stop.
 
     Attributes:
-        number: the signal that asked, once the main thread has heard of it; else 0.
-        heard: all that arrived, known also while the main thread is somewhere where Python runs no handlers.
+        number: the first signal, once its handler ran in the main thread; else 0.
+        heard: all signals, known also while the main thread runs no handlers.
     """
 
     def __init__(self) -> None:
@@ -31,7 +29,7 @@ class StopFlag:
         self._arriving: int | None = None
 
     def listen(self) -> None:
-        """Installs the handlers in this process's main thread, and a pipe that the C of Python writes signals into."""
+        """Installs the handlers, and a pipe that signals are written to; in the main thread."""
         self._arriving, into = os.pipe()
         os.set_blocking(self._arriving, False)
         os.set_blocking(into, False)
@@ -40,14 +38,14 @@ class StopFlag:
             signal.signal(number, self._asked)
 
     def listen_for(self, seconds: float) -> None:
-        """Called by another thread: waits for signals, at most so long, and counts them in `heard`."""
+        """Waits in another thread for signals, at most so long, and appends them to `heard`."""
         if self._arriving is None:
             time.sleep(seconds)
         elif select.select([self._arriving], [], [], seconds)[0]:
             self.heard += tuple(number for number in os.read(self._arriving, 1024) if number in STOPPING)
 
     def agreed(self, group: dist.ProcessGroup | None) -> int:
-        """The signal that any rank of a group was asked to stop with, or 0; every rank of it must ask."""
+        """The signal that any rank of a group was asked to stop with, or 0; a collective."""
         number = torch.tensor(self.number)
         dist.all_reduce(number, op=dist.ReduceOp.MAX, group=group)
         return int(number)

@@ -1,8 +1,7 @@
-"""Where each rank stands when a run does not get on, and which of them the others wait for.
+"""Finds the rank that a stuck run waits for.
 
-A collective that one rank does not come to holds up all others, and what they could say of it ("timed out") names the
-wrong ones. So each rank writes down where it is, and how many collectives of each group it has begun: who has begun
-fewer than a peer is waited for, and who waits for nobody is the cause.
+Each rank writes where it is and how many collectives of each group it has begun. The rank that has begun fewer than its
+peers, and waits for nobody itself, is named.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from shardwise.units import format_ranks, format_seconds
 _PACKAGE = Path(shardwise.__file__).parent
 _COLLECTIVES = str(Path(dist.__file__).parent)
 
-#: Where the innermost line calls one of these, a rank waits for something outside: a message, a device.
+#: A rank whose innermost line calls one of these waits for a message or a device.
 _WAITING = ("wait(", ".item()", ".tolist()", ".cpu()", "synchronize(", "barrier(")
 
 _PLACES_NAMED = 4
@@ -36,7 +35,7 @@ Counted = tuple[tuple[int, ...], int]
 
 
 class StallError(ShardwiseError):
-    """No rank gets on any more; the process was ended by its own watch."""
+    """The run made no progress; the process was ended by its watchdog thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +44,9 @@ class Standing:
 
     Attributes:
         phase: what it says it is doing.
-        place: function, file and line of this program.
-        waits: whether it waits for others, as far as its stack tells.
-        groups: of this rank, in the order in which every rank lists its own.
+        place: function, file and line in this package.
+        waits: whether its stack shows that it waits for others.
+        groups: of this rank; every rank lists them in the same order.
     """
 
     rank: int
@@ -62,14 +61,14 @@ class Standing:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
-        """What `to_json` wrote."""
+        """Inverse of `to_json`."""
         groups = tuple((tuple(ranks), count) for ranks, count in data["groups"])
         return cls(**{**data, "groups": groups})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the standings say together.
+    """The result of comparing ranks.
 
     Attributes:
         culprit: the rank that is named as the cause.
@@ -83,13 +82,13 @@ class Verdict:
 
 
 def standing(world: World | None, *, rank: int, phase: str) -> Standing:
-    """Where the main thread of this process is, seen from another one."""
+    """Where the main thread of this process is; called from another thread."""
     place, waits = _main_thread()
     return Standing(rank=rank, phase=phase, place=place, waits=waits, groups=begun(world))
 
 
 def is_waiting() -> bool:
-    """Whether the main thread of this process waits for others, as far as its stack tells."""
+    """Whether the main thread's stack shows that it waits for others."""
     return _main_thread()[1]
 
 
@@ -105,7 +104,7 @@ def _main_thread() -> tuple[str, bool]:
 
 
 def begun(world: World | None) -> tuple[Counted, ...]:
-    """How far this rank is in each of its groups; torch counts, to find ranks that get out of step."""
+    """Collectives begun in each of this rank's groups, as torch counts them."""
     if world is None:
         return ()
     groups = [dist.group.WORLD, world.control, world.data_group, *world.mesh.get_all_groups()]
@@ -114,7 +113,7 @@ def begun(world: World | None) -> tuple[Counted, ...]:
 
 
 def _count(group: dist.ProcessGroup) -> int:
-    """Collectives begun; 0, on all ranks alike, where a group's backend does not count."""
+    """Collectives begun; 0 where a backend does not count."""
     try:
         return int(group._get_sequence_number_for_group())  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
     except RuntimeError:
@@ -122,13 +121,13 @@ def _count(group: dist.ProcessGroup) -> int:
 
 
 def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float, at: str = "") -> Verdict:
-    """Which rank the others wait for.
+    """Finds the rank that the others wait for.
 
     Args:
-        standings: of the ranks that wrote theirs, by rank; at least one.
+        standings: of the ranks that answered, by rank; at least one.
         ranks: those that were asked.
-        seconds: for how long nothing moved.
-        at: where a request to stop finds the ranks before the end of the first step: slow is not stuck there.
+        seconds: for how long there was no progress.
+        at: the phase, if a request to stop came before the end of the first step: slow is not stuck there.
     """
     phases = {one.rank: one.phase for one in standings}
     silent = sorted(set(ranks) - set(phases))
@@ -156,22 +155,21 @@ _SILENT = (
 
 
 def _holding_up(standings: Sequence[Standing]) -> list[int]:
-    """Ranks that others wait for, and that are at something else."""
+    """Ranks that others wait for, and that do something else."""
     return sorted(_last(standings) & {one.rank for one in standings if not one.waits})
 
 
 def _awaited(standings: Sequence[Standing]) -> list[int]:
-    """Ranks that others wait for and that wait for nobody; empty where nothing singles them out.
+    """Ranks that others wait for; empty where nothing singles them out.
 
-    Messages between two ranks are not counted: of those that have begun equally many collectives, it is the ones that
-    do not wait.
+    Point-to-point messages are not counted: with equal counts it is the ranks that do not wait.
     """
     working = {one.rank for one in standings if not one.waits}
     return sorted(_last(standings) or (working if len(working) < len(standings) else ()))
 
 
 def _last(standings: Sequence[Standing]) -> set[int]:
-    """Ranks that have begun fewer collectives of some group than a peer, and of none more than another."""
+    """Ranks that have begun fewer collectives of some group than a peer, and of none more."""
     counts: dict[tuple[int, tuple[int, ...]], dict[int, int]] = {}
     for one in standings:
         for index, (ranks, count) in enumerate(one.groups):
@@ -182,7 +180,7 @@ def _last(standings: Sequence[Standing]) -> set[int]:
 
 
 def _places(standings: Iterable[Standing]) -> list[str]:
-    """Ranks by where they are, as sentences without their ends."""
+    """Ranks grouped by where they are."""
     where: dict[tuple[str, bool], list[int]] = {}
     for one in standings:
         where.setdefault((one.place, one.waits), []).append(one.rank)

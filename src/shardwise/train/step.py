@@ -1,4 +1,4 @@
-"""One optimizer step's forwards and backwards: micro-batches in, gradients of the global batch out."""
+"""Forwards and backwards of one optimizer step."""
 
 from __future__ import annotations
 
@@ -17,21 +17,13 @@ from shardwise.train.loss import Targets
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Accumulates the gradients of one global batch; pipelined or not, one signature.
-
-    Every token of the batch weighs the same: the summed loss is divided by the trained tokens of the whole global
-    batch before backward.
-    """
+    """Accumulates the gradients of one global batch; each of its trained tokens has the same weight."""
 
     spread: Spread
     world: World
 
     def __call__(self, batch: GlobalBatch) -> float:
-        """Runs all micro-batches of this rank.
-
-        Returns:
-            The loss of the global batch per trained token, the same on every rank.
-        """
+        """Runs all micro-batches of this rank; the loss of the global batch per trained token, on every rank."""
         mine = self.spread.gradients(self._inputs(batch.micro_batches), scale=1 / batch.trained_tokens)
         return self._over_ranks(mine) / batch.trained_tokens
 
@@ -43,8 +35,7 @@ class Step:
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
         """The id of the first sample of this rank whose own loss is not finite.
 
-        Every sample takes a forward of its own, after the first bad one too: the others' forwards may gather weights
-        that this rank holds, so each rank must take equally many.
+        Every rank runs a forward for each of its samples, because forwards may gather weights.
         """
         rows = [row for micro in batch.micro_batches for row in _rows(micro)]
         samples = [row.sample_ids[0] for row in rows]

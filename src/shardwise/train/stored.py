@@ -1,4 +1,4 @@
-"""A checkpoint on disk: its manifest, which is checked before it is believed, and slices that fill live tensors"""
+"""Reads a checkpoint: its verified manifest, and slices that fill live tensors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ MANIFEST = "manifest.json"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint's folder, without its own sha256.
-
-    Raises:
-        OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError: it cannot be read, or is not what was
-            written.
-    """
+    """The manifest of a checkpoint's folder, without its own sha256; various errors if it is not what was written."""
     whole = cast(dict[str, Any], json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     if whole["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {whole['format_version']}; this program reads {FORMAT_VERSION}")
@@ -45,15 +40,7 @@ def digest(manifest: dict[str, Any]) -> str:
 
 
 class Reader:
-    """Fills pieces from the slices of one checkpoint.
-
-    Args:
-        folder: of the checkpoint.
-        manifest: its own.
-
-    Raises:
-        OSError, SafetensorError: a file of it cannot be opened.
-    """
+    """Fills pieces from the slices of one checkpoint."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
@@ -61,11 +48,7 @@ class Reader:
         self._files: dict[str, Any] = {name: safe_open(folder / name, framework="pt") for name in manifest["files"]}
 
     def fill(self, target: Piece) -> None:
-        """Copies every overlapping stored slice into a live tensor.
-
-        Raises:
-            ValueError: the checkpoint lacks the tensor, or part of it, or has it in another shape.
-        """
+        """Copies every overlapping stored slice into a live tensor; ValueError if not all of it is stored."""
         if not target.local.numel():
             return
         stored = self._tensors.get(target.name)
@@ -95,7 +78,7 @@ class Reader:
         return handle.get_slice(name)[window]
 
     def tensors_of(self, file: str, names: Collection[str]) -> dict[str, torch.Tensor] | None:
-        """Tensors of one file that are nobody else's; None where it lacks one of them."""
+        """Whole tensors of one rank's file, or None where it lacks one of them."""
         handle = self._files.get(file)
         if handle is None or not {*names} <= {*handle.keys()}:
             return None

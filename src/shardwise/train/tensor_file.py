@@ -1,7 +1,7 @@
 """Writes a safetensors file tensor by tensor, and hashes it while it is written.
 
-safetensors' own `save_file` wants all tensors of a file in memory at once, and leaves the hash to a second reading.
-The format: 8 bytes with the length of the header, a JSON header with type, shape and offsets of each tensor, the bytes.
+safetensors' own `save_file` needs all tensors in memory. The format: 8 bytes with the length of the header, a JSON
+header with dtype, shape and offsets of each tensor, the data.
 """
 
 from __future__ import annotations
@@ -34,26 +34,21 @@ _NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Type and shape of a tensor that is going to be written."""
+    """Dtype and shape of a tensor to be written."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Size of its data."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 class TensorFile:
-    """A safetensors file that is being written. One tensor is written and hashed while the caller makes the next.
+    """A safetensors file being written; a thread writes and another hashes one tensor while the caller makes the next.
 
-    Args:
-        path: of the file.
-        entries: what will be written, in this order. Types of more bytes come first, so that all are aligned.
-
-    Raises:
-        OSError: the disk does not take it; from here, or later from `add` or `close`.
+    `entries` are written in this order; larger dtypes first, so that all are aligned. All methods may raise OSError.
     """
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
@@ -66,12 +61,7 @@ class TensorFile:
         self._put(memoryview(_header(entries)))
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Takes the next tensor, on the CPU; it must not change before the next call.
-
-        Raises:
-            OSError: the disk did not take what came before.
-            ValueError: it is not the tensor that comes next.
-        """
+        """Writes the next tensor, on the CPU; it must not change before the next call. ValueError if it is another."""
         expected, entry = self._left.pop(0)
         if (name, tensor.dtype, tuple(tensor.shape)) != (expected, entry.dtype, entry.shape):
             raise ValueError(
@@ -82,12 +72,7 @@ class TensorFile:
         self._put(memoryview(elements))
 
     def close(self) -> dict[str, Any]:
-        """Makes the file durable; its size and sha256.
-
-        Raises:
-            OSError: the disk did not take it.
-            ValueError: not all tensors were written.
-        """
+        """Syncs the file to disk; its size and sha256. ValueError if a tensor is missing."""
         try:
             self._wait()
             if self._left:
@@ -99,7 +84,7 @@ class TensorFile:
         return {"size": self.path.stat().st_size, "sha256": self._sha256.hexdigest()}
 
     def abandon(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         for pool in self._pools:
             pool.shutdown()
         self._file.close()
@@ -116,11 +101,7 @@ class TensorFile:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Writes tensors that are on the CPU already; the file's size and sha256.
-
-    Raises:
-        OSError: the disk does not take it.
-    """
+    """Writes tensors that are on the CPU; the file's size and sha256."""
     ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize))
     file = TensorFile(path, {name: Entry(dtype=t.dtype, shape=tuple(t.shape)) for name, t in ordered.items()})
     try:

@@ -1,11 +1,12 @@
-"""Experiment trackers behind one method; one that fails stops being used and never stops training."""
+"""Experiment trackers. One that fails is dropped and never stops training."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from shardwise.errors import InputError
 from shardwise.spec.job import Job
@@ -15,78 +16,53 @@ from shardwise.spec.run import RunDirectory
 FAILURES = (Exception, SystemExit)
 
 
-class Tracker(Protocol):
-    """Something that takes the figures of a step."""
+@dataclass(frozen=True, kw_only=True)
+class Tracker:
+    """An open tracker: what records figures of a step, and what closes it."""
 
-    def record(self, figures: dict[str, float], *, step: int) -> None:
-        """Takes figures by name."""
-        ...
-
-    def close(self) -> None:
-        """Ends the run."""
-        ...
+    record: Callable[[dict[str, float], int], object]
+    close: Callable[[], object]
 
 
-class TensorBoard:
-    """Event files under the run directory's `tensorboard/`."""
+def _tensorboard(_: Job, run: RunDirectory) -> Tracker:
+    """Event files in the run directory's `tensorboard/`."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, job: Job, run: RunDirectory) -> None:
-        del job
-        from torch.utils.tensorboard import SummaryWriter
+    writer = SummaryWriter(str(run.root / "tensorboard"))
 
-        self._writer = SummaryWriter(str(run.root / "tensorboard"))
-
-    def record(self, figures: dict[str, float], *, step: int) -> None:
-        """One scalar per figure."""
+    def record(figures: dict[str, float], step: int) -> None:
         for name, value in figures.items():
-            self._writer.add_scalar(f"train/{name}", value, step)
+            writer.add_scalar(f"train/{name}", value, step)
 
-    def close(self) -> None:
-        """Flushes."""
-        self._writer.close()
+    return Tracker(record=record, close=writer.close)
 
 
-class WandB:
+def _wandb(job: Job, run: RunDirectory) -> Tracker:
     """Weights & Biases; project and key come from its own environment variables."""
+    import wandb  # pyright: ignore[reportMissingImports]  # installed only by those who report there
 
-    def __init__(self, job: Job, run: RunDirectory) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]  # installed only by those who report there
+    project = os.environ.get("WANDB_PROJECT", "shardwise")
+    opened: Any = wandb.init(project=project, name=run.root.name, dir=str(run.root), config=job.to_json())
 
-        project = os.environ.get("WANDB_PROJECT", "shardwise")
-        self._run: Any = wandb.init(project=project, name=run.root.name, dir=str(run.root), config=job.to_json())
+    def record(figures: dict[str, float], step: int) -> None:
+        opened.log({f"train/{name}": value for name, value in figures.items()}, step=step)
 
-    def record(self, figures: dict[str, float], *, step: int) -> None:
-        """One row."""
-        self._run.log({f"train/{name}": value for name, value in figures.items()}, step=step)
-
-    def close(self) -> None:
-        """Ends the run."""
-        self._run.finish()
+    return Tracker(record=record, close=opened.finish)
 
 
-class MLflow:
+def _mlflow(job: Job, run: RunDirectory) -> Tracker:
     """MLflow; the tracking server comes from its own environment variables."""
+    import mlflow  # pyright: ignore[reportMissingImports]  # likewise
 
-    def __init__(self, job: Job, run: RunDirectory) -> None:
-        import mlflow  # pyright: ignore[reportMissingImports]  # likewise
-
-        self._mlflow: Any = mlflow
-        self._mlflow.start_run(run_name=run.root.name)
-        self._mlflow.log_params({"model": job.model, "method": job.method, **job.train.model_dump(mode="json")})
-
-    def record(self, figures: dict[str, float], *, step: int) -> None:
-        """One metric per figure."""
-        self._mlflow.log_metrics(figures, step=step)
-
-    def close(self) -> None:
-        """Ends the run."""
-        self._mlflow.end_run()
+    mlflow.start_run(run_name=run.root.name)
+    mlflow.log_params({"model": job.model, "method": job.method, **job.train.model_dump(mode="json")})
+    return Tracker(record=lambda figures, step: mlflow.log_metrics(figures, step=step), close=mlflow.end_run)
 
 
 _TRACKERS: dict[str, Callable[[Job, RunDirectory], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "mlflow": MLflow,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
 }
 
 
@@ -98,21 +74,21 @@ def _said(error: BaseException) -> str:
 
 
 class Trackers:
-    """All trackers of a job as one; empty on ranks that do not report."""
+    """All trackers of a job; empty on ranks that do not report."""
 
     def __init__(self, trackers: dict[str, Tracker], *, complain: Callable[[str], None]) -> None:
         self._trackers = trackers
         self._complain = complain
 
     def record(self, figures: dict[str, float], *, step: int) -> None:
-        """Passes figures on; drops a tracker that fails, saying so."""
-        self._each(lambda tracker: tracker.record(figures, step=step))
+        """Passes figures on."""
+        self._each(lambda tracker: tracker.record(figures, step))
 
     def close(self) -> None:
-        """Ends all."""
+        """Closes all."""
         self._each(lambda tracker: tracker.close())
 
-    def _each(self, action: Callable[[Tracker], None]) -> None:
+    def _each(self, action: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 action(tracker)
@@ -122,11 +98,7 @@ class Trackers:
 
 
 def check_trackers(job: Job) -> None:
-    """Every rank finds out alike, before anything is loaded.
-
-    Raises:
-        InputError: a tracker of `report_to` is not installed.
-    """
+    """Raises InputError if a tracker of `report_to` is not installed."""
     for name in job.train.report_to:
         if find_spec(name) is None:
             package = {"mlflow": "mlflow-skinny"}.get(name, name)
@@ -134,10 +106,7 @@ def check_trackers(job: Job) -> None:
 
 
 def open_trackers(job: Job, run: RunDirectory, *, complain: Callable[[str], None]) -> Trackers:
-    """Opens the trackers of `report_to`.
-
-    One that cannot be opened (a network or a login is missing) is left out, as one that fails later is.
-    """
+    """Opens the trackers of `report_to`; one that cannot be opened is left out with a warning."""
     opened: dict[str, Tracker] = {}
     for name in job.train.report_to:
         try:

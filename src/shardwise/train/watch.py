@@ -1,8 +1,7 @@
-"""A thread beside the training: ends a rank that does not get on, and hears signals that the main thread cannot.
+"""A watchdog thread: ends a rank that makes no progress, and receives signals while the main thread is in C++.
 
-The main thread may be inside a collective, in C++, for as long as a peer does not come, and Python runs no handler of
-a signal meanwhile. This thread reads signals from a pipe, looks whether anything was marked as done, and, where nothing
-was for too long, writes down with the watches of the other ranks who is waited for, and ends the process.
+Inside a collective Python runs no signal handlers. The thread reads signals from a pipe, checks progress, and if there
+is none for too long, finds out with the other ranks which one they wait for, and ends the process.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from shardwise.train.stall import Counted, StallError, Standing, Verdict, begun,
 
 POLL_SECONDS = 1.0
 
-#: How long the watches of other ranks may take to answer, and the first of those that did to write the verdict.
+#: How long other ranks may take to answer, and the first of them to write the failure.
 ANSWER_SECONDS, VERDICT_SECONDS = 5.0, 3.0
 BRIEFLY_SECONDS = 0.1
 
 
 class Watch:
-    """Of one rank's main thread.
+    """Watches the main thread of one rank.
 
     Attributes:
         end: ends the process with a status.
@@ -51,15 +50,15 @@ class Watch:
         return self._journal.run
 
     def start(self) -> None:
-        """Begins to watch; ends with the process."""
+        """Starts the thread."""
         threading.Thread(target=self._keep, name="watch", daemon=True).start()
 
     def joined(self, world: World) -> None:
-        """From here on there are peers, each of which has removed what an earlier start of its rank left."""
+        """From here on there are peers."""
         self._world = world
 
     def over(self) -> None:
-        """Nothing is left that could hang others, and groups are about to end."""
+        """Ends the watch, before process groups are destroyed."""
         self._over.set()
         self._world = None
 
@@ -72,7 +71,7 @@ class Watch:
             if len(self._stop.heard) > 1:
                 self.end(128 + self._stop.heard[-1])
             now = time.monotonic()
-            # Of the time in which this whole process was stopped, no more counts than between two looks.
+            # The time in which this whole process was stopped does not count.
             self._count(min(now - last, 2 * poll), untold=limit >= LONG_SECONDS)
             last = now
             if self._waited > limit or (self._still > limit / 2 and self._is_called()):
@@ -80,11 +79,10 @@ class Watch:
                 return
 
     def _count(self, seconds: float, *, untold: bool) -> None:
-        """Adds up for how long nothing was done, and for how much of it that can be held against this rank.
+        """Adds up the seconds without progress, and of them those spent waiting.
 
         Args:
-            untold: no step tells how long what is being done may take. Then work has no limit, waiting for the next
-                collective has none, and waiting for one and the same does.
+            untold: the current phase has no known duration: only waiting for one and the same collective is limited.
         """
         before, self._seen = self._seen, (self._journal.progress.count, begun(self._world) if untold else ())
         if self._seen != before:
@@ -93,11 +91,11 @@ class Watch:
         self._waited = 0.0 if untold and not is_waiting() else self._waited + seconds
 
     def _is_called(self) -> bool:
-        """Another rank has come to the end of its patience."""
+        """Whether another rank has run out of time."""
         return self._world is not None and any(self._run.logs.glob("rank_*.standing.json"))
 
     def _conclude(self) -> None:
-        """Says where this rank stands, hears the others, and ends the process; nobody else has the last word then."""
+        """Writes where this rank is, reads the other ranks, and ends the process."""
         self._journal.last_word.acquire()
         try:
             print(
@@ -119,7 +117,7 @@ class Watch:
 
     @property
     def _ranks(self) -> range:
-        """Those that are asked: all, once they have met."""
+        """The ranks that are asked."""
         rank = self._journal.rank
         return range(rank, rank + 1) if self._world is None else range(self._world.size)
 
@@ -135,7 +133,8 @@ class Watch:
         return [found[rank] for rank in sorted(found)]
 
     def _write(self, verdict: Verdict, *, first: int) -> None:
-        """As failures of ranks. The launcher names the earliest: that of the culprit, by the first that answered."""
+        """Writes the failure files. The launcher names the earliest: the culprit's, written by the first rank that
+        answered."""
         rank, cause = self._journal.rank, self._run.rank_failure(verdict.culprit)
         if rank == first:
             self._journal.write_failure(StallError(verdict.sentence), rank=verdict.culprit, phase=verdict.phase)

@@ -1,4 +1,4 @@
-"""Whole tensors of a spread model, one after the other, on rank 0: what saved files are written from."""
+"""Gathers whole tensors of a parallelized model on rank 0, one at a time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ from shardwise.train.guards import gather
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A tensor of the whole model that is to be brought together.
-
-    Attributes:
-        name: its Hugging Face name.
-        shape: global shape.
-        source: the rank that sends it to rank 0, of the stage that holds it.
-    """
+    """A tensor of the whole model by its Hugging Face name and global shape, and the rank that sends it to rank 0."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,12 +26,7 @@ class Wanted:
 
 
 def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> list[Wanted]:
-    """Every tensor of the whole model, each once, in the order of the stages; the same on all ranks.
-
-    Args:
-        parameters: those of this rank that are wanted.
-        ownership: tells the second copy of a tied weight, which is left out.
-    """
+    """Every tensor of the whole model once, in the order of the stages; the same on all ranks."""
     world = ownership.world
     mine = {name: tuple(p.shape) for name, p in parameters if name not in ownership.copies}
     found: list[Wanted] = []
@@ -51,13 +40,9 @@ def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Own
 def whole_tensors(
     wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """The wanted tensors one by one; all ranks iterate together.
+    """Gathers the wanted tensors one by one, cast to `dtype`; all ranks iterate together.
 
-    Args:
-        dtype: they are cast to it where they lie, before they travel.
-
-    Yields:
-        (name, the whole tensor on the CPU on rank 0, None elsewhere). Only one is alive at a time.
+    Yields (name, the whole tensor on the CPU), or (name, None) on ranks other than 0.
     """
     world, mine = ownership.world, dict(parameters)
     here = world.layout.coordinates(world.rank)
@@ -69,7 +54,7 @@ def whole_tensors(
 
 @torch.no_grad()
 def gathered(parameter: torch.Tensor) -> torch.Tensor:
-    """The whole of a plain or sharded parameter; all ranks of a stage take part."""
+    """The whole of a plain or sharded parameter; a collective of a stage's ranks."""
     if not isinstance(parameter, DTensor):
         return parameter.detach()
     # Shards that lie in the host's memory come together on the mesh's device, one tensor at a time.

@@ -53,14 +53,10 @@ def test_weight_decay_acts_on_matrices_and_never_on_norms_or_frozen_weights() ->
     ]
 
 
-def test_adamw_is_fused() -> None:
-    assert build_optimizer(parameters(), train=TrainSpec(), name="adamw").param_groups[0]["fused"]
-
-
-def test_adamw_over_lists_of_tensors_is_asked_for_by_name() -> None:
-    (group, *_) = build_optimizer(parameters(), train=TrainSpec(), name="adamw_foreach").param_groups
-    assert group["foreach"]
-    assert not group["fused"]
+@pytest.mark.parametrize(("name", "kind"), [("adamw", "fused"), ("adamw_foreach", "foreach")])
+def test_adamw_is_fused_unless_lists_of_tensors_are_asked_for(name: str, kind: str) -> None:
+    (group, *_) = build_optimizer(parameters(), train=TrainSpec(), name=name).param_groups
+    assert [one for one in ("fused", "foreach") if group[one]] == [kind]
 
 
 def test_an_unknown_optimizer_is_refused() -> None:
@@ -68,8 +64,16 @@ def test_an_unknown_optimizer_is_refused() -> None:
         build_optimizer(parameters(), train=TrainSpec(), name="adafactor")
 
 
-def test_linear_falls_to_zero_after_its_warm_up() -> None:
-    assert rates(6, lr_scheduler_type="linear", warmup_steps=2) == pytest.approx([0, 0.5, 1, 0.75, 0.5, 0.25])
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"lr_scheduler_type": "linear", "warmup_steps": 2}, [0, 0.5, 1, 0.75, 0.5, 0.25]),
+        ({"lr_scheduler_type": "constant"}, [1.0] * 6),
+        ({"lr_scheduler_type": "constant", "warmup_ratio": 0.3}, [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_schedules_warm_up_where_asked(settings: dict[str, Any], expected: list[float]) -> None:
+    assert rates(6, **settings) == pytest.approx(expected)
 
 
 def test_cosine_starts_at_the_top_and_ends_near_zero() -> None:
@@ -77,11 +81,6 @@ def test_cosine_starts_at_the_top_and_ends_near_zero() -> None:
     assert found[0] == 1.0
     assert found[-1] < 0.03
     assert found == sorted(found, reverse=True)
-
-
-def test_constant_stays_and_takes_a_warm_up_if_asked() -> None:
-    assert rates(3, lr_scheduler_type="constant") == [1.0, 1.0, 1.0]
-    assert rates(4, lr_scheduler_type="constant", warmup_ratio=0.5) == [0.0, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("limit", "left"), [(1.0, 1.0), (10.0, 5.0), (0.0, 5.0)])

@@ -56,7 +56,7 @@ class Breaking:
     def __init__(self) -> None:
         self.calls = 0
 
-    def record(self, figures: dict[str, float], *, step: int) -> None:
+    def record(self, figures: dict[str, float], step: int) -> None:
         self.calls += 1
         raise ConnectionError("the tracker's host is gone")
 
@@ -78,7 +78,7 @@ def test_a_tracker_that_fails_is_dropped_once_and_said() -> None:
 class Leaving(Breaking):
     """A tracker that ends the program where its login is missing."""
 
-    def record(self, figures: dict[str, float], *, step: int) -> None:
+    def record(self, figures: dict[str, float], step: int) -> None:
         sys.exit(3)
 
 
