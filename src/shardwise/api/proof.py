@@ -14,8 +14,10 @@ from shardwise.report.parity import (
     Agreement,
     agreement,
     failed,
+    looked_at_damped,
+    looked_at_plainly,
+    may_be_rounding,
 )
-from shardwise.report.second_look import looked_at_damped, looked_at_plainly, may_be_rounding
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import RunDirectory, read_metrics
 

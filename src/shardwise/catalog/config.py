@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.catalog.behaviour import drops_out, steady_positions
+from shardwise.catalog.attention import windowed_layers
 from shardwise.catalog.blocks import Dimensions
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
-from shardwise.catalog.family import LOGIT_TRANSFORMS, Family
-from shardwise.catalog.placing import blocks_of
-from shardwise.catalog.stated import refuse_foreign, storage_type
+from shardwise.catalog.family import LOGIT_TRANSFORMS, Family, blocks_of
+from shardwise.catalog.stated import drops_out, refuse_foreign, steady_positions, storage_type
 from shardwise.catalog.unlisted import unlisted
-from shardwise.catalog.windows import windowed_layers
 from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.model import ModelShape
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.catalog.attention import UNBIASED_ATTENTION, latent_attention, separate, with_latent_norms
+from shardwise.catalog.attention import (
+    UNBIASED_ATTENTION,
+    every_other_up_to_a_layer,
+    latent_attention,
+    separate,
+    with_latent_norms,
+)
 from shardwise.catalog.blocks import (
     LAYER_NORMS,
     LLAMA_NORMS,
@@ -23,7 +29,6 @@ from shardwise.catalog.blocks import (
 )
 from shardwise.catalog.experts import behind_first, changed, every_few, experts, interleaved, shared_gate, together
 from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, LLAMA, Family, config
-from shardwise.catalog.windows import every_other_up_to_a_layer
 from shardwise.spec.model import Norm
 
 _ROUTED = ("num_experts", "num_experts_per_tok")

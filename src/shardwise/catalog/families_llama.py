@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.catalog.attention import GLM_ATTENTION, QWEN2_ATTENTION, UNBIASED_ATTENTION, fused, separate
+from shardwise.catalog.attention import (
+    GLM_ATTENTION,
+    QWEN2_ATTENTION,
+    UNBIASED_ATTENTION,
+    from_a_layer_on,
+    fused,
+    separate,
+    without_rotation,
+)
 from shardwise.catalog.blocks import (
     GEMMA2_NORMS,
     GLM4_NORMS,
@@ -24,7 +32,6 @@ from shardwise.catalog.blocks import (
     with_whole_norms,
 )
 from shardwise.catalog.family import COMMON, LLAMA, LLAMA_BIASES, Family, config
-from shardwise.catalog.windows import from_a_layer_on, without_rotation
 
 _TIED = {"tie_word_embeddings": True}
 _QWEN: dict[str, Any] = {

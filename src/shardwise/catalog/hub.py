@@ -1,4 +1,4 @@
-"""A model's config.json by hub id: from the local Hugging Face cache by plain file access, or by one HTTP request."""
+"""A model's files by hub id: config.json from the local cache or by one HTTP request, and names of tokenizer files."""
 
 from __future__ import annotations
 
@@ -81,3 +81,22 @@ def _request(url: str) -> Request:
         # Unredirected: a redirect to a file host must not carry the user's token along.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     return request
+
+
+#: Patterns of file names, from the tokenizer classes of transformers and their chat templates.
+TOKENIZER_PATTERNS = (
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "vocab*",
+    "merges*",
+    "*.model",
+    "*.tiktoken",
+)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The regular tokenizer files of a model folder, by name."""
+    return sorted({path for pattern in TOKENIZER_PATTERNS for path in folder.glob(pattern) if path.is_file()})

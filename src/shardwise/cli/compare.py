@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwise.cli.options import AsJson, Sets
-from shardwise.cli.trials import LAYOUTS_HELP, Job, names
+from shardwise.cli.trials import LAYOUTS_HELP, AsJson, Job, Sets, names
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.options import AsJson, Sets
+from shardwise.cli.trials import AsJson, Sets
 
 
 def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)

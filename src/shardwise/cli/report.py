@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.options import AsJson
+from shardwise.cli.trials import AsJson
 
 
 def report(

@@ -1,4 +1,4 @@
-"""Joins the shards of all chunks into prepared data: the evaluation split, packing, and the flat files of the store."""
+"""Joins the workers' shards into prepared data: the evaluation split, packing, and the flat files of the store."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwise.data import order
 from shardwise.data.pack import pack
-from shardwise.data.shards import ROW, Shard
 from shardwise.data.store import DTYPES, VERSION
+from shardwise.data.tokens import Tokens
 from shardwise.spec.run import sync_folder, write_json
 
+#: One record per kept row: where it stood, how long it is, how many labels count.
+ROW = np.dtype([("line", "<u4"), ("length", "<i4"), ("trained", "<i4"), ("was_truncated", "?")])
 #: A document: its `ROW`, and the file and source that it comes from. Tokens stay on disk.
 DOCUMENT = np.dtype([*ROW.descr, ("file", "<u4"), ("source", "<u2")])
 Documents = npt.NDArray[np.void]
@@ -129,3 +132,51 @@ def _append(path: Path, values: npt.NDArray[Any]) -> None:
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+class ShardWriter:
+    """Appends rows to `<stem>.tokens` (int32), `<stem>.trained` (bool) and `<stem>.rows` (ROW)."""
+
+    def __init__(self, stem: Path) -> None:
+        self._files = [stem.with_suffix(suffix).open("wb") for suffix in (".tokens", ".trained", ".rows")]
+
+    def append(self, rows: list[tuple[int, Tokens]]) -> None:
+        """Rows as (line, tokens)."""
+        tokens, trained, records = self._files
+        for _, row in rows:
+            row.ids.astype("<i4", copy=False).tofile(tokens)
+            row.trained.tofile(trained)
+        facts = [(line, len(row.ids), row.num_trained, row.was_truncated) for line, row in rows]
+        np.array(facts, ROW).tofile(records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for file in self._files:
+            file.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """What one chunk became, on disk."""
+
+    stem: Path
+    file: int
+
+    def rows(self) -> npt.NDArray[np.void]:
+        """Records of `ROW`, one per kept row."""
+        return np.fromfile(self.stem.with_suffix(".rows"), ROW)
+
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """Token ids of all rows, one after the other."""
+        return np.fromfile(self.stem.with_suffix(".tokens"), "<i4")
+
+    def trained(self) -> npt.NDArray[np.bool_]:
+        """The mask of trained tokens, like `tokens`."""
+        return np.fromfile(self.stem.with_suffix(".trained"), np.bool_)
+
+    def delete(self) -> None:
+        """Frees the disk once the rows stand elsewhere."""
+        for suffix in (".tokens", ".trained", ".rows"):
+            self.stem.with_suffix(suffix).unlink()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.data.messages import messages_of, tools_of
-from shardwise.data.values import Row, RowError, text_of
+from shardwise.data.messages import Row, RowError, messages_of, text_of, tools_of
 from shardwise.spec.job_data import RowFormat
 
 

@@ -12,20 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import Documents, StoreSettings, copy_tokens, evaluation_rows, gather, write_store
+from shardwise.data.build import Documents, Shard, StoreSettings, copy_tokens, evaluation_rows, gather, write_store
+from shardwise.data.cache import FileState, check_untouched
 from shardwise.data.chunks import Chunk, cut_file
-from shardwise.data.fingerprint import FileState, check_untouched
 from shardwise.data.formats import FORMATS, Format, recognise
 from shardwise.data.limits import Limits
+from shardwise.data.messages import RowError
 from shardwise.data.pool import Pool, Reply, useful_workers
 from shardwise.data.preview import preview
 from shardwise.data.progress import progress
 from shardwise.data.read import first_columns
 from shardwise.data.render import DEFAULT_TEMPLATE
-from shardwise.data.shards import Shard
 from shardwise.data.sources import Source, SourceFile
 from shardwise.data.tokens import Rules
-from shardwise.data.values import RowError
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
 from shardwise.spec.job import Job
 from shardwise.spec.places import Places

@@ -8,8 +8,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.data.cache import cache_key, cache_root, new_entry, one_at_a_time, source_states, tokenizer_hashes
-from shardwise.data.fingerprint import FileState
+from shardwise.data.cache import (
+    FileState,
+    cache_key,
+    cache_root,
+    new_entry,
+    one_at_a_time,
+    source_states,
+    tokenizer_hashes,
+)
 from shardwise.data.hub import fetch_hub_rows, tokenizer_folder
 from shardwise.data.ingest import Preparation, ingest
 from shardwise.data.limits import Limits

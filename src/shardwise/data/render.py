@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
-from shardwise.data.values import RowError
+from shardwise.data.messages import RowError
 from shardwise.errors import said
 from shardwise.spec.job_data import TrainOn
 

@@ -1,4 +1,4 @@
-"""Where a Hugging Face causal language model keeps its embedding, blocks and head, found by structure."""
+"""Where a Hugging Face causal language model keeps its embedding, blocks and head; transformers' plan to slice it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from shardwise.catalog.behaviour import drops_out as config_drops_out
 from shardwise.catalog.family import LOGIT_TRANSFORMS
+from shardwise.catalog.stated import drops_out as config_drops_out
 from shardwise.errors import UnsupportedError
 
 
@@ -78,3 +78,20 @@ def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
 
 def _head_is_plain(config: Any) -> bool:
     return all(getattr(config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS)
+
+
+def tensor_plan(config: Any) -> dict[str, str]:
+    """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style.
+
+    Raises:
+        UnsupportedError: there is no plan, or it names modules outside the blocks.
+    """
+    stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+    # transformers 5.17 adds a tied embedding to the plan; embedding and head are sliced by rows here, whatever is said.
+    plan = {name: style for name, style in stated.items() if not style.startswith("embedding")}
+    blocks = {name.partition(".*.")[0] for name in plan}
+    if len(blocks) != 1:
+        raise UnsupportedError(
+            f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"
+        )
+    return {name.partition(".*.")[2]: style for name, style in plan.items()}

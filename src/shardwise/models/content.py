@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.catalog.files import tokenizer_files
+from shardwise.catalog.hub import tokenizer_files
 
 #: What a model is built and read by, beside its tokenizer.
 CONFIGURATIONS = ("config.json", "generation_config.json", "model.safetensors.index.json")

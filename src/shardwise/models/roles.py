@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from shardwise.errors import UnsupportedError
-from shardwise.models.norms import norm_kind, norm_of
-from shardwise.models.operators import HARMLESS, VIEWS, activation_ops, only_views
+from shardwise.models.operators import HARMLESS, VIEWS, activation_ops, norm_kind, norm_of, only_views
 from shardwise.models.seen import POSITIONS, STREAM, Attention, BlockCall, Call, Origins, Seen
 from shardwise.models.watch import is_linear
 from shardwise.spec.model import Matrix, MlpKind, Norm, NormKind, Reads

@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from shardwise.catalog.behaviour import rotation_by_length, steady_positions
 from shardwise.catalog.models import read_model
-from shardwise.catalog.stated import refuse_foreign, storage_type
+from shardwise.catalog.stated import refuse_foreign, rotation_by_length, steady_positions, storage_type
 from shardwise.catalog.unlisted import UnlistedFamilyError
 from shardwise.errors import InputError, ModelError, Problem, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy

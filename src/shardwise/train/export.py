@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardwise.catalog.files import tokenizer_files
+from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
 from shardwise.models.keys import Keys
 from shardwise.spec.run import write_json

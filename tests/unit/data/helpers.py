@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import StoreSettings, copy_tokens, gather, write_store
+from shardwise.data.build import Shard, ShardWriter, StoreSettings, copy_tokens, gather, write_store
 from shardwise.data.limits import Limits
 from shardwise.data.prepare import prepare
-from shardwise.data.shards import Shard, ShardWriter
 from shardwise.data.store import PreparedData
 from shardwise.data.tokens import Tokens
 from shardwise.spec.run import RunDirectory
