@@ -21,11 +21,8 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
-    """Refuses a configuration that asks for code, or for what is no plain causal decoder.
-
-    Raises:
-        ModelError: by which key.
-    """
+    """Refuses a configuration that asks for code, or for what is no plain causal decoder. Raises ModelError: by which
+    key."""
     message = None
     code = next((key for key in _CODE_KEYS if data.get(key)), None)
     if code is not None:
@@ -55,11 +52,7 @@ def _why_not_causal(data: dict[str, Any]) -> str | None:
 
 
 def storage_type(data: dict[str, Any], *, file: str) -> str:
-    """The type that a configuration says weights are stored in.
-
-    Raises:
-        ModelError: it is none that is read.
-    """
+    """The type that a configuration says weights are stored in. Raises ModelError: it is none that is read."""
     found = data.get("dtype") or data.get("torch_dtype") or "float32"
     if found not in _STORAGE_TYPES:
         message = f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}"

@@ -14,11 +14,7 @@ KINDS = ("models", "gpus")
 
 
 def print_catalogue(kind: str, console: Console) -> None:
-    """A line for each entry: its name, and its size.
-
-    Raises:
-        InputError: there is no such list.
-    """
+    """A line for each entry: its name, and its size. Raises InputError: there is no such list."""
     if kind not in KINDS:
         raise InputError(f"--list {kind}: there is no such list; write --list {' or --list '.join(KINDS)}")
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)

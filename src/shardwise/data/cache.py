@@ -48,11 +48,7 @@ class FileState:
 
 
 def file_state(path: str | Path, *, label: str) -> FileState:
-    """Hashes a file.
-
-    Raises:
-        DataError: the file cannot be read, or changes while it is hashed.
-    """
+    """Hashes a file. Raises DataError: the file cannot be read, or changes while it is hashed."""
     absolute = str(Path(path).resolve())
     try:
         stat = _stat(absolute)
@@ -106,11 +102,7 @@ def cache_root() -> Path:
 
 
 def source_states(sources: Sequence[Source], *, places: Places) -> list[list[FileState]]:
-    """The content of every file of every source.
-
-    Raises:
-        DataError: one problem per file that cannot be read.
-    """
+    """The content of every file of every source. Raises DataError: one problem per file that cannot be read."""
     states: list[list[FileState]] = []
     problems: list[Problem] = []
     for source in sources:

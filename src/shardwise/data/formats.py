@@ -66,11 +66,8 @@ class Format:
 
 
 def recognise(columns: Sequence[str], *, wanted: RowFormat = "auto") -> Format:
-    """The first format of the table whose required columns are there, or the wanted one.
-
-    Raises:
-        RowError: no format matches, or the wanted one does not.
-    """
+    """The first format of the table whose required columns are there, or the wanted one. Raises RowError: no format
+    matches, or the wanted one does not."""
     candidates = FORMATS if wanted == "auto" else tuple(form for form in FORMATS if form.name == wanted)
     for form in candidates:
         if set(form.required) <= set(columns):
@@ -81,11 +78,8 @@ def recognise(columns: Sequence[str], *, wanted: RowFormat = "auto") -> Format:
 
 
 def read_row(form: Format, row: Row) -> Example:
-    """A row as an example of its file's format.
-
-    Raises:
-        RowError: a column is missing, or holds something else than the format says.
-    """
+    """A row as an example of its file's format. Raises RowError: a column is missing, or holds something else than the
+    format says."""
     missing = [column for column in form.required if column not in row]
     if missing:
         found = f"has the columns {', '.join(row)}"

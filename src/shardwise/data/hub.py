@@ -57,11 +57,8 @@ def _asking() -> Iterator[None]:
 
 
 def _newest_commit(name: str) -> str | None:
-    """The commit of a data set's main branch.
-
-    Raises:
-        _NotFetchedError: the hub does not answer, or has no such data set.
-    """
+    """The commit of a data set's main branch. Raises _NotFetchedError: the hub does not answer, or has no such data
+    set."""
     from huggingface_hub import HfApi
 
     with _asking():
@@ -80,11 +77,8 @@ def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
 
 
 def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
-    """A split as `datasets.Dataset`, memory-mapped from its own cache.
-
-    Raises:
-        DataError: `datasets` is not installed, or there is no such data set, configuration or split.
-    """
+    """A split as `datasets.Dataset`, memory-mapped from its own cache. Raises DataError: `datasets` is not installed,
+    or there is no such data set, configuration or split."""
     try:
         from datasets import load_dataset
     except ImportError:

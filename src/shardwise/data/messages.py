@@ -14,11 +14,8 @@ class RowError(Exception):
 
 
 def text_of(row: Row, column: str, *, may_be_empty: bool = False, of: str = "") -> str:
-    """The text in a column; `of` is what messages write before the column's name.
-
-    Raises:
-        RowError: it holds something else, or nothing.
-    """
+    """The text in a column; `of` is what messages write before the column's name. Raises RowError: it holds something
+    else, or nothing."""
     value = row.get(column)
     name = f"{of}{column}"
     if not isinstance(value, str):
@@ -54,11 +51,8 @@ SPEAKERS = {
 
 
 def messages_of(row: Row, column: str) -> list[dict[str, Any]]:
-    """The messages in a column, each with `role`, `content` and whatever else it says.
-
-    Raises:
-        RowError: they are none, or one has no known role or no text.
-    """
+    """The messages in a column, each with `role`, `content` and whatever else it says. Raises RowError: they are none,
+    or one has no known role or no text."""
     items = row.get(column)
     if not isinstance(items, list):
         raise RowError(f"{column} is {shown(items)}; expected a list of messages")
@@ -123,11 +117,8 @@ def _content(item: dict[str, Any], key: str, *, may_be_empty: bool, of: str) -> 
 
 
 def tools_of(row: Row) -> list[dict[str, Any]] | None:
-    """The functions a row offers: a list of objects, or one as JSON text, as columns of one type need it.
-
-    Raises:
-        RowError: it holds something else.
-    """
+    """The functions a row offers: a list of objects, or one as JSON text, as columns of one type need it. Raises
+    RowError: it holds something else."""
     tools = value = row.get("tools")
     if isinstance(value, str) and value.strip():
         try:

@@ -126,11 +126,7 @@ class Pool:
                     yield index, reply
 
     def ask(self, request: Request, *, name: str) -> Reply:
-        """One request to one worker.
-
-        Raises:
-            DataError: it died or gave up; the message begins with `name`.
-        """
+        """One request to one worker. Raises DataError: it died or gave up; the message begins with `name`."""
         return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
     def close(self) -> None:

@@ -81,12 +81,8 @@ class Renderer:
     train_on: TrainOn
 
     def render(self, example: Example) -> Rendered:
-        """The text and what of it is trained.
-
-        Raises:
-            RowError: the example cannot be rendered, or not with these masks.
-            TemplateMemoryError: the template wants more memory than a worker may take.
-        """
+        """The text and what of it is trained. Raises RowError: the example cannot be rendered, or not with these masks;
+        TemplateMemoryError: the template wants more memory than a worker may take."""
         match example:
             case Text():
                 return self._plain(example)

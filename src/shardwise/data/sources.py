@@ -61,11 +61,8 @@ Fetch = Callable[[SourceSpec], tuple[Path, str]]
 
 
 def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places: Places) -> tuple[Source, ...]:
-    """The files behind each entry of `data.KEY`; hub ids go through `fetch`.
-
-    Raises:
-        DataError: one problem per path that is missing, of an unknown kind or an empty folder, at its place in the job.
-    """
+    """The files behind each entry of `data.KEY`; hub ids go through `fetch`. Raises DataError: one problem per path
+    that is missing, of an unknown kind or an empty folder, at its place in the job."""
     sources: list[Source] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):

@@ -154,11 +154,8 @@ def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:
 
 
 def load_tokenizer(folder: str) -> Tokenizer:
-    """The tokenizer of a model folder; its own code is never run.
-
-    Raises:
-        DataError: there is none, it is damaged, or it cannot say which characters a token stands for.
-    """
+    """The tokenizer of a model folder; its own code is never run. Raises DataError: there is none, it is damaged, or it
+    cannot say which characters a token stands for."""
     from transformers import AutoTokenizer
     from transformers.utils import logging
 

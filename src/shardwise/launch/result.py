@@ -9,11 +9,8 @@ from shardwise.spec.run import RunDirectory
 
 
 def has_result(run: RunDirectory) -> bool:
-    """Whether the run there has come to its end, and what it left is whole.
-
-    Raises:
-        DamagedResultError: it has come to its end, but a file of final/ is missing or changed.
-    """
+    """Whether the run there has come to its end, and what it left is whole. Raises DamagedResultError: it has come to
+    its end, but a file of final/ is missing or changed."""
     if not is_finished(run):
         return False
     fault = result_fault(run.final)

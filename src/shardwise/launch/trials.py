@@ -193,11 +193,8 @@ def _room(cluster: Cluster) -> int:
 
 
 def clear(run: RunDirectory) -> None:
-    """Removes the run of an earlier trial, so that a proof never rests on what another version once did.
-
-    Raises:
-        RunDirectoryError: another program is running there. What is no run directory is left for the start to refuse.
-    """
+    """Removes the run of an earlier trial, so that a proof never rests on what another version once did. Raises
+    RunDirectoryError: another program is running there. What is no run directory is left for the start to refuse."""
     if not run.resolved.is_file() or run.root.is_symlink():
         return
     with locked(run):
@@ -208,11 +205,8 @@ def clear(run: RunDirectory) -> None:
 
 
 def check_same_place(run: RunDirectory, trial: Trial, cluster: Cluster) -> None:
-    """A run may go on under another layout, but then its figures are not those of one layout.
-
-    Raises:
-        RunDirectoryError: the folder holds a run of another layout or other hardware.
-    """
+    """A run may go on under another layout, but then its figures are not those of one layout. Raises RunDirectoryError:
+    the folder holds a run of another layout or other hardware."""
     if not run.plan.is_file():
         return
     plan = read_plan(run.plan)

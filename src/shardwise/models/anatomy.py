@@ -35,11 +35,8 @@ class Anatomy:
 
 
 def find_anatomy(model: nn.Module) -> Anatomy:
-    """The parts of a causal language model from transformers.
-
-    Raises:
-        UnsupportedError: it does not have one embedding, one list of blocks and one linear head.
-    """
+    """The parts of a causal language model from transformers. Raises UnsupportedError: it does not have one embedding,
+    one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
     embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()
     backbone = getattr(model, hugging_face.base_model_prefix, None)
@@ -81,11 +78,8 @@ def _head_is_plain(config: Any) -> bool:
 
 
 def tensor_plan(config: Any) -> dict[str, str]:
-    """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style.
-
-    Raises:
-        UnsupportedError: there is no plan, or it names modules outside the blocks.
-    """
+    """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style. Raises
+    UnsupportedError: there is no plan, or it names modules outside the blocks."""
     stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
     # transformers 5.17 adds a tied embedding to the plan; embedding and head are sliced by rows here, whatever is said.
     plan = {name: style for name, style in stated.items() if not style.startswith("embedding")}

@@ -55,11 +55,8 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers configuration of a folder; code inside the folder is never run.
-
-    Raises:
-        ModelError: the configuration is unknown to transformers or broken.
-    """
+    """The transformers configuration of a folder; code inside the folder is never run. Raises ModelError: the
+    configuration is unknown to transformers or broken."""
     from transformers import AutoConfig
 
     try:
@@ -70,11 +67,8 @@ def read_config(folder: Path) -> Any:
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
-    """The architecture with parameters on the meta device and buffers computed on the CPU.
-
-    Raises:
-        UnsupportedError: transformers has no causal language model for it, or not with this attention.
-    """
+    """The architecture with parameters on the meta device and buffers computed on the CPU. Raises UnsupportedError:
+    transformers has no causal language model for it, or not with this attention."""
     from transformers import AutoModelForCausalLM
 
     try:

@@ -58,11 +58,8 @@ _PRODUCTS = ("mul",)
 
 
 def norm_of(call: Call, *, name: str, tokens: int) -> Norm:
-    """What a call of a norm in a forward of `tokens` tokens says of it.
-
-    Raises:
-        UnsupportedError: it has other parameters than a weight and a bias.
-    """
+    """What a call of a norm in a forward of `tokens` tokens says of it. Raises UnsupportedError: it has other
+    parameters than a weight and a bias."""
     parameters = dict(call.module.named_parameters())
     weight, bias = parameters.get("weight"), parameters.get("bias")
     if not parameters.keys() <= {"weight", "bias"} or (weight is None and bias is not None):
@@ -76,11 +73,7 @@ def norm_of(call: Call, *, name: str, tokens: int) -> Norm:
 
 
 def norm_kind(call: Call) -> NormKind:
-    """The kind of a norm, as the planner counts what it keeps.
-
-    Raises:
-        UnsupportedError: it is of none that is known.
-    """
+    """The kind of a norm, as the planner counts what it keeps. Raises UnsupportedError: it is of none that is known."""
     names = [op.name for op in call.ops]
     if "native_layer_norm" in names:
         return "layer"

@@ -42,11 +42,7 @@ class Outside:
 
 
 def read_outside(anatomy: Anatomy, seen: Seen) -> Outside:
-    """What lies outside the blocks.
-
-    Raises:
-        UnsupportedError: something there is not understood; says what.
-    """
+    """What lies outside the blocks. Raises UnsupportedError: something there is not understood; says what."""
     return _Reader(anatomy, seen).outside()
 
 

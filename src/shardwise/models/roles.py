@@ -44,11 +44,7 @@ class Block:
 
 
 def read_block(block: BlockCall, seen: Seen) -> Block:
-    """Roles and dims of a block's parts.
-
-    Raises:
-        UnsupportedError: something in it is not understood; says what.
-    """
+    """Roles and dims of a block's parts. Raises UnsupportedError: something in it is not understood; says what."""
     return _Reader(block, seen).block()
 
 
@@ -62,11 +58,7 @@ def _strange(block: BlockCall) -> list[str]:
 
 
 def attention_of(block: BlockCall) -> Attention:
-    """The one attention of a block, with heads and causal.
-
-    Raises:
-        UnsupportedError: there is none, or another one.
-    """
+    """The one attention of a block, with heads and causal. Raises UnsupportedError: there is none, or another one."""
     found = block.attention
     if len(found) != 1:
         how_many = f"{len(found)} times" if found else "no"

@@ -32,11 +32,8 @@ _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num
 
 
 def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
-    """The shape of the model that a job names, for a worker, whose model is on this machine already.
-
-    Raises:
-        ModelError: it is no model, or none that can be trained.
-    """
+    """The shape of the model that a job names, for a worker, whose model is on this machine already. Raises ModelError:
+    it is no model, or none that can be trained."""
     try:
         return read_model(name, revision=revision)
     except UnlistedFamilyError as error:
@@ -75,11 +72,7 @@ class _Reading:
             self._seen = _watched(self._anatomy, self._config, data)
 
     def shape(self) -> ModelShape:
-        """What was seen, as a shape.
-
-        Raises:
-            UnsupportedError: something is not understood.
-        """
+        """What was seen, as a shape. Raises UnsupportedError: something is not understood."""
         anatomy, seen = self._anatomy, self._seen
         for block in seen.blocks:
             attention_of(block)  # before all else: what has none is no model of this kind

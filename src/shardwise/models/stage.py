@@ -51,10 +51,7 @@ class PassOn(nn.Module):
 
 def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
     """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the embedding.
-
-    Raises:
-        UnsupportedError: transformers has no pipeline plan for the model, or one of another form.
-    """
+    Raises UnsupportedError: transformers has no pipeline plan for the model, or one of another form."""
     embedding, norm = outer_modules(anatomy)
     for index in range(len(anatomy.blocks)):
         if index not in place.blocks:
@@ -72,10 +69,7 @@ def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
 
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
     """Attributes of the backbone that hold embedding and final norm, by transformers' own pipeline plan of the model.
-
-    Raises:
-        UnsupportedError: there is no plan of the form embedding, blocks, norm.
-    """
+    Raises UnsupportedError: there is no plan of the form embedding, blocks, norm."""
     config: Any = anatomy.model.config
     plan: dict[str, Any] = getattr(config, "base_model_pp_plan", None) or {}
     names = list(plan)

@@ -54,10 +54,7 @@ def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
 
 def watch(anatomy: Anatomy) -> Seen:
     """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED` inside `watchable`.
-
-    Raises:
-        Exception: whatever the model's code raises where there are no numbers.
-    """
+    Raises Exception: whatever the model's code raises where there are no numbers."""
     watcher = _Watcher(anatomy)
     ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
     positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")

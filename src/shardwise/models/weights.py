@@ -92,11 +92,8 @@ class Weights:
         return str(self._slice(name).get_dtype())
 
     def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim.
-
-        Raises:
-            ModelError: the part holds NaN or infinity.
-        """
+        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim. Raises ModelError: the part
+        holds NaN or infinity."""
         if not lengths:
             part: torch.Tensor = self._files[self._file(name)].get_tensor(self.key(name))
         else:
@@ -133,11 +130,8 @@ def _is_finite(part: torch.Tensor) -> bool:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """Names of the safetensors files of a model folder.
-
-    Raises:
-        ModelError: there are none, or the index names something that is not a plain file of the folder.
-    """
+    """Names of the safetensors files of a model folder. Raises ModelError: there are none, or the index names something
+    that is not a plain file of the folder."""
     index = folder / _INDEX
     if not index.is_file():
         if (folder / _SINGLE).is_file():

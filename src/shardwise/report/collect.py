@@ -32,11 +32,8 @@ COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longes
 
 
 def collect(run: RunDirectory) -> Report:
-    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`.
-
-    Raises:
-        RunDirectoryError: the folder does not exist or is not a run directory.
-    """
+    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`. Raises RunDirectoryError: the
+    folder does not exist or is not a run directory."""
     sources = read_sources(run)
     plan, job = sources.plan, sources.job
     candidate = plan.best if plan else None
@@ -88,11 +85,7 @@ def _without_others_memory(sources: Sources, plan: Ran) -> Sources:
 
 
 def write_report(report: Report, run: RunDirectory) -> None:
-    """Writes report.json and report.html.
-
-    Raises:
-        RunDirectoryError: the folder cannot be written to.
-    """
+    """Writes report.json and report.html. Raises RunDirectoryError: the folder cannot be written to."""
     try:
         write_json(run.report_json, report.to_json())
         write_text(run.report_html, report_html(report))

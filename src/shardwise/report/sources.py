@@ -52,11 +52,7 @@ class Sources:
 
 
 def read_sources(run: RunDirectory) -> Sources:
-    """Reads all files.
-
-    Raises:
-        RunDirectoryError: the folder does not exist or is not a run directory.
-    """
+    """Reads all files. Raises RunDirectoryError: the folder does not exist or is not a run directory."""
     _refuse_other_folders(run)
     gaps: list[Gap] = []
     metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run))
