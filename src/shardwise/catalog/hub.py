@@ -49,14 +49,8 @@ def _cache_folder() -> Path:
 
 
 def download_config(hub_id: str) -> tuple[str, bytes]:
-    """Fetches config.json from the hub.
-
-    Returns:
-        Its address, and at most one byte more than a configuration may have.
-
-    Raises:
-        ModelError: HF_HUB_OFFLINE is set, or the hub did not answer, or refused.
-    """
+    """Fetches config.json: its address, and at most one byte more than a configuration may have. Raises ModelError:
+    HF_HUB_OFFLINE is set, or the hub did not answer, or refused."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise ModelError(Problem(where=hub_id, message="is not in the local cache, and HF_HUB_OFFLINE is set"))
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")

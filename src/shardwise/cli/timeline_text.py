@@ -97,11 +97,8 @@ def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text
 
 
 def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
-    """The kind that fills most of each column; None where nothing fills a third of it.
-
-    Time that a column has no letter for is carried over to the next ones (error diffusion), so that each kind gets
-    its share of the columns.
-    """
+    """The kind that fills most of each column; None where nothing fills a third of it. What has no letter is carried
+    over to the next columns (error diffusion), so that each kind gets its share."""
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:
         first, last = (min(columns - 1, int(at / seconds * columns)) for at in (span.start, span.end))

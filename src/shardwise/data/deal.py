@@ -89,12 +89,7 @@ class Dealer:
         return self.micro_batch_size * self.data_world_size
 
     def deal(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
-        """This rank's share of a global batch.
-
-        Args:
-            ids: samples of the whole batch, fewer than there are seats or as many.
-            num_micro_batches: on each rank.
-        """
+        """This rank's share of a global batch of samples `ids`, in `num_micro_batches` on each rank."""
         lengths = self.data.lengths[ids]
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
         seats = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)

@@ -21,13 +21,8 @@ from shardwise.spec.job_data import SourceSpec
 
 
 def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
-    """The Parquet file of a hub data set's split, and a note for the user.
-
-    Where the hub does not answer, the newest copy in the cache is used, and the note says so.
-
-    Raises:
-        DataError: `datasets` is not installed, or the data set cannot be loaded.
-    """
+    """The Parquet file of a hub data set's split, and a note for the user. Where the hub does not answer, it is the
+    newest copy in the cache. Raises DataError: `datasets` is not installed, or the data set cannot be loaded."""
     identity = f"{spec.path}\n{spec.name}\n{spec.split}"
     folder = into / hashlib.sha256(identity.encode()).hexdigest()[:32]
     try:
@@ -93,15 +88,8 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
 
 
 def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
-    """The folder with a model's tokenizer: a local one, the hub cache's, or after fetching it.
-
-    Args:
-        model: a folder, a file in it, a catalogue name or a hub id.
-        revision: of a model on the hub; None for the one that is here, or else its newest.
-
-    Raises:
-        DataError: the model is neither here nor on the hub.
-    """
+    """The folder with a model's tokenizer: a local one, or the hub cache's, fetched where it is not there. Raises
+    DataError: the model is neither here nor on the hub."""
     local = Path(model).expanduser()
     if local.is_file():
         local = local.parent

@@ -16,16 +16,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ints, Ints]:
-    """Packs documents into sequences of at most `capacity` tokens.
-
-    Args:
-        lengths: tokens of each document, none above `capacity`.
-        capacity: tokens of a sequence at most.
-
-    Returns:
-        (offsets, documents): pack p holds `documents[offsets[p]:offsets[p + 1]]`, ascending; packs are in the order of
-        their first documents. Every document stands exactly once.
-    """
+    """Packs documents of at most `capacity` tokens into sequences of at most as many: (offsets, documents). Pack p
+    holds `documents[offsets[p]:offsets[p + 1]]`, ascending; packs are in the order of their first documents."""
     packs = _best_fit(lengths, capacity)
     first = np.full(int(packs.max(initial=-1)) + 1, len(lengths), np.int64)
     np.minimum.at(first, packs, np.arange(len(lengths)))

@@ -104,11 +104,8 @@ class Pool:
             raise
 
     def run(self, requests: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
-        """Yields (index of the request, its reply) as they come.
-
-        The reply is {"error": ...} where a worker died or gave up; it gets no more work.
-        Where no worker is left, requests stay unanswered.
-        """
+        """Yields (index of the request, its reply) as they come: {"error": ...} where a worker died or gave up, which
+        gets no more work. Where no worker is left, requests stay unanswered."""
         waiting = iter(range(len(requests)))
         busy: dict[int, int] = {}
         with selectors.DefaultSelector() as selector:

@@ -39,16 +39,9 @@ _COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longe
 
 
 def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None) -> dict[str, Any]:
-    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json.
-
-    Args:
-        limits: what one worker may take.
-        num_workers: processes that read and tokenise; by default one per core, at most 16.
-
-    Raises:
-        DataError: problems of the data, the tokenizer or the template, all at once where they are of one kind.
-        ShardwiseError: the cache cannot be written.
-    """
+    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises DataError: problems
+    of the data, the tokenizer or the template, all at once where they are of one kind; ShardwiseError: the cache cannot
+    be written."""
     job = read_job(run.resolved)
     root = cache_root()
     places = read_places(run)

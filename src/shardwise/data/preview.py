@@ -16,12 +16,7 @@ PREVIEW_TOKENS = 512
 
 
 def preview(pool: Pool, folder: Path) -> list[dict[str, Any]]:
-    """The first documents of a store: file, line, and the text as (piece, whether it is trained).
-
-    Args:
-        pool: whose workers know the tokenizer.
-        folder: of the store.
-    """
+    """The first documents of a store: file, line, and the text as (piece, whether it is trained)."""
     data = PreparedData.open(folder)
     offsets = data.arrays["offsets"]
     shown: list[dict[str, Any]] = []

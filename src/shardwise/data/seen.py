@@ -70,10 +70,8 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def digest(samples: Sequence[int]) -> int:
-    """A number below 2**52 for a multiset of samples; `join` adds up those of several.
-
-    SplitMix64 (Steele et al., 2014) of each sample, summed: different multisets collide about once in 2**52.
-    """
+    """A number below 2**52 for a multiset of samples: the sum of SplitMix64 (Steele et al., 2014) of each. Different
+    multisets collide about once in 2**52."""
     mixed = np.array(samples, np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

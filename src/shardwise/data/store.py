@@ -69,15 +69,8 @@ class PreparedData:
 
     @classmethod
     def open(cls, folder: str | Path, *, files: Sequence[str] | None = None) -> PreparedData:
-        """Maps a folder of prepared data.
-
-        Args:
-            folder: as data.json names it.
-            files: names of the data files as they are called now; by default as when they were prepared.
-
-        Raises:
-            DataError: the folder is missing, damaged or of another version.
-        """
+        """Maps a folder of prepared data; `files` are the data files' names now, where they changed. Raises DataError:
+        the folder is missing, damaged or of another version."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         arrays = {name: _map(folder / f"{name}.bin", dtype) for name, dtype in DTYPES.items()}
@@ -114,11 +107,9 @@ class PreparedData:
         return self.arrays["sample_docs"][start:stop]
 
     def sample(self, index: int) -> tuple[Ints, Ints, Ints]:
-        """One sample as (input_ids, position_ids, labels), int64, shape [length].
-
-        Labels are shifted: `labels[t]` is the token after t if that is trained, else -100. Positions restart at 0 in
-        each document and no label crosses from one into the next.
-        """
+        """One sample as (input_ids, position_ids, labels), int64, shape [length]. Labels are shifted: `labels[t]` is
+        the token after t if that is trained, else -100. Positions restart in each document, and no label crosses into
+        the next."""
         length = int(self.lengths[index])
         ids, positions, labels = (np.empty(length, np.int64) for _ in range(3))
         at = 0

@@ -19,17 +19,8 @@ LIMIT_SECONDS = 300
 
 
 def built_shape(data: dict[str, Any], *, file: str, limit: float = LIMIT_SECONDS, module: str = SHAPE) -> ModelShape:
-    """The shape of the model that transformers builds of a configuration.
-
-    Args:
-        data: the keys of config.json.
-        file: what messages call it.
-        limit: seconds that it may take.
-        module: run as `python -m MODULE`, asked on its stdin.
-
-    Raises:
-        ModelError: it cannot be built, or there is something in it that is not understood.
-    """
+    """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: it cannot be
+    built within `limit` seconds, or there is something in it that is not understood."""
     kind = quoted(data.get("model_type"))
     try:
         done = subprocess.run(

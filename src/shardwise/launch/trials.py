@@ -41,11 +41,8 @@ class Trial:
         return f"{self.name}-{self.layout.world_size}"
 
     def overrides(self, cluster: Cluster, *, output_dir: str, place: str | None = None) -> list[Override]:
-        """What makes a job this trial: its hardware, its layout and its run directory.
-
-        Args:
-            place: of the job's `output_dir`, which the trial's lies in.
-        """
+        """What makes a job this trial: hardware, layout and run directory, in the job's own (which stands at
+        `place`)."""
         size = self.layout.world_size
         hardware = f"cpu:{size}" if cluster.gpu.kind == "cpu" else f"{size}x {cluster.gpu.name}"
         values = {"hardware": hardware, "layout": self.layout.to_json(), "output_dir": output_dir}
@@ -85,16 +82,11 @@ def find_trials(
     """The layouts to try, each on as many processes as the cluster has and it can be spread over.
 
     Args:
-        names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all`, which stands for `EVERY_WAY`; None is
-            `DEFAULT`. Both also take the job's own where it is none of these.
-        cluster: the hardware of the job, which is here. Processors stand for up to `CPU_PROCESSES` processes.
-        method: of the job.
+        names: such as `fsdp`, `fsdp-4`, `job`, or `all` for `EVERY_WAY`; None is `DEFAULT`. Both take the job's own.
         refused: why what else the job states is not trained under a layout; None where it is.
-        model: of the job, which not every layout trains; None where only layouts are asked about.
         own: the layout that the job states, by its degrees or by a name; None where it leaves that open.
 
-    Raises:
-        InputError: a name is no layout, or is `job` where the job states none.
+    Raises InputError: a name is no layout, or is `job` where the job states none.
     """
     stated = (JOB,) if isinstance(own, Layout) else ()
     named = [one for name in names or [] for one in ((*EVERY_WAY, *stated) if name == ALL else (name,))]
@@ -161,11 +153,7 @@ def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
 
 
 def _refusal(layout: Layout, *, method: Method, model: ModelShape | None, stated: bool) -> str | None:
-    """Why a layout is not trained: what no other degrees of it would mend comes first.
-
-    Args:
-        stated: by the job, which can state the nearest one instead.
-    """
+    """Why a layout is not trained: what no other degrees of it would mend comes first."""
     unfit = None if model is None else misfit(model, layout, stated=stated)
     return (
         way_refusal(method=method, layout=layout)

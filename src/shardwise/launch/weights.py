@@ -17,15 +17,8 @@ DIFFERENCE = "shardwise.train.difference"
 
 
 def weights_apart(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
-    """The JSON object of `shardwise.train.difference` for two folders with weights.
-
-    Args:
-        tolerance: of each tensor, relative to its norm.
-        floor: by how much a tensor may differ in all, whatever its norm.
-
-    Raises:
-        WorkerFailedError: one of them cannot be read.
-    """
+    """The JSON object of `shardwise.train.difference` for two folders with weights; a tensor may differ by `tolerance`
+    of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
     argv = [sys.executable, "-m", DIFFERENCE, str(a), str(b), "--tolerance", repr(tolerance), "--floor", repr(floor)]
     done = subprocess.run(
         leashed(argv),

@@ -31,12 +31,8 @@ Span = tuple[int, int]
 
 
 def folder_content(folder: Path, *, weights: Iterable[str]) -> dict[str, str]:
-    """Name of each file that a training reads -> a hash of its size and of what was read of it.
-
-    Args:
-        folder: of the model.
-        weights: names of its safetensors files, each of which opens as one.
-    """
+    """Name of each file that a training reads -> a hash of its size and of what was read of it; `weights` names the
+    safetensors files."""
     others = {path for name in CONFIGURATIONS if (path := folder / name).is_file()} | set(tokenizer_files(folder))
     content = {str(path.relative_to(folder)): _hash(path, _ends(path.stat().st_size)) for path in sorted(others)}
     files = {name: folder / name for name in sorted(weights)}

@@ -19,13 +19,8 @@ class Keys:
     """
 
     def __init__(self, model: nn.Module, stored: Iterable[str]) -> None:
-        """Finds the names of stored keys.
-
-        Args:
-            model: from transformers, before it is spread (which gives modules other classes).
-            stored: all keys of the folder; those renamings that none of them needed are not undone in `saved`, as in
-                transformers.
-        """
+        """Finds the names of `stored`, all keys of the folder, for a model before it is spread. Renamings that none
+        needed are not undone in `saved`, as in transformers."""
         renamings = _renamings(model)
         self.names = {key: _renamed(key, renamings) for key in stored}
         self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]

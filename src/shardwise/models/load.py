@@ -31,14 +31,8 @@ _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 
 
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
-    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once).
-
-    Args:
-        revision: of what is on the hub; None for its newest.
-
-    Raises:
-        ModelError: neither exists.
-    """
+    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once). Raises
+    ModelError: neither exists."""
     local = Path(name).expanduser()
     if local.exists():
         return local.parent if local.is_file() else local
@@ -85,10 +79,8 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Moves each parameter to the meta device as it is registered, and skips its initialisation.
-
-    Buffers stay real: rotary frequencies are computed in constructors and stand in no file.
-    """
+    """Moves each parameter to the meta device as it is registered, uninitialised. Buffers stay real: rotary frequencies
+    are computed in constructors and stand in no file."""
     from transformers.initialization import no_init_weights
 
     register = nn.Module.register_parameter
@@ -142,17 +134,13 @@ def materialise(
     """Gives every meta parameter its values, each rank only its own slices.
 
     Args:
-        model: parameters on the meta device, plain or sharded (DTensor).
         weights: the folder to read from, its tensors called as the model calls them (`models/keys.py`).
-        device: where the values go; each rank's own part, and nothing else.
-        buffer_device: where buffers go, if not there too.
         initialise: (parameter name, global shape) -> what makes the whole initial value of a parameter that the folder
             does not have (adapters), or None for one that it must have. One such value exists at a time.
         elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
-    Raises:
-        ModelError: the folder lacks a weight, has one too many, one of another shape, or two where one is tied.
+    Raises ModelError: the folder lacks a weight, has one too many, one of another shape, or two where one is tied.
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
@@ -201,11 +189,8 @@ def _base_name(name: str) -> str:
 
 
 def kin_of(model: nn.Module) -> Kin:
-    """The names of a model's weights that stand for one tensor of its folder.
-
-    A trained copy of a tied head has no alias of its own; the original that it is a copy of has one. In a pipeline
-    that alias may be another stage's, so that these names are those of the whole model.
-    """
+    """The names of a model's weights that stand for one tensor of its folder. A trained copy of a tied head has no
+    alias of its own, but its original has one: perhaps another stage's, so that these are names of the whole model."""
     kin: Kin = {}
     for place in _places(model):
         names = list(map(_base_name, place.names))

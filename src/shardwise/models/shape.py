@@ -41,15 +41,8 @@ def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape of the model that transformers builds of a configuration.
-
-    Args:
-        data: the keys of config.json.
-        file: what messages call it.
-
-    Raises:
-        ModelError: there is something in it that is not understood; says what.
-    """
+    """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: there is
+    something in it that is not understood; says what."""
     refuse_foreign(data, file=file)
     try:
         with warnings.catch_warnings():

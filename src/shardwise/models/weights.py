@@ -61,14 +61,8 @@ class Weights:
         return set(self._keys)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Calls tensors as the model does.
-
-        Args:
-            names: key in the files -> name, of all tensors.
-
-        Raises:
-            ModelError: two keys are one weight of the model.
-        """
+        """Calls all tensors as the model does, by key in the files -> name. Raises ModelError: two keys are one
+        weight."""
         problems: list[Problem] = []
         self._keys = {}
         for key in sorted(names):
@@ -184,16 +178,8 @@ def _open(path: Path) -> Any:
 
 
 def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignored: Iterable[str] = ()) -> None:
-    """Compares a folder's tensors with what the model needs.
-
-    Args:
-        weights: the folder.
-        expected: name of a weight -> global shape.
-        ignored: names that may stand in the folder without being needed.
-
-    Raises:
-        ModelError: missing or unexpected tensors, other shapes, or no floats; all of them, each as its own problem.
-    """
+    """Compares a folder's tensors with the shapes that the model needs; `ignored` ones may be there. Raises ModelError:
+    missing or unexpected tensors, other shapes, or no floats; all of them."""
     problems: list[Problem] = []
     names = weights.names
     for name, shape in expected.items():
@@ -220,15 +206,8 @@ _COMPARED_AT_ONCE = 2**22
 
 
 def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
-    """Of weights that the architecture ties, a folder may hold one, or several that are the same.
-
-    Args:
-        weights: the folder.
-        kin: the names of each such weight.
-
-    Raises:
-        ModelError: two that are tied differ: transformers would train both, where one is meant by config.json.
-    """
+    """Of weights that the architecture ties (`kin`), a folder may hold one, or several that are the same. Raises
+    ModelError: two differ: transformers would train both, where one is meant by config.json."""
     stored = weights.names
     groups = {tuple(sorted(stored.intersection(names))) for names in kin}
     pairs = [(one, other) for one, *others in filter(None, sorted(groups)) for other in others]

@@ -28,13 +28,7 @@ def common_parts(parts: dict[str, int]) -> dict[str, int]:
 
 
 def memory_report(sources: Sources, candidate: Candidate | None, steps: Taken) -> MemoryReport:
-    """Every rank of the plan or the measurement, in order.
-
-    Args:
-        sources: the run's files; measured.json is of the candidate's execution.
-        candidate: the forecast that ran.
-        steps: taken with its settings.
-    """
+    """Every rank of the plan or the measurement, in order; `steps` were taken with the candidate's settings."""
     forecast = candidate.memory if candidate else None
     by_rank = {rank: memory for memory in (forecast.ranks if forecast else ()) for rank in memory.ranks}
     measured, busy = _measured_ranks(sources, steps.records), utilization_by_rank(steps.steady)

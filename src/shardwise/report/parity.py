@@ -255,16 +255,8 @@ def may_be_rounding(found: Agreement) -> bool:
 
 
 def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agreement:
-    """The comparison with AdamW, after the one with SGD.
-
-    Weights that agree with SGD, and differ by no more than AdamW's steps can make, count as equal; losses and norms
-    do not.
-
-    Args:
-        found: with AdamW.
-        plain: with SGD.
-        most: the largest difference of one weight that AdamW's steps can make.
-    """
+    """The comparison with AdamW, after the one with SGD. Weights that agree with SGD, and differ by no more than
+    AdamW's steps can make (`most`), count as equal; losses and norms do not."""
     if found.first is None:
         return found
     if plain.first is not None:
@@ -279,15 +271,8 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
 
 
 def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
-    """The comparison with AdamW, after the one with an `adam_epsilon` so large that rounding is not amplified.
-
-    An error in AdamW's own work still differs there, except in weights whose gradient is almost 0.
-
-    Args:
-        found: with the job's AdamW.
-        seen: the result of `looked_at_plainly`, returned where `damped` agrees.
-        damped: with the large `adam_epsilon`.
-    """
+    """The comparison with AdamW (`found`; `seen` after SGD's), after the one with a large `adam_epsilon`, which does
+    not amplify rounding. An error in AdamW's own work still differs there."""
     if found.first is None:
         return seen
     if damped.first is None:

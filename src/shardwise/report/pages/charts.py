@@ -120,14 +120,7 @@ class Stack:
 
 
 def memory_chart(stacks: Sequence[Stack], *, title: str, capacity: int | None, most: float = math.inf) -> Chart:
-    """A bar for each stack.
-
-    Args:
-        stacks: at least one of them has a positive part.
-        title: for screen readers.
-        capacity: of one GPU, drawn as a line; None draws none.
-        most: the longest bar that is drawn to scale, in capacities; longer ones end there.
-    """
+    """A bar for each stack. The capacity of one GPU is a line; bars longer than `most` capacities end there."""
     longest = max((stack.total for stack in stacks), default=0)
     high = max(capacity or 0, min(longest, most * capacity if capacity else longest)) or 1
     named = dict.fromkeys(part for stack in stacks for part in stack.parts)
@@ -239,12 +232,8 @@ def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...
 
 
 def merged(spans: Sequence[Span], *, within: float = MERGED_WITHIN) -> list[tuple[str, str, float, float]]:
-    """(kind, name, start, end) of the spans; short ones of one kind that follow each other closely become one.
-
-    Args:
-        spans: of one stream, in order.
-        within: the largest gap that is closed, as a share of the whole.
-    """
+    """(kind, name, start, end) of a stream's spans; short ones of one kind become one across gaps of a share
+    `within`."""
     found: list[tuple[str, str, float, float]] = []
     gap = within * max((span.end for span in spans), default=0.0)
     for span in spans:

@@ -24,13 +24,7 @@ _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def render(template: str, *, curves: list[dict[str, Any]] | None = None, **context: Any) -> str:
-    """The page as text.
-
-    Args:
-        template: file name in `report/templates`.
-        curves: charts that uPlot draws, by `curves.chart_data`; None leaves uPlot out of the page.
-        context: values that the template names.
-    """
+    """The page as text, from a file of `report/templates`; `curves` are drawn by uPlot, which None leaves out."""
     scripts = [_static("page.js")] if curves is None else [_uplot(), _static("page.js")]
     style = _static("page.css") if curves is None else _static("uplot.css") + _static("page.css")
     return (

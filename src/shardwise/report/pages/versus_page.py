@@ -17,11 +17,7 @@ SIDES: tuple[tuple[Side, str], ...] = (("measured", "part main"), ("forecast", "
 
 
 def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) -> str:
-    """The whole page.
-
-    Args:
-        timelines: forecast steps to draw, by layout.
-    """
+    """The whole page; `timelines` are forecast steps to draw, by layout."""
     return render(
         "compare.html",
         found=found,
