@@ -18,21 +18,9 @@ def print_catalogue(kind: str, console: Console) -> None:
     if kind not in KINDS:
         raise InputError(f"--list {kind}: there is no such list; write --list {' or --list '.join(KINDS)}")
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
-    for cells in _models() if kind == "models" else _gpus():
-        table.add_row(*cells)
+    for model in api.known_models() if kind == "models" else ():
+        table.add_row(model.name, f"{format_count(model.shape.num_parameters)} parameters", model.hub_id)
+    for gpu in api.known_gpus() if kind == "gpus" else ():
+        price = "no price known" if gpu.usd_per_hour is None else f"{format_dollars(gpu.usd_per_hour)} an hour"
+        table.add_row(gpu.name, format_bytes(gpu.memory_bytes), price)
     console.print(table)
-
-
-def _models() -> list[tuple[str, ...]]:
-    return [
-        (model.name, f"{format_count(model.shape.num_parameters)} parameters", model.hub_id)
-        for model in api.known_models()
-    ]
-
-
-def _gpus() -> list[tuple[str, ...]]:
-    return [(gpu.name, format_bytes(gpu.memory_bytes), _price(gpu.usd_per_hour)) for gpu in api.known_gpus()]
-
-
-def _price(usd_per_hour: tuple[float, float] | None) -> str:
-    return "no price known" if usd_per_hour is None else f"{format_dollars(usd_per_hour)} an hour"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from shardwise.cli.plan_answers import print_answers
 from shardwise.spec.layout import Layout
-from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory, Rejection
+from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory
 from shardwise.units import format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10
@@ -187,7 +187,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
         "recompute": execution.gradient_checkpointing,
         "offload": execution.offload,
         "peak": format_bytes(memory.peak_bytes) if candidate.fits else f"{format_bytes(memory.peak_bytes)} !",
-        "memory of one GPU": memory_bar(worst_rank(candidate), capacity=memory.capacity_bytes, width=bar_width),
+        "memory of one GPU": memory_bar(candidate.worst_rank, capacity=memory.capacity_bytes, width=bar_width),
         "step": format_seconds(time.step_seconds),
         "tokens/s": format_count(time.tokens_per_second),
         "GPU": f"{100 * time.gpu_utilization:.0f} %",
@@ -206,11 +206,6 @@ def _dollars(amount: float) -> str:
     return f"${amount:,.2f}" if amount < 1000 else f"${amount:,.0f}"
 
 
-def worst_rank(candidate: Candidate) -> RankMemory:
-    """The rank with the highest peak."""
-    return max(candidate.memory.ranks, key=lambda rank: rank.peak_bytes)
-
-
 def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
     """The parts of the peak against the capacity; what does not fit runs over the closing bracket."""
     bar, drawn, bytes_before = Text("["), 0, 0
@@ -221,7 +216,8 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
         letter, colour = LETTERS[part]
         bar.append(letter * (end - drawn), style=colour)
         if drawn <= width < end:
-            bar = _with_edge(bar, at=width + 1)
+            inside, beyond = bar.divide([width + 1])
+            bar = Text.assemble(inside, "]", beyond)  # the closing bracket stands where the capacity ends
         drawn = end
     if drawn <= width:
         bar.append("." * (width - drawn), style="dim")
@@ -229,16 +225,10 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
     return bar
 
 
-def _with_edge(bar: Text, *, at: int) -> Text:
-    """Puts the closing bracket where the capacity ends."""
-    inside, beyond = bar.divide([at])
-    return Text.assemble(inside, "]", beyond)
-
-
 def legend(plan: Plan, *, bar_width: int, width: int) -> str:
     """The letters that the bars show, and what the columns mean."""
     shown = [candidate for _, candidate in _shown(plan)]
-    bars = [memory_bar(worst_rank(one), capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
+    bars = [memory_bar(one.worst_rank, capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
     parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
     over = [] if all(one.fits for one in shown) else ["! too much"]
     entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "GPU: share of time busy"]
@@ -257,15 +247,11 @@ def rejected(plan: Plan, *, width: int) -> list[str]:
     for one in plan.rejected:
         known = fits.get((one.strategy, one.layout))
         kind = "not possible" if known is None else "fits too" if known else "too large"
-        groups[kind].setdefault(one.strategy, _short(one))
+        # The beginning of a reason, up to its details.
+        simpler = one.reason.endswith(" is simpler")
+        short = "as fast, not as simple" if simpler else re.split(r" \(|[:;,]| at most ", one.reason, maxsplit=1)[0]
+        groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, list(group.items()), width=width) for kind, group in groups.items() if group]
-
-
-def _short(rejection: Rejection) -> str:
-    """The beginning of a reason, up to its details."""
-    if rejection.reason.endswith(" is simpler"):
-        return "as fast, not as simple"
-    return re.split(r" \(|[:;,]| at most ", rejection.reason, maxsplit=1)[0]
 
 
 def _listed(kind: str, group: Sequence[tuple[str, str]], *, width: int) -> str:

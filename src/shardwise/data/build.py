@@ -104,7 +104,8 @@ def write_store(folder: Path, documents: Documents, settings: StoreSettings) -> 
         "sizes": {name: (folder / f"{name}.bin").stat().st_size for name in DTYPES},
     }
     for name in DTYPES:
-        _sync(folder / f"{name}.bin")
+        with (folder / f"{name}.bin").open("rb") as file:
+            os.fsync(file.fileno())
     write_json(folder / "manifest.json", manifest)
     sync_folder(folder)
     return manifest
@@ -127,11 +128,6 @@ def _samples(documents: Documents, settings: StoreSettings) -> tuple[npt.NDArray
 def _append(path: Path, values: npt.NDArray[Any]) -> None:
     with path.open("ab") as file:
         values.tofile(file)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 class ShardWriter:

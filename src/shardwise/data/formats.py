@@ -131,14 +131,6 @@ def _read_pair(row: Row) -> Example:
     return Conversation(messages=prompt + completion, learns=(False,) * len(prompt) + learns, tools=tools)
 
 
-def _read_plain(row: Row) -> Example:
-    return Text(text=text_of(row, "text"))
-
-
-def _read_messages(row: Row) -> Example:
-    return conversation(messages_of(row, "messages"), tools=tools_of(row))
-
-
 def _read_conversations(row: Row) -> Example:
     messages, system = messages_of(row, "conversations"), _optional_text(row, "system")
     if system.strip():
@@ -148,7 +140,13 @@ def _read_conversations(row: Row) -> Example:
 
 #: In the order of precedence: a row with `messages` and `text` is a chat.
 FORMATS: tuple[Format, ...] = (
-    Format(name="messages", label="messages", required=("messages",), optional=("tools",), read=_read_messages),
+    Format(
+        name="messages",
+        label="messages",
+        required=("messages",),
+        optional=("tools",),
+        read=lambda row: conversation(messages_of(row, "messages"), tools=tools_of(row)),
+    ),
     Format(
         name="conversations",
         label="conversations",
@@ -182,7 +180,7 @@ FORMATS: tuple[Format, ...] = (
         required=("query", "response"),
         read=_question_of("query", "response"),
     ),
-    Format(name="text", label="text", required=("text",), read=_read_plain),
+    Format(name="text", label="text", required=("text",), read=lambda row: Text(text=text_of(row, "text"))),
 )
 
 BY_NAME = {form.name: form for form in FORMATS}

@@ -16,6 +16,7 @@ from typing import Any
 from shardwise.catalog.hub import repository_folder
 from shardwise.catalog.models import known_models
 from shardwise.data.cache import TOKENIZER_FILES
+from shardwise.data.progress import say
 from shardwise.errors import DataError, Problem, said
 from shardwise.spec.job_data import SourceSpec
 
@@ -23,10 +24,14 @@ from shardwise.spec.job_data import SourceSpec
 def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
     """The Parquet file of a hub data set's split, and a note for the user. Where the hub does not answer, it is the
     newest copy in the cache. Raises DataError: `datasets` is not installed, or the data set cannot be loaded."""
+    from huggingface_hub import HfApi
+
+    say(f"{spec.path}: fetching the hub data set")
     identity = f"{spec.path}\n{spec.name}\n{spec.split}"
     folder = into / hashlib.sha256(identity.encode()).hexdigest()[:32]
     try:
-        commit = _newest_commit(spec.path)
+        with _asking():
+            commit = HfApi().dataset_info(spec.path, timeout=10).sha
     except _NotFetchedError as error:
         commit = None
         copies = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
@@ -49,15 +54,6 @@ def _asking() -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - see above
         raise _NotFetchedError(said(error)) from None
-
-
-def _newest_commit(name: str) -> str | None:
-    """The commit of a data set's main branch. Raises _NotFetchedError: the hub does not answer, or has no such data
-    set."""
-    from huggingface_hub import HfApi
-
-    with _asking():
-        return HfApi().dataset_info(name, timeout=10).sha
 
 
 def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
@@ -98,7 +94,16 @@ def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
     known = known_models().get(model)
     hub_id = known.hub_id if known else model
     cached = _cached_snapshot(hub_id, revision)
-    return cached if cached is not None else _fetch_tokenizer(hub_id, revision)
+    if cached is not None:
+        return cached
+    from huggingface_hub import snapshot_download
+
+    try:
+        with _asking():
+            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER_FILES)))
+    except _NotFetchedError as error:
+        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
+        raise DataError(Problem(where=hub_id, message=message)) from None
 
 
 def _cached_snapshot(model: str, revision: str | None) -> Path | None:
@@ -109,14 +114,3 @@ def _cached_snapshot(model: str, revision: str | None) -> Path | None:
         return None
     snapshot = repository / "snapshots" / (revision or reference.read_text(encoding="utf-8").strip())
     return snapshot if (snapshot / "tokenizer_config.json").is_file() else None
-
-
-def _fetch_tokenizer(model: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        with _asking():
-            return Path(snapshot_download(model, revision=revision, allow_patterns=list(TOKENIZER_FILES)))
-    except _NotFetchedError as error:
-        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
-        raise DataError(Problem(where=model, message=message)) from None

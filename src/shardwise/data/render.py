@@ -85,7 +85,10 @@ class Renderer:
         TemplateMemoryError: the template wants more memory than a worker may take."""
         match example:
             case Text():
-                return self._plain(example)
+                if self.train_on in ("assistant", "completion"):
+                    what = f"train_on: {self.train_on} has no meaning for plain text"
+                    raise RowError(f"{what}; use train_on: auto or all")
+                return Rendered(text=_checked(example.text), spans=None, special_tokens=True, ends=True)
             case Pair(prompt=prompt, completion=completion) if self.template is not None:
                 chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
                 return self._chat(conversation(chat))
@@ -111,11 +114,6 @@ class Renderer:
         except Exception:  # noqa: BLE001 - it compiles; without messages it may say anything
             return None
         return None
-
-    def _plain(self, example: Text) -> Rendered:
-        if self.train_on in ("assistant", "completion"):
-            raise RowError(f"train_on: {self.train_on} has no meaning for plain text; use train_on: auto or all")
-        return Rendered(text=_checked(example.text), spans=None, special_tokens=True, ends=True)
 
     def _chat(self, chat: Conversation) -> Rendered:
         template = self.template or DEFAULT_TEMPLATE

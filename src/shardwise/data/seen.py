@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from shardwise.data.deal import FILLER, GlobalBatch, MicroBatch
 from shardwise.data.store import IGNORED, PreparedData
@@ -43,7 +42,7 @@ def checksum(batch: GlobalBatch) -> int:
     value = 0
     for micro in batch.micro_batches:
         for tensor in (micro.input_ids, micro.position_ids, micro.labels):
-            value = zlib.crc32(_array(tensor).data, value)
+            value = zlib.crc32(tensor.numpy().data, value)
     return value
 
 
@@ -54,19 +53,15 @@ def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
 
 
 def _sample_of(micro: MicroBatch, row: int, data: PreparedData) -> int:
-    sample, labels = micro.sample_ids[row], _array(micro.labels[row])
+    sample, labels = micro.sample_ids[row], micro.labels[row].numpy()
     length = 0
     if sample != FILLER:
         stored = data.sample(sample)
         length = len(stored[0])
-        rows = (_array(micro.input_ids[row]), _array(micro.position_ids[row]), labels)
+        rows = (micro.input_ids[row].numpy(), micro.position_ids[row].numpy(), labels)
         if not all(np.array_equal(mine[:length], theirs) for mine, theirs in zip(rows, stored, strict=True)):
             return STRANGER
     return sample if (labels[length:] == IGNORED).all() else STRANGER
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.numpy()
 
 
 def digest(samples: Sequence[int]) -> int:

@@ -117,7 +117,8 @@ def _single_file(path: Path, *, label: str) -> SourceFile:
 
 def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
     """Files of known kinds in the folder and below, in the order of their names; and how many others there are."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+    visible = (path for path in folder.rglob("[!.]*") if path.is_file())
+    found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()
     problems = [
         Problem(where=str(path), message=f"is a link that leaves {label}; put the file itself there")
@@ -131,7 +132,3 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
         message = f"is a folder without rows; expected files that end in {', '.join(KINDS)}"
         raise DataError(Problem(where=label, message=message))
     return tuple(_single_file(path, label=str(path)) for path in known), len(found) - len(known)
-
-
-def _is_hidden(relative: Path) -> bool:
-    return any(part.startswith(".") for part in relative.parts)

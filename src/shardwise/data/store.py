@@ -73,7 +73,8 @@ class PreparedData:
         the folder is missing, damaged or of another version."""
         folder = Path(folder)
         manifest = read_manifest(folder)
-        arrays = {name: _map(folder / f"{name}.bin", dtype) for name, dtype in DTYPES.items()}
+        paths = {name: folder / f"{name}.bin" for name in DTYPES}
+        arrays = {name: np.memmap(path, DTYPES[name], mode="r").view(np.ndarray) for name, path in paths.items()}
         return cls(
             folder=folder,
             arrays=arrays,
@@ -126,10 +127,7 @@ class PreparedData:
 
     def where(self, index: int) -> str:
         """`file:line` of a sample's first row."""
-        return self.where_document(int(self.documents(index)[0]))
-
-    def where_document(self, document: int) -> str:
-        """`file:line` of a document."""
+        document = self.documents(index)[0]
         return f"{self.files[self.arrays['doc_file'][document]]}:{self.arrays['doc_line'][document]}"
 
 
@@ -154,7 +152,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             message = "is damaged: a file is missing or cut short; run shardwise train again to prepare it anew"
             raise DataError(Problem(where=str(folder), message=message))
     return manifest
-
-
-def _map(path: Path, dtype: str) -> npt.NDArray[Any]:
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)

@@ -66,7 +66,11 @@ def examine() -> Doctor:
     """Looks at this machine; imports none of the libraries."""
     facts = machine_facts()
     order = ("blocks training", "limits", "note")
-    findings = [*_library_findings(facts["libraries"]), *_gpu_findings(facts), *_disk_findings(facts)]
+    findings = [*_library_findings(facts["libraries"]), *_gpu_findings(facts)]
+    free = int(facts["disk_free_bytes"])
+    if free < LITTLE_DISK_BYTES:
+        hint = "checkpoints of full fine-tuning take about 12 bytes for each parameter; set output_dir to a larger disk"
+        findings.append(Finding(severity="limits", what=f"{format_bytes(free)} of disk are free here", hint=hint))
     return Doctor(facts=facts, findings=tuple(sorted(findings, key=lambda finding: order.index(finding.severity))))
 
 
@@ -98,13 +102,6 @@ def _gpu_findings(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             severity="blocks training", what="torch is the build for processors and will not see the GPU", hint=hint
         )
-
-
-def _disk_findings(facts: dict[str, Any]) -> Iterator[Finding]:
-    free = int(facts["disk_free_bytes"])
-    if free < LITTLE_DISK_BYTES:
-        hint = "checkpoints of full fine-tuning take about 12 bytes for each parameter; set output_dir to a larger disk"
-        yield Finding(severity="limits", what=f"{format_bytes(free)} of disk are free here", hint=hint)
 
 
 def supported_ranges() -> dict[str, str]:

@@ -145,7 +145,9 @@ def _named(name: str, size: int | None, *, cluster: Cluster, untried: Callable[[
 
 
 def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
-    needs, room = trial.layout.world_size, _room(cluster)
+    needs, room = trial.layout.world_size, cluster.num_gpus
+    if cluster.gpu.kind == "cpu":
+        room = max(CPU_PROCESSES, room)
     if needs <= room:
         return trial
     reason = f"it needs {needs} processes, and {cluster.name} has room for {room}"
@@ -174,10 +176,6 @@ def _spreads(name: str, size: int, untried: Callable[[Layout], str | None]) -> b
         return untried(layout_of(name, size)) is None
     except ValueError:
         return False
-
-
-def _room(cluster: Cluster) -> int:
-    return max(CPU_PROCESSES, cluster.num_gpus) if cluster.gpu.kind == "cpu" else cluster.num_gpus
 
 
 def clear(run: RunDirectory) -> None:

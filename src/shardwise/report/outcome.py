@@ -15,31 +15,17 @@ def read_outcome(sources: Sources) -> Outcome:
     step = sources.metrics[-1]["step"] if sources.metrics else 0
     totals = [total for event in sources.events if (total := whole(event, "total_steps")) is not None]
     failure = _failure_of_last_attempt(sources)
-    written = _written_outcome(sources, step)
+    at = whole(sources.outcome, "step")
+    written = None if at is not None and at < step else sources.outcome  # a resumed run has recorded later steps
+    states: dict[str | None, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
     return Outcome(
-        state=_state(text(written, "outcome"), failure),
+        state="failed" if failure else states.get(text(written, "outcome"), "unfinished"),
         step=step,
         total_steps=totals[-1] if totals else None,
         phase=text(sources.events[-1], "phase") if sources.events else None,
         signal=_signal_name(written),
         failure=_failure_sentence(failure) if failure else None,
     )
-
-
-def _written_outcome(sources: Sources, step: int) -> dict[str, Any] | None:
-    """outcome.json, unless a resumed run has recorded later steps."""
-    at = whole(sources.outcome, "step")
-    return None if at is not None and at < step else sources.outcome
-
-
-def _state(written: str | None, failure: dict[str, Any] | None) -> State:
-    if failure is not None:
-        return "failed"
-    match written:
-        case "finished" | "stopped" | "failed":
-            return written
-        case _:
-            return "unfinished"
 
 
 def _signal_name(written: dict[str, Any] | None) -> str | None:

@@ -97,11 +97,6 @@ def byte_ticks(high: float) -> tuple[tuple[float, str], ...]:
     return ticks_of(high / unit, lambda value: f"{value:g} {name}")
 
 
-def second_ticks(high: float) -> tuple[tuple[float, str], ...]:
-    """Round numbers of seconds, or of milliseconds."""
-    return ticks_of(high, "{:g} s".format) if high >= 1 else ticks_of(1000 * high, "{:g} ms".format)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stack:
     """Memory of one rank, part by part."""
@@ -167,13 +162,13 @@ def _memory_bar(stack: Stack, *, high: float) -> Bar:
 
 def timeline_chart(timeline: Timeline) -> Chart:
     """A bar for each GPU, or for GPUs that do the same: what it computes; below it what is sent."""
-    lanes = timeline.lanes[:MOST_LANES]
+    lanes, high = timeline.lanes[:MOST_LANES], timeline.seconds
     kinds: list[Kind] = [kind for kind in KIND_WORDS if any(span.kind == kind for span in timeline.spans)]
     return Chart(
         title=f"One step of {timeline.strategy}: who computes, communicates and waits",
         bars=tuple(
             Bar(
-                label=lane_name(lane),
+                label=lane.name,
                 total=f"{100 * lane.computing:.0f} %",
                 segments=_spans(timeline, lane, "compute"),
                 below=_spans(timeline, lane, "links"),
@@ -181,12 +176,12 @@ def timeline_chart(timeline: Timeline) -> Chart:
             for lane in lanes
         ),
         legend=(*((f"span {kind}", KIND_WORDS[kind]) for kind in kinds), ("idle", "waiting for others")),
-        ticks=second_ticks(timeline.seconds),
+        ticks=ticks_of(high, "{:g} s".format) if high >= 1 else ticks_of(1000 * high, "{:g} ms".format),
         table=Table(
             columns=("", "computes", *(KIND_WORDS[kind] for kind in kinds)),
             rows=tuple(
                 (
-                    lane_name(lane),
+                    lane.name,
                     f"{100 * lane.computing:.0f} % of the step",
                     *(format_seconds(_seconds(timeline, lane, kind)) for kind in kinds),
                 )
@@ -208,12 +203,6 @@ def _timeline_notes(timeline: Timeline) -> tuple[str, ...]:
     )
 
 
-def lane_name(lane: Lane) -> str:
-    """`GPU 0`, or `GPU 0-3`."""
-    first, last = lane.ranks[0], lane.ranks[-1]
-    return f"GPU {first}" if first == last else f"GPU {first}-{last}"
-
-
 def _seconds(timeline: Timeline, lane: Lane, kind: str) -> float:
     return sum(span.end - span.start for span in timeline.spans if span.rank == lane.rank and span.kind == kind)
 
@@ -225,7 +214,7 @@ def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...
             look=f"span {kind}",
             start=start * percent,
             width=max((end - start) * percent, 0.04),
-            tip=f"{lane_name(lane)}: {name}, {format_seconds(end - start)} from {format_seconds(start)}",
+            tip=f"{lane.name}: {name}, {format_seconds(end - start)} from {format_seconds(start)}",
         )
         for kind, name, start, end in merged(timeline.of(lane, stream))
     )
