@@ -41,8 +41,6 @@ class FoundGpu:
         free_bytes: None where the driver does not say.
         shares_system_memory: it has no memory of its own; the figures are those of the system.
         is_cut: MIG is on, so that processes are given slices of it.
-        profile: of a slice: `3g.20gb`.
-        compute_share: of a slice, which share of the GPU's processors it has.
     """
 
     index: int

@@ -31,13 +31,7 @@ from shardwise.spec.run import sync_folder
 
 @dataclass(frozen=True, kw_only=True)
 class FileState:
-    """A file at one moment.
-
-    Attributes:
-        path: absolute.
-        mtime_ns, ctime_ns: times of the last change of content and of the entry, in nanoseconds.
-        sha256: of the whole content, in hex.
-    """
+    """A file at one moment: its absolute path, its size and times, and the hash of its whole content."""
 
     path: str
     size: int

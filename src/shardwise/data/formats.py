@@ -17,7 +17,6 @@ class Conversation:
     Attributes:
         messages: each with `role` and `content`, and what else the template may read (`tool_calls`, `name` ...).
         learns: for each message, whether it may be trained; only ever true for the assistant's.
-        tools: functions the assistant may call, for templates that list them.
     """
 
     messages: list[dict[str, Any]]
@@ -45,13 +44,7 @@ Example = Conversation | Pair | Text
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A row format.
-
-    Attributes:
-        label: its name in announcements.
-        required, optional: the columns it reads.
-        read: row -> example; raises RowError.
-    """
+    """A row format: the columns it reads, and how a row becomes an example (or a RowError)."""
 
     name: RowFormat
     label: str

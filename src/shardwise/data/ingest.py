@@ -41,10 +41,6 @@ class Preparation:
     Attributes:
         train, evaluation: the sources of both parts; none for evaluation where a share of train is set aside.
         states: of all files, train's first.
-        tokenizer: the folder the model's tokenizer lies in.
-        template: content of `data.chat_template`.
-        places: of the job's keys.
-        num_workers: processes that read and tokenise; None is one per core, within reason.
     """
 
     job: Job

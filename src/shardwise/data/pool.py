@@ -84,11 +84,7 @@ class _Worker:
 
 
 class Pool:
-    """Workers that have loaded the same tokenizer and rules. Use it as a context manager.
-
-    Attributes:
-        facts: what the workers say about the tokenizer.
-    """
+    """Workers that have loaded the same tokenizer and rules. Use it as a context manager."""
 
     def __init__(self, load: Request, *, name: str, num_workers: int, limits: Limits) -> None:
         self._limits = limits

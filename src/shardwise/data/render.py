@@ -52,7 +52,6 @@ class Rendered:
     Attributes:
         spans: character ranges that are trained; None is all of the text.
         special_tokens: whether the tokenizer adds its own around the text (a template has written them already).
-        ends: whether EOS is appended and trained.
     """
 
     text: str
@@ -70,7 +69,6 @@ class Renderer:
     """Renders examples for one tokenizer.
 
     Attributes:
-        template: from `data.chat_template` or the tokenizer; None where there is neither.
         special_tokens: names of special tokens -> their text, which templates read (`bos_token`, `eos_token` ...).
         end_marks: texts of all special tokens; one of them ends a turn.
     """

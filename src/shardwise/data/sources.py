@@ -41,10 +41,7 @@ class Source:
     """One entry of `data.path`.
 
     Attributes:
-        label: the path as the user wrote it.
-        key: where it stands in the job: `("data", "path", 0)`.
         num_ignored: files of a folder that hold no rows, by their suffix.
-        note: what the user should know about where the rows come from, or "".
     """
 
     label: str

@@ -53,11 +53,8 @@ class PreparedData:
     """Samples ready for training, mapped from disk.
 
     Attributes:
-        arrays: the files above by their names.
         files: names for messages, by the numbers in `doc_file`.
         weights: how often the samples of each source are seen per epoch.
-        packed: several documents share a sample.
-        max_length: tokens of a sample at most.
     """
 
     folder: Path

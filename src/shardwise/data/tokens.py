@@ -28,9 +28,7 @@ class Tokens:
     """One row as tokens.
 
     Attributes:
-        ids: int32, shape [length].
         trained: bool, shape [length]; token t is a target. The first never counts, nothing predicts it.
-        was_truncated: the row was longer than `max_length`.
     """
 
     ids: Ids

@@ -33,11 +33,7 @@ _RANGE = re.compile(r"(?P<relation><=|>=|<|>|==)(?P<version>[0-9.]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is missing or not as it should be.
-
-    Attributes:
-        hint: what to do about it.
-    """
+    """One thing that is missing or not as it should be."""
 
     severity: Severity
     what: str

@@ -16,12 +16,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Rank 0 entered a phase.
-
-    Attributes:
-        total_steps: optimizer steps of the whole run, where the phase says so.
-        detail: what else the event holds.
-    """
+    """Rank 0 entered a phase; `detail` is what else the event holds."""
 
     name: str
     total_steps: int | None

@@ -17,10 +17,7 @@ class Anatomy:
     """The parts of one model; references, not copies.
 
     Attributes:
-        model: the whole causal language model.
         backbone: the model without its head; called with token ids it returns hidden states.
-        blocks: the decoder blocks in order.
-        head: the linear layer from hidden states to logits.
         tied: the head's weight and the embedding's are one tensor (found by identity, not by configuration).
         plain_head: logits are `head(hidden)` with no cap or scale behind it.
     """

@@ -18,13 +18,7 @@ _BEFORE_BLOCKS: dict[str, float] = {"embedding_multiplier": 1.0, "embedding_drop
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlace:
-    """Which part of a model a stage is.
-
-    Attributes:
-        index: of the stage, from 0.
-        count: stages in all.
-        blocks: the decoder blocks it holds.
-    """
+    """Which part of a model a stage is, counted from 0, and which blocks it holds."""
 
     index: int
     count: int

@@ -36,10 +36,6 @@ class Outcome:
 
     Attributes:
         state: `unfinished` if no outcome was written: the run is still going on or was killed.
-        step: last recorded optimizer step; 0 before the first.
-        total_steps: optimizer steps of the whole run, where known.
-        phase: last phase that rank 0 recorded.
-        signal: name of the signal that stopped it.
         failure: first cause: rank, phase, error, message, file and line, in one sentence.
     """
 
@@ -78,11 +74,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One figure, forecast and measured, in `unit`; None is "not forecast" or "not measured".
-
-    Attributes:
-        note: why a value is missing, or what the figure covers.
-    """
+    """One figure, forecast and measured, in `unit`; None is "not forecast" or "not measured", and the note says why."""
 
     what: str
     unit: Unit
@@ -118,7 +110,6 @@ class RankReport:
         forecast_parts: bytes at the forecast peak by `spec.plan.PARTS`, where the plan has the rank.
         measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
         forecast_peak_bytes: without the context, like `measured_peak_bytes`.
-        measured_peak_bytes: peak of allocated bytes.
         gpu_utilization: share of the time of the steps after the warm-up.
     """
 
@@ -145,10 +136,8 @@ class MemoryReport:
 
     Attributes:
         kind: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None.
-        capacity_bytes: of one device; the context counts.
         peak_low_bytes, peak_high_bytes: the forecast's interval, context included.
         peak_instant: when the forecast peak is reached, such as `backward of layer 31`.
-        worst_rank: the rank whose measured (else forecast) peak is the highest.
     """
 
     kind: str | None
@@ -167,13 +156,7 @@ class MemoryReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One metric over the steps.
-
-    Attributes:
-        name: its key in metrics.jsonl.
-        points: (step, value), downsampled where there were many; first and last are kept.
-        num_recorded: points before downsampling.
-    """
+    """One metric over the steps: (step, value), downsampled from `num_recorded` points; first and last are kept."""
 
     name: str
     points: tuple[tuple[int, float], ...]
@@ -239,13 +222,9 @@ class Report:
     """Forecast beside measurement, for one run directory.
 
     Attributes:
-        name: name of the folder.
-        model, method, strategy, hardware: as the job and the plan name them.
-        execution: settings of the chosen execution.
         dtypes: read from live tensors, except `CONFIGURED_TYPES`.
         tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
         comparisons: memory of the worst rank, part by part; then time.
-        resumed: whether the run was stopped and resumed.
     """
 
     name: str

@@ -35,8 +35,6 @@ class Difference:
     Attributes:
         step: None where only the final weights differ.
         figure: a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it failed).
-        reference, found: None is "not recorded".
-        detail: said instead of the two values.
         note: what the same comparison with another optimizer says.
     """
 
@@ -69,11 +67,8 @@ class Agreement:
     """One layout compared with the reference.
 
     Attributes:
-        run: its run directory.
-        num_steps: steps recorded by both.
         loss, grad_norm: the largest relative difference of a step; None where no step was compared.
         weights: the result of `shardwise.train.difference`; None without final weights.
-        first: the first difference, or None.
         plain: the same comparison with SGD, made where AdamW's runs differ.
         damped: the same comparison with a large `adam_epsilon`, made where SGD's runs agree.
     """
@@ -95,7 +90,6 @@ class Parity:
     """The comparison of a job's layouts.
 
     Attributes:
-        reference: the run directory of the single process.
         changes: settings that differ from the job's, one sentence each.
         unable: (layout, reason) of those that cannot run here.
         moved: whether some step had a learning rate above 0.

@@ -34,8 +34,6 @@ class Sources:
 
     Attributes:
         metrics: one record per optimizer step, in order; every `step` is an integer.
-        starts: of the run, as recorded, in order.
-        failures: of all ranks and starts, by time.
     """
 
     plan: Plan | None

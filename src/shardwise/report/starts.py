@@ -18,12 +18,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What was run, as far as it is known.
-
-    Attributes:
-        execution: by the keys of `Execution.to_json`; another version may have other keys.
-        hardware: its name.
-    """
+    """What was run, as far as it is known; another version's execution may have other keys."""
 
     execution: dict[str, Any] | None
     hardware: str | None
@@ -56,13 +51,10 @@ def _agree(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start of a run.
+    """One start of a run; its records go from its first step up to the next start's.
 
     Attributes:
         first_step: its first step; its records go up to the next start's.
-        ran: its settings.
-        world_size: number of ranks.
-        peak_flops: dense peak of one device, used for MFU.
     """
 
     first_step: int
@@ -92,12 +84,7 @@ def start_of(step: int, starts: Sequence[Start]) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """Steps that were taken with the settings of a plan.
-
-    Attributes:
-        spans: their records, by start.
-        all_steps: whether these are all recorded steps.
-    """
+    """Records of the steps that were taken with the settings of a plan, by start, and whether these are all."""
 
     spans: tuple[tuple[Record, ...], ...]
     all_steps: bool

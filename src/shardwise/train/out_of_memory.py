@@ -51,9 +51,6 @@ class Measured:
         used: the most that was in use at one instant: allocated on a GPU, resident of a CPU process.
         reserved: the most that PyTorch's allocator held; None of a CPU process, which has none.
         asked: what was asked for then; None where the error does not say.
-        total: of the device.
-        by_others: what other processes hold.
-        who: those, in words; empty where nothing is known of them.
         held: weights and optimizer states; None where the model was not built yet.
     """
 

@@ -22,13 +22,7 @@ BYTE_UNITS = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A coloured part of a bar.
-
-    Attributes:
-        look: class of the style sheet.
-        start, width: in percent of the chart's width.
-        tip: shown on hover.
-    """
+    """A coloured part of a bar, of one class of the style sheet; positions are in percent of the chart's width."""
 
     look: str
     start: float
@@ -41,9 +35,7 @@ class Bar:
     """A row of a chart.
 
     Attributes:
-        total: the figure at its end.
         below: segments of a second, thinner track.
-        new: starts a group of rows.
     """
 
     label: str
@@ -65,13 +57,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Bars on one scale.
-
-    Attributes:
-        legend: (class, words).
-        ticks: (percent, label).
-        mark: a vertical line, in percent of the width, such as the capacity.
-    """
+    """Bars on one scale; the legend is (class, words), ticks are (percent, label), `mark` is a line in percent."""
 
     title: str
     bars: tuple[Bar, ...]
