@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from shardwise.catalog.config import MAX_BYTES
-from shardwise.errors import ModelError, Problem
+from shardwise.errors import ModelError
 
 _TIMEOUT_SECONDS = 10
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
@@ -52,7 +52,7 @@ def download_config(hub_id: str) -> tuple[str, bytes]:
     """Fetches config.json: its address, and at most one byte more than a configuration may have. Raises ModelError:
     HF_HUB_OFFLINE is set, or the hub did not answer, or refused."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise ModelError(Problem(where=hub_id, message="is not in the local cache, and HF_HUB_OFFLINE is set"))
+        raise ModelError.at(hub_id, "is not in the local cache, and HF_HUB_OFFLINE is set")
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not endpoint.startswith(("https://", "http://")):
         raise ModelError(f"HF_ENDPOINT is {endpoint!r}; expected an address that begins with https://")
@@ -62,11 +62,11 @@ def download_config(hub_id: str) -> tuple[str, bytes]:
             return url, answer.read(MAX_BYTES + 1)
     except HTTPError as error:
         meaning = _MEANING.get(error.code, f"could not be read: the hub answered {error.code}")
-        raise ModelError(Problem(where=hub_id, message=meaning)) from None
+        raise ModelError.at(hub_id, meaning) from None
     except (URLError, HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         message = f"is neither a folder nor in the local cache, and {endpoint} cannot be reached: {reason}"
-        raise ModelError(Problem(where=hub_id, message=message)) from None
+        raise ModelError.at(hub_id, message) from None
 
 
 def _request(url: str) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from shardwise.errors import ModelError, Problem, quoted
+from shardwise.errors import ModelError, quoted
 
 #: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
 _CODE_KEYS = ("custom_pipelines", "trust_remote_code")
@@ -37,7 +37,7 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
     else:
         message = _why_not_causal(data)
     if message is not None:
-        raise ModelError(Problem(where=file, message=message))
+        raise ModelError.at(file, message)
 
 
 def _why_not_causal(data: dict[str, Any]) -> str | None:
@@ -55,8 +55,7 @@ def storage_type(data: dict[str, Any], *, file: str) -> str:
     """The type that a configuration says weights are stored in. Raises ModelError: it is none that is read."""
     found = data.get("dtype") or data.get("torch_dtype") or "float32"
     if found not in _STORAGE_TYPES:
-        message = f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}"
-        raise ModelError(Problem(where=file, message=message))
+        raise ModelError.at(file, f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}")
     return found
 
 

@@ -36,7 +36,7 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
         layers = data.get("num_hidden_layers")
         if isinstance(layers, int) and not 1 <= layers <= MAX_LAYERS:
             message = f"num_hidden_layers is {layers}; expected a whole number from 1 to {MAX_LAYERS}"
-            return ModelError(Problem(where=file, message=message))
+            return ModelError.at(file, message)
         return UnlistedFamilyError(data, file=file)
     code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
     build = (
@@ -47,7 +47,7 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
         )
     )
     message = f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}"
-    return ModelError(Problem(where=file, message=message))
+    return ModelError.at(file, message)
 
 
 def _installed() -> Path | None:

@@ -48,9 +48,9 @@ def file_state(path: str | Path, *, label: str) -> FileState:
         stat = _stat(absolute)
         state = FileState(path=absolute, **stat, sha256=sha256_of(absolute))
         if _stat(absolute) != stat:
-            raise DataError(Problem(where=label, message=_CHANGED))
+            raise DataError.at(label, _CHANGED)
     except OSError as error:
-        raise DataError(Problem(where=label, message=f"cannot be read: {error.strerror}")) from None
+        raise DataError.at(label, f"cannot be read: {error.strerror}") from None
     return state
 
 

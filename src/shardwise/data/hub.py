@@ -17,7 +17,7 @@ from shardwise.catalog.hub import repository_folder
 from shardwise.catalog.models import known_models
 from shardwise.data.cache import TOKENIZER_FILES
 from shardwise.data.progress import say
-from shardwise.errors import DataError, Problem, said
+from shardwise.errors import DataError, said
 from shardwise.spec.job_data import SourceSpec
 
 
@@ -74,13 +74,13 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
         from datasets import load_dataset
     except ImportError:
         message = "is no file or folder here; to read it as a hub data set: pip install 'shardwise[hub]'"
-        raise DataError(Problem(where=spec.path, message=message)) from None
+        raise DataError.at(spec.path, message) from None
     try:
         with _asking():
             return load_dataset(spec.path, name=spec.name, split=spec.split, revision=commit)
     except _NotFetchedError as error:
         message = f"is no file or folder here, and cannot be loaded as a hub data set: {error}"
-        raise DataError(Problem(where=spec.path, message=message)) from None
+        raise DataError.at(spec.path, message) from None
 
 
 def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
@@ -103,7 +103,7 @@ def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
             return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER_FILES)))
     except _NotFetchedError as error:
         message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
-        raise DataError(Problem(where=hub_id, message=message)) from None
+        raise DataError.at(hub_id, message) from None
 
 
 def _cached_snapshot(model: str, revision: str | None) -> Path | None:

@@ -244,7 +244,7 @@ def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
         if part == "train" and counts.get("eval") and not asked.evaluation:
             key, reason = "eval_fraction", "eval_fraction leaves no row to train on; lower it or add rows"
         with asked.places.blaming("data", key):
-            raise DataError(Problem(where=", ".join(source.label for source in names[part]), message=reason))
+            raise DataError.at(", ".join(source.label for source in names[part]), reason)
 
 
 def _template_in_force(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:

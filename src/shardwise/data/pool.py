@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO, cast
 
 from shardwise.data.limits import Limits
-from shardwise.errors import DataError, Problem
+from shardwise.errors import DataError
 
 Request = dict[str, Any]
 Reply = dict[str, Any]
@@ -146,5 +146,5 @@ class Pool:
 
 def _or_raise(reply: Reply, *, name: str) -> Reply:
     if "error" in reply:
-        raise DataError(Problem(where=name, message=reply["error"]))
+        raise DataError.at(name, reply["error"])
     return reply

@@ -95,14 +95,14 @@ def _template(job: Job) -> str | None:
         fault = "is not UTF-8 text"
     except OSError as error:
         fault = f"cannot be read: {error.strerror}"
-    raise DataError(Problem(where=path, message=f"{fault}; expected a chat template"))
+    raise DataError.at(path, f"{fault}; expected a chat template")
 
 
 def _sources(job: Job, *, root: Path, places: Places) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
     """(train, evaluation); the problems of both at once."""
     if not job.data.path:
         message = "data.path is missing; name the rows to train on, for example path: chats.jsonl"
-        raise DataError(Problem(where=places.where("data", "path"), message=message))
+        raise DataError.at(places.where("data", "path"), message)
     problems = list(_wrong_weights(job, places))
     found: list[tuple[Source, ...]] = []
     for key, specs in (("path", job.data.path), ("eval_path", job.data.eval_path)):

@@ -84,7 +84,7 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
         fetched, note = fetch(spec)
         files = (SourceFile(path=str(fetched), label=spec.path, kind="parquet"),)
     else:
-        raise DataError(Problem(where=spec.path, message="there is no such file or folder"))
+        raise DataError.at(spec.path, "there is no such file or folder")
     if path.exists():
         _refuse_hub_keys(spec)
     return Source(
@@ -98,17 +98,15 @@ def _refuse_hub_keys(spec: SourceSpec) -> None:
     if spec.split != "train":
         said = f"split: {spec.split} chooses a split"
     if said:
-        message = f"{said} of a hub data set, but this is a local path; remove it"
-        raise DataError(Problem(where=spec.path, message=message))
+        raise DataError.at(spec.path, f"{said} of a hub data set, but this is a local path; remove it")
 
 
 def _single_file(path: Path, *, label: str) -> SourceFile:
     kind = KINDS.get(path.suffix.lower())
     if not path.is_file():
-        raise DataError(Problem(where=label, message="is not a regular file; rows are read from files and folders"))
+        raise DataError.at(label, "is not a regular file; rows are read from files and folders")
     if kind is None:
-        message = f"is of an unknown kind; expected a name that ends in {', '.join(KINDS)}"
-        raise DataError(Problem(where=label, message=message))
+        raise DataError.at(label, f"is of an unknown kind; expected a name that ends in {', '.join(KINDS)}")
     return SourceFile(path=str(path.resolve()), label=label, kind=kind)
 
 
@@ -126,6 +124,5 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
         raise DataError(problems)
     known = [path for path in found if path.suffix.lower() in KINDS]
     if not known:
-        message = f"is a folder without rows; expected files that end in {', '.join(KINDS)}"
-        raise DataError(Problem(where=label, message=message))
+        raise DataError.at(label, f"is a folder without rows; expected files that end in {', '.join(KINDS)}")
     return tuple(_single_file(path, label=str(path)) for path in known), len(found) - len(known)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.errors import DataError, Problem
+from shardwise.errors import DataError
 from shardwise.spec.run import read_json
 
 VERSION = 1
@@ -142,10 +142,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(folder / "manifest.json")
     if manifest is None or manifest.get("version") != VERSION:
         message = f"is not prepared data of version {VERSION}; run shardwise train again to prepare it"
-        raise DataError(Problem(where=str(folder), message=message))
+        raise DataError.at(folder, message)
     for name, size in manifest["sizes"].items():
         path = folder / f"{name}.bin"
         if not path.is_file() or path.stat().st_size != size:
             message = "is damaged: a file is missing or cut short; run shardwise train again to prepare it anew"
-            raise DataError(Problem(where=str(folder), message=message))
+            raise DataError.at(folder, message)
     return manifest

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.data.render import Rendered, Renderer, Span
-from shardwise.errors import DataError, Problem, said
+from shardwise.errors import DataError, said
 from shardwise.spec.job_data import OverLong, TrainOn
 from shardwise.spec.run import read_json
 
@@ -161,14 +161,14 @@ def load_tokenizer(folder: str) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - a stranger's files; the Rust reader raises bare Exception
-        raise DataError(Problem(where=folder, message=f"has no tokenizer that can be loaded: {said(error)}")) from None
+        raise DataError.at(folder, f"has no tokenizer that can be loaded: {said(error)}") from None
     if not tokenizer.is_fast:
         message = "has a slow tokenizer, which does not say where its tokens stand; save it with tokenizer.json"
-        raise DataError(Problem(where=folder, message=message))
+        raise DataError.at(folder, message)
     loaded = Tokenizer(tokenizer, vocab_size=_vocab_size(Path(folder) / "config.json"))
     if loaded.eos_id is None:
         message = "has a tokenizer without an end-of-sequence token; set eos_token in tokenizer_config.json"
-        raise DataError(Problem(where=folder, message=message))
+        raise DataError.at(folder, message)
     return loaded
 
 

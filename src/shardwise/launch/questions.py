@@ -47,9 +47,9 @@ def built_shape(
     try:
         answer = _ask(module, text=json.dumps({"config": data, "file": file}), limit=limit)
     except subprocess.TimeoutExpired:
-        raise ModelError(Problem(where=file, message=f"{unknown} took more than {limit:g} s")) from None
+        raise ModelError.at(file, f"{unknown} took more than {limit:g} s") from None
     except _NoAnswerError as error:
-        raise ModelError(Problem(where=file, message=f"{unknown} failed: {error}")) from None
+        raise ModelError.at(file, f"{unknown} failed: {error}") from None
     if "shape" not in answer:
         raise ModelError([Problem(where=file, message=reason) for reason in answer["refused"]])
     return ModelShape.from_json(answer["shape"])

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
-from shardwise.errors import ModelError, Problem, UnsupportedError, said
+from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.weights import Weights, check_names, check_tied
 from shardwise.spec.layout import rows_of_shard
 
@@ -44,8 +44,7 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # noqa: BLE001 - the hub's library lets errors of whatever it asks with through
-        message = f"is neither a folder nor a model the hub gives: {said(error)}"
-        raise ModelError(Problem(where=name, message=message)) from None
+        raise ModelError.at(name, f"is neither a folder nor a model the hub gives: {said(error)}") from None
 
 
 def read_config(folder: Path) -> Any:
@@ -56,8 +55,7 @@ def read_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError, TypeError) as error:
-        message = f"transformers cannot read it: {said(error)}"
-        raise ModelError(Problem(where=str(folder / "config.json"), message=message)) from None
+        raise ModelError.at(folder / "config.json", f"transformers cannot read it: {said(error)}") from None
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:

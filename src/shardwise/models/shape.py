@@ -18,7 +18,7 @@ import torch
 from shardwise.catalog.models import read_model
 from shardwise.catalog.stated import refuse_foreign, rotation_by_length, steady_positions, storage_type
 from shardwise.catalog.unlisted import UnlistedFamilyError
-from shardwise.errors import InputError, ModelError, Problem, UnsupportedError, said
+from shardwise.errors import InputError, ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.outside import Outside, read_outside
 from shardwise.models.roles import Block, attention_of, read_block
@@ -51,7 +51,7 @@ def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
     except UnsupportedError as error:
         kind = data.get("model_type")
         message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"
-        raise ModelError(Problem(where=file, message=message)) from None
+        raise ModelError.at(file, message) from None
 
 
 class _Reading:

@@ -95,8 +95,7 @@ class Weights:
             part = self._slice(name)[window]
         self._unmap(self._file(name), more=part.nbytes)
         if not _is_finite(part):
-            message = f"the weight {self.key(name)} holds NaN or infinity"
-            raise ModelError(Problem(where=self.where(name), message=message))
+            raise ModelError.at(self.where(name), f"the weight {self.key(name)} holds NaN or infinity")
         return part
 
     def _unmap(self, file: str, *, more: int) -> None:
@@ -130,14 +129,14 @@ def _weight_files(folder: Path) -> list[str]:
     if not index.is_file():
         if (folder / _SINGLE).is_file():
             return [_SINGLE]
-        raise ModelError(Problem(where=str(folder), message=_no_weights(folder)))
+        raise ModelError.at(folder, _no_weights(folder))
     if index.stat().st_size > _MAX_INDEX_BYTES:
-        raise ModelError(Problem(where=str(index), message="is larger than 64 MiB; it is not a weight index"))
+        raise ModelError.at(index, "is larger than 64 MiB; it is not a weight index")
     try:
         data: Any = json.loads(index.read_text(encoding="utf-8"))
         names = sorted(set(cast(dict[str, str], data["weight_map"]).values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelError(Problem(where=str(index), message=f"is not a weight index: {error}")) from None
+        raise ModelError.at(index, f"is not a weight index: {error}") from None
     for name in names:
         _check_member(folder, name)
     return names
@@ -147,11 +146,9 @@ def _check_member(folder: Path, name: object) -> None:
     """Refuses names that leave the folder."""
     where = str(folder / _INDEX)
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-        raise ModelError(
-            Problem(where=where, message=f"names {name!r}; expected a .safetensors file of the same folder")
-        )
+        raise ModelError.at(where, f"names {name!r}; expected a .safetensors file of the same folder")
     if not (folder / name).is_file():
-        raise ModelError(Problem(where=where, message=f"names {name}, which is missing; download the model again"))
+        raise ModelError.at(where, f"names {name}, which is missing; download the model again")
 
 
 def _no_weights(folder: Path) -> str:
@@ -167,14 +164,11 @@ def _no_weights(folder: Path) -> str:
 def _open(path: Path) -> Any:
     with path.open("rb") as file:
         if file.read(24).startswith(b"version https://git-lfs"):
-            raise ModelError(
-                Problem(where=str(path), message="is a Git LFS pointer, not the weights; run `git lfs pull`")
-            )
+            raise ModelError.at(path, "is a Git LFS pointer, not the weights; run `git lfs pull`")
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError, ValueError) as error:
-        message = f"is not a whole safetensors file ({error}); download it again"
-        raise ModelError(Problem(where=str(path), message=message)) from None
+        raise ModelError.at(path, f"is not a whole safetensors file ({error}); download it again") from None
 
 
 def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignored: Iterable[str] = ()) -> None:
