@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
-from shardwise.catalog.unlisted import UnlistedFamilyError
+from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.models.shape import shape_of
 from shardwise.plan.inventory import take_inventory
 from shardwise.plan.memory import holdings_of

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.catalog.attention import windowed_layers
-from shardwise.catalog.blocks import Dimensions
+from shardwise.catalog.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
 from shardwise.catalog.family import LOGIT_TRANSFORMS, Family, blocks_of
-from shardwise.catalog.stated import drops_out, refuse_foreign, steady_positions, storage_type
-from shardwise.catalog.unlisted import unlisted
+from shardwise.catalog.stated import drops_out, refuse_foreign, steady_positions, storage_type, unlisted
 from shardwise.errors import ModelError, quoted
 from shardwise.spec.model import ModelShape
 

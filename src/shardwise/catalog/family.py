@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.catalog.attention import LLAMA_ATTENTION
 from shardwise.catalog.blocks import (
+    LLAMA_ATTENTION,
     LLAMA_NORMS,
     Bias,
     Dimensions,
@@ -20,8 +20,7 @@ from shardwise.catalog.blocks import (
     gated_mlp,
     hidden_norms,
     never,
-    no_matrices,
-    no_norms,
+    nothing,
 )
 from shardwise.catalog.experts import Placement, everywhere
 from shardwise.spec.model import MlpKind, NormKind, OtherBlocks
@@ -84,8 +83,8 @@ class Family:
     names: OuterNames = LLAMA_NAMES
     head_bias: Bias = never
     position_offset: int | None = None
-    outer_matrices: Matrices = no_matrices
-    outer_norms: Norms = no_norms
+    outer_matrices: Matrices = nothing
+    outer_norms: Norms = nothing
     embedding_key: str | None = None
     refine: Callable[[Dimensions], Dimensions] = lambda d: d
     parallel: Bias = never

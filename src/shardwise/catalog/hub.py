@@ -36,16 +36,9 @@ def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
 
 def repository_folder(hub_id: str) -> Path:
     """The folder of the Hugging Face cache that holds a model."""
-    return _cache_folder() / f"models--{hub_id.replace('/', '--')}"
-
-
-def _cache_folder() -> Path:
-    if cache := os.environ.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
-    if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "huggingface" / "hub"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    home = Path(os.environ.get("HF_HOME") or base)
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{hub_id.replace('/', '--')}"
 
 
 def download_config(hub_id: str) -> tuple[str, bytes]:
@@ -57,8 +50,12 @@ def download_config(hub_id: str) -> tuple[str, bytes]:
     if not endpoint.startswith(("https://", "http://")):
         raise ModelError(f"HF_ENDPOINT is {endpoint!r}; expected an address that begins with https://")
     url = f"{endpoint}/{hub_id}/resolve/main/config.json"
+    request = Request(url, headers={"User-Agent": "shardwise"})  # noqa: S310 - the scheme is checked above
+    if token := os.environ.get("HF_TOKEN"):
+        # Unredirected: a redirect to a file host must not carry the user's token along.
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
-        with urlopen(_request(url), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the scheme is checked above
+        with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the scheme is checked above
             return url, answer.read(MAX_BYTES + 1)
     except HTTPError as error:
         meaning = _MEANING.get(error.code, f"could not be read: the hub answered {error.code}")
@@ -67,14 +64,6 @@ def download_config(hub_id: str) -> tuple[str, bytes]:
         reason = getattr(error, "reason", None) or error
         message = f"is neither a folder nor in the local cache, and {endpoint} cannot be reached: {reason}"
         raise ModelError.at(hub_id, message) from None
-
-
-def _request(url: str) -> Request:
-    request = Request(url, headers={"User-Agent": "shardwise"})  # noqa: S310 - the scheme was checked by the caller
-    if token := os.environ.get("HF_TOKEN"):
-        # Unredirected: a redirect to a file host must not carry the user's token along.
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    return request
 
 
 #: Patterns of file names, from the tokenizer classes of transformers and their chat templates.

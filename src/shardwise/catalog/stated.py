@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
-from shardwise.errors import ModelError, quoted
+from shardwise.errors import ModelError, Problem, quoted
 
 #: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
 _CODE_KEYS = ("custom_pipelines", "trust_remote_code")
@@ -35,20 +38,13 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
     else:
-        message = _why_not_causal(data)
-    if message is not None:
-        raise ModelError.at(file, message)
-
-
-def _why_not_causal(data: dict[str, Any]) -> str | None:
-    """By which key a token sees those after it; None where it sees none."""
-    for key, says in _NOT_CAUSAL.items():
-        if key in data and says(data):
-            return (
+        for key in (key for key, says in _NOT_CAUSAL.items() if key in data and says(data)):
+            message = (
                 f"{key} is {quoted(data[key])}, by which a token sees those after it, and a language model is trained "
                 "to foretell them; leave the key out"
             )
-    return None
+    if message is not None:
+        raise ModelError.at(file, message)
 
 
 def storage_type(data: dict[str, Any], *, file: str) -> str:
@@ -110,3 +106,62 @@ def _following(stated: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 def _kind(rotation: Mapping[str, Any]) -> Any:
     return rotation.get("rope_type", rotation.get("type"))
+
+
+#: Layers above which nothing is built.
+MAX_LAYERS = 1_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+#: Where transformers lists its models, by version.
+_LISTS = ("auto_mappings.py", "configuration_auto.py")
+
+
+class UnlistedFamilyError(ModelError):
+    """The installed transformers has a family without a row in the catalogue: its shape can be read from a build."""
+
+    def __init__(self, data: dict[str, Any], *, file: str) -> None:
+        message = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and was not built"
+        super().__init__(Problem(where=file, message=message))
+        self.data = data
+        self.file = file
+
+
+def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError:
+    """What to raise for a family without a row: that it must be built, or that it is not known."""
+    kind = data.get("model_type")
+    installed = _installed()
+    if isinstance(kind, str) and installed is not None and _has(installed, kind):
+        refuse_foreign(data, file=file)
+        layers = data.get("num_hidden_layers")
+        if isinstance(layers, int) and not 1 <= layers <= MAX_LAYERS:
+            message = f"num_hidden_layers is {layers}; expected a whole number from 1 to {MAX_LAYERS}"
+            return ModelError.at(file, message)
+        return UnlistedFamilyError(data, file=file)
+    code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
+    build = (
+        ""
+        if installed is not None
+        else (
+            "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
+        )
+    )
+    message = f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}"
+    return ModelError.at(file, message)
+
+
+def _installed() -> Path | None:
+    """The folder of the installed transformers; None where transformers or torch is missing."""
+    try:
+        found = [importlib.util.find_spec(name) for name in ("transformers", "torch")]
+    except (ModuleNotFoundError, ValueError):
+        return None
+    folders = [spec.submodule_search_locations if spec else None for spec in found]
+    return Path(folders[0][0]) if folders[0] and folders[1] else None
+
+
+def _has(transformers: Path, kind: str) -> bool:
+    """Whether transformers lists a family of that name."""
+    if _NAME.fullmatch(kind) is None:
+        return False
+    entry = re.compile(rf'"{re.escape(kind)}"\s*[:,]')
+    lists = [transformers / "models" / "auto" / name for name in _LISTS]
+    return any(entry.search(path.read_text(encoding="utf-8")) for path in lists if path.is_file())

@@ -12,14 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import Documents, Shard, StoreSettings, copy_tokens, evaluation_rows, gather, write_store
+from shardwise.data.build import (
+    Documents,
+    Shard,
+    copy_tokens,
+    evaluation_rows,
+    gather,
+    preview,
+    write_store,
+)
 from shardwise.data.cache import FileState, check_untouched
 from shardwise.data.chunks import Chunk, cut_file
 from shardwise.data.formats import FORMATS, Format, recognise
 from shardwise.data.limits import Limits
 from shardwise.data.messages import RowError
 from shardwise.data.pool import Pool, Reply, useful_workers
-from shardwise.data.preview import preview
 from shardwise.data.progress import progress
 from shardwise.data.read import first_columns
 from shardwise.data.render import DEFAULT_TEMPLATE
@@ -223,13 +230,14 @@ def _write_part(
     first_file = sum(len(source.files) for source in asked.sources[:first_source])
     documents["file"] -= np.uint32(first_file)
     documents["source"] -= np.uint16(first_source)
-    settings = StoreSettings(
-        files=tuple(file.label for source in sources for file in source.files),
-        weights=tuple(source.weight for source in sources),
+    return write_store(
+        folder,
+        documents,
+        files=[file.label for source in sources for file in source.files],
+        weights=[source.weight for source in sources],
         packed=asked.job.data.packing,
         max_length=asked.job.data.max_length,
     )
-    return write_store(folder, documents, settings)
 
 
 def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:

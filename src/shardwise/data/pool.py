@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, TextIO, cast
 
 from shardwise.data.limits import Limits
@@ -130,7 +129,7 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next(self, number: int, waiting: Iterator[int], busy: dict[int, int], requests: Sequence[Request]) -> None:

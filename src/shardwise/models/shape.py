@@ -16,8 +16,13 @@ from typing import Any
 import torch
 
 from shardwise.catalog.models import read_model
-from shardwise.catalog.stated import refuse_foreign, rotation_by_length, steady_positions, storage_type
-from shardwise.catalog.unlisted import UnlistedFamilyError
+from shardwise.catalog.stated import (
+    UnlistedFamilyError,
+    refuse_foreign,
+    rotation_by_length,
+    steady_positions,
+    storage_type,
+)
 from shardwise.errors import InputError, ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.outside import Outside, read_outside

@@ -198,7 +198,7 @@ class _Watcher(TorchDispatchMode):
         # The second looks for padding among the ids, which are no numbers here.
         replaced = {
             (masking_utils, "find_packed_sequence_indices"): find_packed,
-            (PreTrainedModel, "warn_if_padding_and_no_attention_mask"): _nothing,
+            (PreTrainedModel, "warn_if_padding_and_no_attention_mask"): lambda *_: None,
         }
         theirs = {place: getattr(*place) for place in replaced}
         for (owner, name), ours in replaced.items():
@@ -249,10 +249,6 @@ class _Watcher(TorchDispatchMode):
             self._block.attention.append(attention)
         self._mark(made, attention.name)
         return made, None
-
-
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Does nothing."""
 
 
 def _is_landmark(module: nn.Module, ops: list[Op]) -> bool:

@@ -96,7 +96,8 @@ def _measure(error: BaseException, *, holding: Callable[[], Held] | None) -> Mea
     if device.type == "cpu":
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
         total = system_memory()
-        others = max(0, total - available_memory() - _resident_now())
+        mine = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+        others = max(0, total - available_memory() - mine)
         return Measured(used=resident, reserved=None, asked=asked, total=total, by_others=others, held=held)
     free, total = torch.cuda.mem_get_info(device)
     others = max(0, total - free - torch.cuda.memory_reserved(device) - _OUTSIDE_BYTES)
@@ -109,11 +110,6 @@ def _measure(error: BaseException, *, holding: Callable[[], Held] | None) -> Mea
         who=holders(device) if others else "",
         held=held,
     )
-
-
-def _resident_now() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
 
 
 def sentence(job: Job, planned: Candidate, *, rank: int, measured: Measured) -> str:
