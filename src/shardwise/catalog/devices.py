@@ -117,17 +117,8 @@ def _slices(found: list[FoundGpu]) -> list[FoundGpu]:
             continue
         memory = int(int(profile["gigabytes"]) * 1e9 * _SLICE_SHARE)
         share = int(profile["compute"]) / _WHOLE_COMPUTE
-        slices.append(
-            replace(
-                parent,
-                uuid=match["uuid"],
-                memory_bytes=min(memory, parent.memory_bytes),
-                free_bytes=None,
-                is_cut=False,
-                profile=match["profile"],
-                compute_share=share,
-            )
-        )
+        whole = replace(parent, uuid=match["uuid"], free_bytes=None, is_cut=False, compute_share=share)
+        slices.append(replace(whole, profile=match["profile"], memory_bytes=min(memory, parent.memory_bytes)))
     return slices
 
 

@@ -108,7 +108,6 @@ def _kind(rotation: Mapping[str, Any]) -> Any:
     return rotation.get("rope_type", rotation.get("type"))
 
 
-#: Layers above which nothing is built.
 MAX_LAYERS = 1_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 #: Where transformers lists its models, by version.

@@ -46,7 +46,6 @@ COLUMNS: dict[str, Literal["left", "right"]] = {
 #: Columns that are shown where a candidate uses what they are about.
 OCCASIONAL = {"recompute": "gradient_checkpointing", "offload": "offload"}
 
-#: How far a bar may run over its closing bracket.
 OVERFLOW = 4
 
 #: Each part of memory has a letter, so that a bar can be read without colours, and a colour.

@@ -110,7 +110,6 @@ class Progress:
 
     def _show_live(self) -> None:
         if self._state.phase == "preparing data":
-            # Data preparation shows its own progress bar.
             self._console.print("preparing data")
             return
         if self._live is None:

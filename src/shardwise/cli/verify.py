@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from shardwise.api import Agreement, Parity
 
-#: The figure in which a layout differs that did not come to its end.
 RUN = "run"
 
 

@@ -36,7 +36,6 @@ def shown(value: Any) -> str:
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
-#: ShareGPT's names for who speaks.
 SPEAKERS = {
     "system": "system",
     "human": "user",

@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-#: Seconds between plain lines.
 QUIET_SECONDS = 10.0
 
-#: Notes that so much more of the work is done.
 Advance = Callable[[int], None]
 
 #: Control characters, which could steer a terminal; names of files and columns come from strangers.

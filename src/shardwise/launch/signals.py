@@ -39,7 +39,8 @@ class StopRequests:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        for outer in {id(found): found for found in map(_owner, self._before.values()) if found is not None}.values():
+        owners = [getattr(handler, "__self__", None) for handler in self._before.values()]
+        for outer in {id(owner): owner for owner in owners if isinstance(owner, StopRequests)}.values():
             outer.received += self.received
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
@@ -67,9 +68,3 @@ class StopRequests:
         before, deadline = len(self.received), time.monotonic() + seconds
         while len(self.received) == before and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
-
-
-def _owner(handler: Any) -> StopRequests | None:
-    """Whose a handler of signals is, where it is one of ours."""
-    owner = getattr(handler, "__self__", None)
-    return owner if isinstance(owner, StopRequests) else None

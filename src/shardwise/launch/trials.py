@@ -53,7 +53,6 @@ class Trial:
         ]
 
 
-#: What every other layout is compared with.
 REFERENCE = Trial(name=SINGLE, layout=Layout())
 
 

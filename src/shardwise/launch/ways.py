@@ -12,10 +12,8 @@ from shardwise.spec.layout import STRATEGIES, Layout, Schedule
 from shardwise.spec.support import TRAINABLE
 
 SINGLE = "single"
-
-#: The layout that the job itself states.
 JOB = "job"
-
+ALL = "all"
 #: The ways that cut the model in stages, each with the order of its micro-batches.
 STAGINGS: dict[str, Schedule] = {
     "mp": "sequential",
@@ -28,11 +26,7 @@ STAGINGS: dict[str, Schedule] = {
 #: Ways that split the model and not the data; in a product each has two ranks, and the way of the data has the rest.
 SPLITS = (*STAGINGS, "tp")
 
-#: Ways by their names, beside `single` and `job`.
 WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS)))
-
-#: The name of `EVERY_WAY`.
-ALL = "all"
 
 #: What `verify` tries where nothing is named, one layout of each kind: copies, sharded states, sharded weights, slices,
 #: stages in turn and overlapping, and a product of sharded weights with each way of splitting the model.
@@ -41,10 +35,8 @@ DEFAULT = (SINGLE, "ddp", "zero1", "fsdp", "tp", "mp", "pp", "fsdp+tp", "fsdp+pp
 #: Each kind of way around or inside each other once.
 PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+tp+pp")
 
-#: Every single way, each schedule, and the products.
 EVERY_WAY = tuple(dict.fromkeys((*TRAINABLE, *STAGINGS, *PRODUCTS)))
 
-#: The fewest processes that make each way what it is.
 _FEWEST = {SINGLE: 1, "hsdp": 4}
 
 _NAME = re.compile(r"([a-z0-9_+]+?)(?:-(\d+))?")

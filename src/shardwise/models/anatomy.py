@@ -49,7 +49,7 @@ def find_anatomy(model: nn.Module) -> Anatomy:
         blocks=_find_blocks(backbone, num_layers=hugging_face.config.num_hidden_layers),
         head=head,
         tied=head.weight is embedding.weight,
-        plain_head=_head_is_plain(hugging_face.config),
+        plain_head=all(getattr(hugging_face.config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
     )
 
 
@@ -68,10 +68,6 @@ def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
             "This architecture is not trained by this version"
         )
     return outermost[0]
-
-
-def _head_is_plain(config: Any) -> bool:
-    return all(getattr(config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS)
 
 
 def tensor_plan(config: Any) -> dict[str, str]:

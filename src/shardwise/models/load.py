@@ -149,7 +149,10 @@ def materialise(
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     others = {_base_name(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
-    check_names(weights, expected=shapes, ignored=aliases | others | _passed_over(weights.names, model))
+    # Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved.
+    patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    passed_over = {name for name in weights.names if any(re.search(pattern, name) for pattern in patterns)}
+    check_names(weights, expected=shapes, ignored=aliases | others | passed_over)
     check_tied(weights, kin=kin.values())
     for place in places:
         make = fresh[id(place)]
@@ -161,12 +164,6 @@ def materialise(
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(buffer_device or device)
-
-
-def _passed_over(names: Iterable[str], model: nn.Module) -> set[str]:
-    """Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved."""
-    patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    return {name for name in names if any(re.search(pattern, name) for pattern in patterns)}
 
 
 Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]

@@ -58,7 +58,9 @@ def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
                 setattr(anatomy.backbone, name, nothing)
     if not place.is_last:
         setattr(anatomy.backbone, norm, PassOn())
-        _remove(anatomy.model, anatomy.head)
+        for holder in anatomy.model.modules():
+            for name in [name for name, module in holder.named_children() if module is anatomy.head]:
+                setattr(holder, name, None)
 
 
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
@@ -72,10 +74,3 @@ def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
             f"{config.model_type} has no pipeline plan of embedding, blocks and norm in transformers; use fsdp"
         )
     return names[0], names[2]
-
-
-def _remove(model: nn.Module, child: nn.Module) -> None:
-    for holder in model.modules():
-        for name, module in holder.named_children():
-            if module is child:
-                setattr(holder, name, None)

@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from shardwise.models.anatomy import Anatomy
 from shardwise.models.seen import POSITIONS, STREAM, TOKENS, Attention, BlockCall, Call, Mask, Op, Seen, operator_name
 
-#: Under which name attention and masks are watched.
 WATCHED = "shardwise_watched"
 _BATCH, _LENGTH = 2, 8
 #: What a norm runs and nothing else in a block does.

@@ -81,10 +81,6 @@ class Weights:
         """Global shape of a tensor."""
         return tuple(self._slice(name).get_shape())
 
-    def type_of(self, name: str) -> str:
-        """The type of a tensor's elements, as safetensors writes it: `BF16`, `I64`."""
-        return str(self._slice(name).get_dtype())
-
     def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         """The part of a tensor that begins at `offsets` and is `lengths` long in each dim. Raises ModelError: the part
         holds NaN or infinity."""
@@ -182,7 +178,7 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
         elif weights.shape(name) != shape:
             message = f"{weights.key(name)} has the shape {weights.shape(name)}; config.json asks for {shape}"
             problems.append(Problem(where=weights.where(name), message=message))
-        elif (kind := weights.type_of(name)) not in _TYPES:
+        elif (kind := str(weights._slice(name).get_dtype())) not in _TYPES:
             message = (
                 f"{weights.key(name)} is of type {kind}; expected {', '.join(_TYPES)}. Save the model again as floats"
             )
@@ -195,7 +191,6 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
         raise ModelError(problems)
 
 
-#: Elements of two tensors that are compared at a time.
 _COMPARED_AT_ONCE = 2**22
 
 

@@ -123,7 +123,6 @@ def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
         yield Example(where=where, pieces=tuple(shown), cut=left < 0)
 
 
-#: What each file of a run directory is.
 FILES = {
     "job.yaml": "the job as written",
     "resolved.yaml": "the job with every default",

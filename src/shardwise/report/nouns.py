@@ -20,7 +20,6 @@ Side = Literal["forecast", "measured"]
 #: weights and optimizer states from live tensors; the rest of its peak, gradients included, is `other`.
 COMMON_PARTS = ("weights", "optimizer", "other")
 
-#: The forecast's parts that make up `other`.
 OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary")
 
 #: Memory outside the allocator, such as the CUDA context; the allocator does not count it.

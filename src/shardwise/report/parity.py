@@ -106,8 +106,13 @@ class Parity:
     @property
     def first(self) -> Difference | None:
         """The earliest difference of all layouts."""
-        found = [layout.first for layout in self.layouts if layout.first is not None]
-        return min(found, key=_when) if found else None
+
+        def when(difference: Difference) -> float:
+            if difference.figure == "run":
+                return -1.0
+            return float("inf") if difference.step is None else float(difference.step)
+
+        return min((layout.first for layout in self.layouts if layout.first is not None), key=when, default=None)
 
     @property
     def agrees(self) -> bool:
@@ -142,12 +147,6 @@ class Parity:
         plain["unable"] = [{"layout": layout, "reason": reason} for layout, reason in self.unable]
         first = None if self.first is None else asdict(self.first)
         return {"version": VERSION, "agrees": self.agrees, "sentence": self.sentence, "first": first, **plain}
-
-
-def _when(difference: Difference) -> float:
-    if difference.figure == "run":
-        return -1.0
-    return float("inf") if difference.step is None else float(difference.step)
 
 
 Records = Sequence[dict[str, Any]]
@@ -237,7 +236,6 @@ def _largest(shared: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: st
 
 _SAME_WITH_SGD = "with sgd all of it is the same"
 
-#: The note of losses and norms that differ with AdamW alone.
 _ROUNDING = (
     "with sgd and with adamw damped all of it is the same: adamw amplifies rounding where a gradient is almost 0"
 )

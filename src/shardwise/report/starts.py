@@ -77,11 +77,6 @@ def starts_of(lines: Iterable[dict[str, Any]]) -> tuple[Start, ...]:
     )
 
 
-def start_of(step: int, starts: Sequence[Start]) -> int | None:
-    """The index of the start that took a step, or None."""
-    return next((number for number in reversed(range(len(starts))) if starts[number].first_step <= step), None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Taken:
     """Records of the steps that were taken with the settings of a plan, by start, and whether these are all."""
@@ -119,6 +114,10 @@ class Taken:
 
 def taken(records: Sequence[Record], starts: Sequence[Start], plan: Ran) -> Taken:
     """The steps that were taken with a plan's settings; all of them where no start was recorded."""
-    each = [(start, tuple(own)) for start, own in groupby(records, key=lambda one: start_of(one["step"], starts))]
-    spans = tuple(own for start, own in each if not starts or (start is not None and starts[start].ran.may_be(plan)))
+
+    def start_of(record: Record) -> Start | None:
+        return next((start for start in reversed(starts) if start.first_step <= record["step"]), None)
+
+    each = [(start, tuple(own)) for start, own in groupby(records, key=start_of)]
+    spans = tuple(own for start, own in each if not starts or (start is not None and start.ran.may_be(plan)))
     return Taken(spans=spans, all_steps=len(spans) == len(each))

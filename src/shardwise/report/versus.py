@@ -14,7 +14,6 @@ from shardwise.spec.run import RunDirectory
 
 VERSION = 1
 
-#: The comparisons that are shown, in the order of the columns.
 COLUMNS = ("GPU utilisation", "step time", "total time", "throughput", "peak memory")
 
 

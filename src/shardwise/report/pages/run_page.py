@@ -25,7 +25,6 @@ MAX_TABLE_ROWS = 24
 #: A capacity of more than this many peaks is named and not drawn: it would leave no room for the bars.
 FARTHEST_CAPACITY = 4
 
-#: Comparisons that have a card, after the loss.
 CARDS = ("peak memory", "step time", "throughput", "MFU", "GPU utilisation", "total time")
 
 #: Curves of the table of values: (key, column, how a value is written).

@@ -12,7 +12,6 @@ from shardwise.spec.timeline import Timeline
 
 CHARTS = ("step time", "GPU utilisation", "peak memory")
 
-#: (side, class of the style sheet)
 SIDES: tuple[tuple[Side, str], ...] = (("measured", "part main"), ("forecast", "part context"))
 
 
