@@ -34,13 +34,7 @@ def compare(
 
     console = make_console()
     with TrialProgress(make_console(sys.stderr) if as_json else console) as progress:
-        found = api.compare(
-            job,
-            layouts=names(layouts),
-            overrides=sets or [],
-            steps=steps,
-            on_update=progress.show,
-        )
+        found = api.compare(job, layouts=names(layouts), overrides=sets or [], steps=steps, on_update=progress.show)
     if as_json:
         print_json(found.to_json())
     else:

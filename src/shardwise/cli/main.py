@@ -1,7 +1,4 @@
-"""The program `shardwise`: its commands, and how errors are printed.
-
-Heavy imports are inside the commands, so that `--help` is fast.
-"""
+"""The program `shardwise`: its commands, and how errors are printed."""
 
 from __future__ import annotations
 

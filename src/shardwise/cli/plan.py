@@ -28,8 +28,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     solve: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY",
-            help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus.",
+            metavar="KEY", help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Literal
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -29,19 +28,8 @@ FORMS: tuple[tuple[frozenset[str], int], ...] = (
     (frozenset({"layout", "cost", "recompute", "tokens/s"}), 8),
 )
 
-COLUMNS: dict[str, Literal["left", "right"]] = {
-    "strategy": "left",
-    "layout": "left",
-    "batch": "right",
-    "recompute": "left",
-    "offload": "left",
-    "peak": "right",
-    "memory of one GPU": "left",
-    "step": "right",
-    "tokens/s": "right",
-    "GPU": "right",
-    "cost": "right",
-}
+WORDS = ("strategy", "layout", "recompute", "offload", "memory of one GPU")
+COLUMNS = (*WORDS[:2], "batch", *WORDS[2:4], "peak", WORDS[4], "step", "tokens/s", "GPU", "cost")
 
 #: Columns that are shown where a candidate uses what they are about.
 OCCASIONAL = {"recompute": "gradient_checkpointing", "offload": "offload"}
@@ -164,7 +152,7 @@ def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> 
     }
     names = [name for name in COLUMNS if name not in left_out | unused]
     for name in names:
-        table.add_column(name, justify=COLUMNS[name], no_wrap=True, overflow="crop")
+        table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True, overflow="crop")
     for index, candidate in _shown(plan):
         cells, chosen = _cells(candidate, bar_width=bar_width), index == plan.chosen
         table.add_row("->" if chosen else "", *(cells[name] for name in names), style="bold" if chosen else "")

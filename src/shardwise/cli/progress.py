@@ -1,7 +1,4 @@
-"""Progress of a training: a live panel on a terminal, plain lines elsewhere.
-
-A terminal or a pipe that is closed does not stop the training.
-"""
+"""Progress of a training: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

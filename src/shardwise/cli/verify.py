@@ -22,8 +22,7 @@ def verify(
     job: Job,
     layouts: Annotated[str | None, typer.Option(metavar="LIST", help=LAYOUTS_HELP)] = None,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Every way, schedule and product; left out: one layout of each kind."),
+        bool, typer.Option("--all", help="Every way, schedule and product; left out: one layout of each kind.")
     ] = False,
     steps: Annotated[int, typer.Option(help="Optimizer steps of each run, or the job's max_steps where less.")] = 20,
     tolerance: Annotated[

@@ -1,7 +1,4 @@
-"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results.
-
-All problems are collected and reported at once; only data without a problem becomes an entry.
-"""
+"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results."""
 
 from __future__ import annotations
 
@@ -12,15 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import (
-    Documents,
-    Shard,
-    copy_tokens,
-    evaluation_rows,
-    gather,
-    preview,
-    write_store,
-)
+from shardwise.data.build import Documents, Shard, copy_tokens, evaluation_rows, gather, preview, write_store
 from shardwise.data.cache import FileState, check_untouched
 from shardwise.data.chunks import Chunk, cut_file
 from shardwise.data.formats import FORMATS, Format, recognise

@@ -1,8 +1,4 @@
-"""Which layouts of a job this machine can hold: the list that `verify` and `compare` go through.
-
-A trial is a layout on so many processes: one way of spreading the work, or a product of ways such as `fsdp+pp`. One
-that cannot run here is listed with its reason, never left out silently.
-"""
+"""Which layouts of a job this machine can hold: the list that `verify` and `compare` go through."""
 
 from __future__ import annotations
 

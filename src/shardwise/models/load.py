@@ -156,11 +156,7 @@ def materialise(
     check_tied(weights, kin=kin.values())
     for place in places:
         make = fresh[id(place)]
-        _fill(
-            place,
-            device=device,
-            read=_slicer(make) if make is not None else _reader(weights, stored[id(place)]),
-        )
+        _fill(place, device=device, read=_slicer(make) if make is not None else _reader(weights, stored[id(place)]))
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(buffer_device or device)

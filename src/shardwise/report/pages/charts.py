@@ -1,7 +1,4 @@
-"""The charts' data: stacked bars, the timeline of a step, and curves, with positions in percent of the width.
-
-The templates draw bars and timelines, with a value to hover over in every segment; uPlot draws the curves.
-"""
+"""The charts' data: stacked bars, the timeline of a step, and curves, with positions in percent of the width."""
 
 from __future__ import annotations
 
