@@ -1,4 +1,4 @@
-"""A plan for the terminal: the answer and its reasons, the candidates as a table, what was not chosen, what is next."""
+"""A plan for the terminal: the answer and its reasons, tables of candidates and of hardware, and what was not chosen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.cli.plan_answers import print_answers
 from shardwise.spec.layout import Layout
+from shardwise.spec.offers import Offers
 from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory
 from shardwise.units import format_bytes, format_count, format_seconds
 
@@ -260,3 +260,39 @@ def all_rejected(plan: Plan, *, width: int) -> list[str]:
     for one in plan.rejected:
         named.setdefault(one.reason, {})[_named(one.strategy, one.layout)] = None
     return [fill(f"{', '.join(names)}: {reason}", "  ", width=width) for reason, names in named.items()]
+
+
+NUM_WORDS = 3  # columns of words; the others are figures
+WIDE, LEFT_OUT_WHERE_NARROW = 100, ("layout", "lowest/h")
+
+
+def print_answers(plan: Plan, console: Console) -> None:
+    """The answer first; nothing where a plan was all that was asked for."""
+    if plan.solved is not None:
+        console.print(plan.solved.sentence, style="bold")
+        console.print()
+    if plan.offers is not None:
+        console.print(plan.offers.sentence, style="bold")
+        console.print()
+        _print_offers(plan.offers, console)
+
+
+def _print_offers(offers: Offers, console: Console) -> None:
+    if offers.shown:
+        console.print(_offers_table(offers, width=console.width))
+        console.print(offers.prices, style="dim")
+    for note in offers.notes():
+        console.print(textwrap.fill(note, width=console.width, initial_indent="  ", subsequent_indent="  "))
+    console.print()
+
+
+def _offers_table(offers: Offers, *, width: int) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+    names, *rows = offers.table()
+    kept = [index for index, name in enumerate(names) if width >= WIDE or name not in LEFT_OUT_WHERE_NARROW]
+    for index in kept:
+        is_word = index < NUM_WORDS
+        table.add_column(names[index], justify="left" if is_word else "right", no_wrap=index == 0 or not is_word)
+    for option, row in zip(offers.shown, rows, strict=True):
+        table.add_row(*(row[index] for index in kept), style="bold" if option.best_for else "")
+    return table

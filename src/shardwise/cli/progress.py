@@ -93,7 +93,11 @@ class Progress:
             self._show_live()
         elif isinstance(update, Phase):
             self._console.print(phase_line(update))
-        elif self._is_due(update):  # `step 20/200  loss 2.31  grad norm 1.2 ...`
+        elif (
+            update.step in (1, self._state.total_steps)
+            or update.eval_loss is not None
+            or update.step % self._logging_steps == 0
+        ):  # `step 20/200  loss 2.31  grad norm 1.2 ...`
             self._console.print("  ".join(f"{name} {value}" for name, value in figures(update, self._state)))
 
     def _show_plan(self, planned: Planned) -> None:
@@ -113,10 +117,6 @@ class Progress:
             self._live = Live(console=self._console, refresh_per_second=4, get_renderable=lambda: panel(self._state))
             self._live.start()
         self._live.refresh()
-
-    def _is_due(self, step: Step) -> bool:
-        is_edge = step.step in (1, self._state.total_steps) or step.eval_loss is not None
-        return is_edge or step.step % self._logging_steps == 0
 
 
 def plan_lines(planned: Planned) -> list[str]:

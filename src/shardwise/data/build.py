@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.data import order
-from shardwise.data.pack import pack
+from shardwise.data.order import pack
 from shardwise.data.pool import Pool
 from shardwise.data.store import DTYPES, VERSION, PreparedData
 from shardwise.data.tokens import Tokens

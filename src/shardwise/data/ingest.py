@@ -13,9 +13,8 @@ from shardwise.data.build import Documents, Shard, copy_tokens, evaluation_rows,
 from shardwise.data.cache import FileState, check_untouched
 from shardwise.data.chunks import Chunk, cut_file
 from shardwise.data.formats import FORMATS, Format, recognise
-from shardwise.data.limits import Limits
 from shardwise.data.messages import RowError
-from shardwise.data.pool import Pool, Reply, useful_workers
+from shardwise.data.pool import Limits, Pool, Reply, useful_workers
 from shardwise.data.progress import progress
 from shardwise.data.read import first_columns
 from shardwise.data.render import DEFAULT_TEMPLATE

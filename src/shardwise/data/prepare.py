@@ -20,7 +20,7 @@ from shardwise.data.cache import (
 )
 from shardwise.data.hub import fetch_hub_rows, tokenizer_folder
 from shardwise.data.ingest import Preparation, ingest
-from shardwise.data.limits import Limits
+from shardwise.data.pool import Limits
 from shardwise.data.progress import say
 from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.sources import Source, find_sources

@@ -154,13 +154,9 @@ class Renderer:
             answered = whole if is_last else self._apply(template, chat, until=turn + 1)[0]
             if not (answered.startswith(prompt) and whole.startswith(answered)):
                 raise RowError(_UNSTABLE)
-            spans.append((len(prompt), self._end_of_turn(answered)))
+            turn_end = len(answered.rstrip()) if answered.rstrip().endswith(self.end_marks) else len(answered)
+            spans.append((len(prompt), turn_end))
         return whole, spans
-
-    def _end_of_turn(self, text: str) -> int:
-        """Behind the end-of-turn token, where there is one, else the end."""
-        stripped = text.rstrip()
-        return len(stripped) if stripped.endswith(self.end_marks) else len(text)
 
     def _apply(
         self,

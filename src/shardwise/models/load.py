@@ -132,7 +132,7 @@ def materialise(
     """Gives every meta parameter its values, each rank only its own slices.
 
     Args:
-        weights: the folder to read from, its tensors called as the model calls them (`models/keys.py`).
+        weights: the folder to read from, its tensors called as the model calls them (`Keys`).
         initialise: (parameter name, global shape) -> what makes the whole initial value of a parameter that the folder
             does not have (adapters), or None for one that it must have. One such value exists at a time.
         elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.

@@ -97,9 +97,10 @@ class _Reader:
         roles |= {output.name: "attention_output", last.name: "mlp_product"}
         roles |= dict.fromkeys((c.name for c in first), "attention_input" if shared else "mlp_input")
         window = None if attention.mask is None else attention.mask.window
+        tokens = self._block.given.shape[:-1].numel()
         return Block(
             matrices=tuple(self._matrix(call, roles[call.name]) for call in self._linears),
-            norms=self._all_norms(),
+            norms=joined(norm_of(call, name=self._inside(call), tokens=tokens) for call in self._norms),
             width=self._block.given.shape[-1],
             heads=attention.query.shape[1],
             key_value_heads=attention.key.shape[1],
@@ -208,10 +209,6 @@ class _Reader:
 
     def _inside(self, call: Call) -> str:
         return call.name.removeprefix(f"{self._block.name}.")
-
-    def _all_norms(self) -> tuple[Norm, ...]:
-        tokens = self._block.given.shape[:-1].numel()
-        return joined(norm_of(call, name=self._inside(call), tokens=tokens) for call in self._norms)
 
 
 def rows_of(call: Call) -> int:

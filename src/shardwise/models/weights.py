@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from shardwise.errors import ModelError, Problem
 
@@ -90,7 +92,7 @@ class Weights:
             window = tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
             part = self._slice(name)[window]
         self._unmap(self._file(name), more=part.nbytes)
-        if not _is_finite(part):
+        if not all(bool(torch.isfinite(piece).all()) for piece in part.reshape(-1).split(_CHECKED_ELEMENTS)):
             raise ModelError.at(self.where(name), f"the weight {self.key(name)} holds NaN or infinity")
         return part
 
@@ -109,13 +111,6 @@ class Weights:
 
     def _slice(self, name: str) -> Any:
         return self._files[self._file(name)].get_slice(self.key(name))
-
-
-def _is_finite(part: torch.Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor infinity."""
-    if not part.is_floating_point():
-        return True
-    return all(bool(torch.isfinite(piece).all()) for piece in part.reshape(-1).split(_CHECKED_ELEMENTS))
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -230,3 +225,39 @@ def _equal(weights: Weights, one: str, other: str) -> bool:
         return weights.read(name, offsets=start, lengths=length).double()
 
     return all(torch.equal(block(one, at), block(other, at)) for at in range(0, first, rows))
+
+
+class Keys:
+    """The names of a model's weights, and the keys of files that they are stored under.
+
+    Only renamings are applied: tensors that transformers joins or splits (experts) have no place in the model.
+
+    Attributes:
+        names: key of a file -> what the model calls it.
+    """
+
+    def __init__(self, model: nn.Module, stored: Iterable[str]) -> None:
+        """Finds the names of `stored`, all keys of the folder, for a model before it is spread. Renamings that none
+        needed are not undone in `saved`, as in transformers."""
+        renamings = _renamings(model)
+        self.names = {key: _renamed(key, renamings) for key in stored}
+        self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
+
+    def saved(self, name: str) -> str:
+        """The key that `save_pretrained` writes a weight under, once the folder has been loaded."""
+        return _renamed(name, self._undone)
+
+
+def _renamed(key: str, renamings: Iterable[Any]) -> str:
+    return reduce(lambda name, renaming: renaming.rename_source_key(name)[0], renamings, key)
+
+
+def _renamings(model: nn.Module) -> list[Any]:
+    """What `from_pretrained` applies to each key of a folder, in its order."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming
+    except ImportError:
+        return []
+    transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
+    return [transform for transform in transforms if isinstance(transform, WeightRenaming)]

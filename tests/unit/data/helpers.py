@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.data.build import Shard, ShardWriter, copy_tokens, gather, write_store
-from shardwise.data.limits import Limits
+from shardwise.data.pool import Limits
 from shardwise.data.prepare import prepare
 from shardwise.data.store import PreparedData
 from shardwise.data.tokens import Tokens
