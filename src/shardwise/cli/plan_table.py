@@ -1,4 +1,4 @@
-"""A plan for the terminal: the answer and its reasons, tables of candidates and of hardware, and what was not chosen."""
+"""A plan for the terminal: the answer and its reasons, tables of candidates and hardware, and what was not chosen."""
 
 from __future__ import annotations
 

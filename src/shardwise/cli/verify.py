@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from shardwise.api import Agreement, Parity
 
-RUN = "run"
-
 
 def verify(
     job: Job,
@@ -122,5 +120,5 @@ def _cells(row: Agreement) -> list[str]:
     first = "none" if row.plain is None else "none: adamw's rounding"
     if row.first is not None:
         at = "" if row.first.step is None else f" at step {row.first.step}"
-        first = "failed" if row.first.figure == RUN else f"{row.first.figure}{at}"
+        first = "failed" if row.first.figure == "run" else f"{row.first.figure}{at}"
     return [row.layout, str(row.processes), str(row.num_steps), *figures, first]

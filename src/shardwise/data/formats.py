@@ -65,7 +65,7 @@ def recognise(columns: Sequence[str], *, wanted: RowFormat = "auto") -> Format:
     for form in candidates:
         if set(form.required) <= set(columns):
             return form
-    expected = "; or ".join(_and(form.required) for form in candidates)
+    expected = "; or ".join(" and ".join(form.required) for form in candidates)
     asked = "" if wanted == "auto" else f" (format: {wanted})"
     raise RowError(f"has the columns {', '.join(columns)}; expected {expected}{asked}. Rename the columns")
 
@@ -76,7 +76,7 @@ def read_row(form: Format, row: Row) -> Example:
     missing = [column for column in form.required if column not in row]
     if missing:
         found = f"has the columns {', '.join(row)}"
-        raise RowError(f"{found}; expected {_and(form.required)}, as this file's other rows ({form.label})")
+        raise RowError(f"{found}; expected {' and '.join(form.required)}, as this file's other rows ({form.label})")
     return form.read(row)
 
 
@@ -101,10 +101,7 @@ def _optional_text(row: Row, column: str) -> str:
 
 
 def _question_of(question: str, answer: str) -> Callable[[Row], Example]:
-    def read(row: Row) -> Example:
-        return _chat(text_of(row, question, may_be_empty=True), text_of(row, answer))
-
-    return read
+    return lambda row: _chat(text_of(row, question, may_be_empty=True), text_of(row, answer))
 
 
 def _read_instruction(row: Row) -> Example:

@@ -15,13 +15,9 @@ PASSED_ON_AS = {signal.SIGHUP: signal.SIGTERM}
 
 
 class StopRequests:
-    """While entered, signals are counted and do not interrupt.
+    """While entered, signals are counted and do not interrupt; one inside another hands on what came meanwhile.
 
-    One inside another hands on what came meanwhile: a request that one training of several was too far on to follow is
-    one to begin no other.
-
-    Signals ignored before (`nohup`) stay ignored. Outside the main thread Python delivers no signals, and none are
-    counted.
+    Signals ignored before (`nohup`) stay ignored. Outside the main thread none are delivered, and none are counted.
     """
 
     def __init__(self) -> None:

@@ -199,11 +199,8 @@ def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) ->
 
 
 def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(offsets, lengths) of the part of a parameter that this rank keeps; the whole where it is not sharded.
-
-    FSDP2 shards the slices of tensor parallelism, though its axis stands before theirs in the mesh; its placement says
-    so by its kind. (torch's own function deals single rows out there, where slices are uneven.)
-    """
+    """(offsets, lengths) of the part of a parameter that this rank keeps; all where it is not sharded. FSDP2 shards
+    the slices of tensor parallelism, though its axis stands before theirs in the mesh; its placement's kind says so."""
     offsets, lengths = [0] * parameter.ndim, list(parameter.shape)
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.written import MISSING, NOT_MEASURED, Unit, one_line, write_error, write_value
+from shardwise.report.written import MISSING, Unit, one_line, write_error, write_value
 from shardwise.units import format_bytes, format_count
 
 VERSION = 1
@@ -124,7 +124,7 @@ class RankReport:
         """`87.1 % busy, 21.0 MiB (forecast 20.4 MiB)`."""
         busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
         peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
-        known = ", ".join(fact for fact in (busy, peak) if fact) or NOT_MEASURED
+        known = ", ".join(fact for fact in (busy, peak) if fact) or "not measured"
         forecast = self.forecast_peak_bytes
         return known if forecast is None else f"{known} (forecast {format_bytes(forecast)})"
 

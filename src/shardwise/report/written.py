@@ -10,8 +10,6 @@ from shardwise.units import format_bytes, format_seconds
 Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
 
 MISSING = "–"
-NOT_FORECAST = "not forecast"
-NOT_MEASURED = "not measured"
 
 #: Control characters other than tab and newline, and lone surrogates, which JSON can hold and UTF-8 cannot.
 _UNPRINTABLE = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)), "\ufffd")
