@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 MAX_PROBLEMS_LISTED = 20
 _QUOTED_LETTERS = 80
@@ -73,6 +74,11 @@ class InputError(ShardwiseError):
         self.problems = tuple(problems)
         self.total = len(self.problems) if total is None else total
         super().__init__(str(self))
+
+    @classmethod
+    def at(cls, where: object, message: str) -> Self:
+        """One problem at one place, such as a file."""
+        return cls(Problem(where=str(where), message=message))
 
     def __str__(self) -> str:
         lines = [str(problem) for problem in self.problems[:MAX_PROBLEMS_LISTED]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.catalog.models import read_model
-from shardwise.catalog.unlisted import UnlistedFamilyError
+from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.models.shape import shape_of
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.execution import Execution

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.catalog.files import tokenizer_files
+from shardwise.catalog.hub import tokenizer_files
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout

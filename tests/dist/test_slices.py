@@ -15,9 +15,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
 from shardwise.errors import UnsupportedError
-from shardwise.models.anatomy import drops_out, find_anatomy
+from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
 from shardwise.models.load import local_window
-from shardwise.models.plans import tensor_plan
 from shardwise.parallel.slices import settle_gradients
 from shardwise.parallel.tensor import Parts, apply_tensor, check_plan
 from shardwise.spec.splits import TENSOR_FAMILIES

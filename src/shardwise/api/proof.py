@@ -8,10 +8,16 @@ from pathlib import Path
 from shardwise.api.rounding import Look, damped_look, farthest_apart, plain_look
 from shardwise.api.trials import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
+from shardwise.launch.questions import weights_apart
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
-from shardwise.launch.weights import weights_apart
-from shardwise.report.parity import Agreement, agreement, failed
-from shardwise.report.second_look import looked_at_damped, looked_at_plainly, may_be_rounding
+from shardwise.report.parity import (
+    Agreement,
+    agreement,
+    failed,
+    looked_at_damped,
+    looked_at_plainly,
+    may_be_rounding,
+)
 from shardwise.spec.plan_file import read_plan
 from shardwise.spec.run import RunDirectory, read_metrics
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.catalog import models
-from shardwise.catalog.unlisted import UnlistedFamilyError
-from shardwise.launch.shapes import built_shape
+from shardwise.catalog.stated import UnlistedFamilyError
+from shardwise.launch.questions import built_shape
 from shardwise.spec.model import ModelShape
 
 

@@ -11,15 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.catalog.behaviour import drops_out, steady_positions
-from shardwise.catalog.blocks import Dimensions
+from shardwise.catalog.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families import FAMILIES, TEXT_PARTS
-from shardwise.catalog.family import LOGIT_TRANSFORMS, Family
-from shardwise.catalog.placing import blocks_of
-from shardwise.catalog.stated import refuse_foreign, storage_type
-from shardwise.catalog.unlisted import unlisted
-from shardwise.catalog.windows import windowed_layers
-from shardwise.errors import ModelError, Problem, quoted
+from shardwise.catalog.family import LOGIT_TRANSFORMS, Family, blocks_of
+from shardwise.catalog.stated import drops_out, refuse_foreign, steady_positions, storage_type, unlisted
+from shardwise.errors import ModelError, quoted
 from shardwise.spec.model import ModelShape
 
 MAX_BYTES = 1024 * 1024
@@ -41,7 +37,7 @@ def read_shape(path: Path) -> ModelShape:
         with path.open("rb") as opened:
             raw = opened.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ModelError(Problem(where=file, message=f"cannot be read: {error.strerror}")) from None
+        raise ModelError.at(file, f"cannot be read: {error.strerror}") from None
     return shape_from_data(parse_config(raw, file=file), file=file)
 
 
@@ -52,23 +48,19 @@ def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:
         ModelError: too large, a Git LFS pointer, not UTF-8, or not a JSON object.
     """
     if len(raw) > MAX_BYTES:
-        raise ModelError(
-            Problem(where=file, message=f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
-        )
+        raise ModelError.at(file, f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
     if raw.startswith(b"version https://git-lfs"):
-        raise ModelError(Problem(where=file, message="is a Git LFS pointer, not the file; run `git lfs pull`"))
+        raise ModelError.at(file, "is a Git LFS pointer, not the file; run `git lfs pull`")
     try:
         value: Any = json.loads(raw.decode("utf-8-sig"), parse_constant=_not_a_number)
     except json.JSONDecodeError as error:
-        raise ModelError(Problem(where=f"{file}:{error.lineno}", message=f"is not JSON: {error.msg}")) from None
+        raise ModelError.at(f"{file}:{error.lineno}", f"is not JSON: {error.msg}") from None
     except RecursionError:
-        raise ModelError(Problem(where=file, message="is nested too deeply for a configuration")) from None
+        raise ModelError.at(file, "is nested too deeply for a configuration") from None
     except ValueError as error:
-        raise ModelError(Problem(where=file, message=f"is not JSON in UTF-8: {error}")) from None
+        raise ModelError.at(file, f"is not JSON in UTF-8: {error}") from None
     if not isinstance(value, dict):
-        raise ModelError(
-            Problem(where=file, message=f"holds a JSON {type(value).__name__}; expected an object of keys")
-        )
+        raise ModelError.at(file, f"holds a JSON {type(value).__name__}; expected an object of keys")
     return cast(dict[str, Any], value)
 
 
@@ -95,9 +87,7 @@ def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
     """The configuration of the language model inside a model of text and images."""
     part: Any = data.get("text_config")
     if not isinstance(part, dict):
-        raise ModelError(
-            Problem(where=file, message=f"text_config is {quoted(part)}; expected the keys of the language model")
-        )
+        raise ModelError.at(file, f"text_config is {quoted(part)}; expected the keys of the language model")
     shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in data}
     return {"model_type": kind, **shared, **cast(dict[str, Any], part)}
 
@@ -105,7 +95,7 @@ def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
 def _family(data: dict[str, Any], *, file: str) -> Family:
     kind = data.get("model_type")
     if kind is None:
-        raise ModelError(Problem(where=file, message="has no model_type; it is not a transformers configuration"))
+        raise ModelError.at(file, "has no model_type; it is not a transformers configuration")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise unlisted(data, file=file, known=sorted({*FAMILIES, *TEXT_PARTS}))
     return FAMILIES[kind]
@@ -120,7 +110,7 @@ class _Config:
     family: Family
 
     def error(self, message: str) -> ModelError:
-        return ModelError(Problem(where=self.file, message=message))
+        return ModelError.at(self.file, message)
 
     def name(self, key: str) -> str:
         """The name that transformers reads a key by, where a file may state it twice."""

@@ -41,8 +41,6 @@ class FoundGpu:
         free_bytes: None where the driver does not say.
         shares_system_memory: it has no memory of its own; the figures are those of the system.
         is_cut: MIG is on, so that processes are given slices of it.
-        profile: of a slice: `3g.20gb`.
-        compute_share: of a slice, which share of the GPU's processors it has.
     """
 
     index: int
@@ -58,11 +56,8 @@ class FoundGpu:
 
 
 def visible_gpus() -> list[FoundGpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set.
-
-    Raises:
-        HardwareError: it names none of this machine's, or one twice, or several slices, or a GPU that is cut in slices.
-    """
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set. Raises HardwareError: it names
+    none of this machine's, or one twice, or several slices, or a GPU that is cut in slices."""
     found = parse_gpu_list(_ask(*_GPUS, _CSV))
     stated = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = found if stated is None else _chosen(found, stated)
@@ -122,17 +117,8 @@ def _slices(found: list[FoundGpu]) -> list[FoundGpu]:
             continue
         memory = int(int(profile["gigabytes"]) * 1e9 * _SLICE_SHARE)
         share = int(profile["compute"]) / _WHOLE_COMPUTE
-        slices.append(
-            replace(
-                parent,
-                uuid=match["uuid"],
-                memory_bytes=min(memory, parent.memory_bytes),
-                free_bytes=None,
-                is_cut=False,
-                profile=match["profile"],
-                compute_share=share,
-            )
-        )
+        whole = replace(parent, uuid=match["uuid"], free_bytes=None, is_cut=False, compute_share=share)
+        slices.append(replace(whole, profile=match["profile"], memory_bytes=min(memory, parent.memory_bytes)))
     return slices
 
 
@@ -163,12 +149,8 @@ def system_memory() -> int:
 
 
 def holders_of(uuid: str, *, without: int | None = None) -> str:
-    """Who holds memory of a GPU: `python (pid 1234)`, of several the largest first and with how much.
-
-    Args:
-        uuid: of the GPU.
-        without: a process that is not named.
-    """
+    """Who holds memory of a GPU, but for one process: `python (pid 1234)`, of several the largest first and with how
+    much."""
     held: list[tuple[int, str, str]] = []
     for line in _ask(*_HOLDERS, _CSV).splitlines():
         cells = [cell.strip() for cell in line.split(",", maxsplit=3)]

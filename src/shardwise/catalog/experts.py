@@ -44,12 +44,8 @@ def experts(
     active: str = "num_experts_per_tok",
     width: str | None = None,
 ) -> Matrices:
-    """A router, and the stacked gate-and-up and down projections of all experts.
-
-    Args:
-        count, active: keys of the number of experts, and of those that a token is routed to.
-        width: key of an expert's intermediate size, where it is not the usual one.
-    """
+    """A router, and the stacked gate-and-up and down projections of all experts; `count`, `active` and `width` are
+    keys."""
 
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
         number, inner = d.numbers[count], d.numbers[width] if width else d.intermediate

@@ -5,25 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.catalog.attention import UNBIASED_ATTENTION, latent_attention, separate, with_latent_norms
 from shardwise.catalog.blocks import (
     LAYER_NORMS,
     LLAMA_NORMS,
+    UNBIASED_ATTENTION,
     Dimensions,
     Norms,
     always,
+    every_other_up_to_a_layer,
     flag,
     gated,
+    latent_attention,
     mlp_bias,
     never,
-    no_matrices,
+    nothing,
+    separate,
     where,
     with_head_norms,
+    with_latent_norms,
     with_whole_norms,
 )
 from shardwise.catalog.experts import behind_first, changed, every_few, experts, interleaved, shared_gate, together
 from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, LLAMA, Family, config
-from shardwise.catalog.windows import every_other_up_to_a_layer
 from shardwise.spec.model import Norm
 
 _ROUTED = ("num_experts", "num_experts_per_tok")
@@ -94,7 +97,7 @@ EXPERTS: dict[str, Family] = {
         **_CALLED_PLAIN,
         numbers=_LOCAL,
         attention=UNBIASED_ATTENTION,
-        mlp=no_matrices,
+        mlp=nothing,
         experts=_LOCAL_EXPERTS,
         bare_experts="mixtral",
     ),
@@ -105,7 +108,7 @@ EXPERTS: dict[str, Family] = {
             **config(lm_head_bias=False),
         },
         numbers=_LOCAL,
-        mlp=no_matrices,
+        mlp=nothing,
         experts=changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, adaptable=True),
         norms=LAYER_NORMS,
         norm_kind="layer",
@@ -119,7 +122,7 @@ EXPERTS: dict[str, Family] = {
         },
         **_CALLED_LOCAL,
         numbers=_ROUTED,
-        mlp=no_matrices,
+        mlp=nothing,
         experts=experts("mlp"),
         bare_experts="qwen2_moe",
         norms=with_whole_norms(LLAMA_NORMS),
@@ -128,7 +131,7 @@ EXPERTS: dict[str, Family] = {
     "granitemoe": Family(
         defaults={**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "logits_scaling": 1.0},
         numbers=_LOCAL,
-        mlp=no_matrices,
+        mlp=nothing,
         experts=experts("block_sparse_moe", router="router", count="num_local_experts"),
     ),
     "qwen2_moe": Family(
@@ -201,7 +204,7 @@ EXPERTS: dict[str, Family] = {
         },
         **_CALLED_PLAIN,
         numbers=_LOCAL,
-        mlp=no_matrices,
+        mlp=nothing,
         experts=changed(
             changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, stacks=True, bias=True), stacks=True, transposed=True
         ),

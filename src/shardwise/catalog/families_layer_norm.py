@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shardwise.catalog.attention import fused, separate
 from shardwise.catalog.blocks import (
     LAYER_NORMS,
     Bias,
@@ -15,10 +14,12 @@ from shardwise.catalog.blocks import (
     bare_norms,
     beside_attention,
     flag,
+    fused,
     hidden_norms,
     never,
-    no_norms,
+    nothing,
     plain_mlp,
+    separate,
     where,
 )
 from shardwise.catalog.family import BIASED_FINAL_NORM, COMMON, EQUAL_HEADS, FINAL_NORM, LLAMA_BIASES, Family, config
@@ -189,7 +190,7 @@ LAYER_NORM: dict[str, Family] = {
             blocks="model.decoder.layers",
             positions="model.decoder.embed_positions",
         ),
-        final_norm=where(_opt_has_final_norm, where(_OPT_AFFINE, BIASED_FINAL_NORM, bare_norms("norm")), no_norms),
+        final_norm=where(_opt_has_final_norm, where(_OPT_AFFINE, BIASED_FINAL_NORM, bare_norms("norm")), nothing),
         position_offset=2,
         outer_matrices=_opt_projections,
         embedding_key="word_embed_proj_dim",

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.catalog.attention import GLM_ATTENTION, QWEN2_ATTENTION, UNBIASED_ATTENTION, fused, separate
 from shardwise.catalog.blocks import (
     GEMMA2_NORMS,
     GLM4_NORMS,
+    GLM_ATTENTION,
     LLAMA_NORMS,
     POST_NORMS,
+    QWEN2_ATTENTION,
+    UNBIASED_ATTENTION,
     always,
     bare_norms,
     beside_attention,
     flag,
+    from_a_layer_on,
+    fused,
     gated_mlp,
     hidden_norms,
     never,
     phi3_mlp,
     plain_mlp,
+    separate,
     where,
     with_head_norms,
     with_whole_norms,
+    without_rotation,
 )
 from shardwise.catalog.family import COMMON, LLAMA, LLAMA_BIASES, Family, config
-from shardwise.catalog.windows import from_a_layer_on, without_rotation
 
 _TIED = {"tie_word_embeddings": True}
 _QWEN: dict[str, Any] = {

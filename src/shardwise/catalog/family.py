@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.catalog.attention import LLAMA_ATTENTION
 from shardwise.catalog.blocks import (
+    LLAMA_ATTENTION,
     LLAMA_NORMS,
     Bias,
     Dimensions,
@@ -20,11 +20,10 @@ from shardwise.catalog.blocks import (
     gated_mlp,
     hidden_norms,
     never,
-    no_matrices,
-    no_norms,
+    nothing,
 )
 from shardwise.catalog.experts import Placement, everywhere
-from shardwise.spec.model import MlpKind, NormKind
+from shardwise.spec.model import MlpKind, NormKind, OtherBlocks
 from shardwise.spec.outer_names import LLAMA_NAMES, OuterNames
 
 FINAL_NORM = hidden_norms("norm")
@@ -84,8 +83,8 @@ class Family:
     names: OuterNames = LLAMA_NAMES
     head_bias: Bias = never
     position_offset: int | None = None
-    outer_matrices: Matrices = no_matrices
-    outer_norms: Norms = no_norms
+    outer_matrices: Matrices = nothing
+    outer_norms: Norms = nothing
     embedding_key: str | None = None
     refine: Callable[[Dimensions], Dimensions] = lambda d: d
     parallel: Bias = never
@@ -115,3 +114,15 @@ EQUAL_HEADS: dict[str, Any] = {**config(None, 4096, None, 32, 32), "tie_word_emb
 COMMON: dict[str, Any] = {**EQUAL_HEADS, "num_key_value_heads": None, "head_dim": None}
 LLAMA: dict[str, Any] = {**COMMON, **config(32000, 4096, 11008, 32, 32, 2048), "attention_bias": False}
 LLAMA_BIASES: dict[str, Any] = {**LLAMA, "mlp_bias": False}
+
+
+def blocks_of(family: Family, d: Dimensions) -> tuple[OtherBlocks, ...]:
+    """The kinds of blocks of a model, the most numerous first."""
+    norms, attention = family.norms(d), family.attention(d)
+    sparse = sum(map(bool, family.placement(d))) if family.experts else 0
+    dense = OtherBlocks(count=d.layers - sparse, matrices=attention + family.mlp(d), norms=norms)
+    if family.experts is None or not sparse:
+        return (dense,)
+    routed = OtherBlocks(count=sparse, matrices=attention + family.experts(d), norms=norms)
+    kinds = (routed, dense) if routed.count >= dense.count else (dense, routed)
+    return tuple(kind for kind in kinds if kind.count)

@@ -1,4 +1,4 @@
-"""A model's config.json by hub id: from the local Hugging Face cache by plain file access, or by one HTTP request."""
+"""A model's files by hub id: config.json from the local cache or by one HTTP request, and names of tokenizer files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from shardwise.catalog.config import MAX_BYTES
-from shardwise.errors import ModelError, Problem
+from shardwise.errors import ModelError
 
 _TIMEOUT_SECONDS = 10
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
@@ -36,48 +36,50 @@ def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
 
 def repository_folder(hub_id: str) -> Path:
     """The folder of the Hugging Face cache that holds a model."""
-    return _cache_folder() / f"models--{hub_id.replace('/', '--')}"
-
-
-def _cache_folder() -> Path:
-    if cache := os.environ.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
-    if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "huggingface" / "hub"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    home = Path(os.environ.get("HF_HOME") or base)
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{hub_id.replace('/', '--')}"
 
 
 def download_config(hub_id: str) -> tuple[str, bytes]:
-    """Fetches config.json from the hub.
-
-    Returns:
-        Its address, and at most one byte more than a configuration may have.
-
-    Raises:
-        ModelError: HF_HUB_OFFLINE is set, or the hub did not answer, or refused.
-    """
+    """Fetches config.json: its address, and at most one byte more than a configuration may have. Raises ModelError:
+    HF_HUB_OFFLINE is set, or the hub did not answer, or refused."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise ModelError(Problem(where=hub_id, message="is not in the local cache, and HF_HUB_OFFLINE is set"))
+        raise ModelError.at(hub_id, "is not in the local cache, and HF_HUB_OFFLINE is set")
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not endpoint.startswith(("https://", "http://")):
         raise ModelError(f"HF_ENDPOINT is {endpoint!r}; expected an address that begins with https://")
     url = f"{endpoint}/{hub_id}/resolve/main/config.json"
-    try:
-        with urlopen(_request(url), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the scheme is checked above
-            return url, answer.read(MAX_BYTES + 1)
-    except HTTPError as error:
-        meaning = _MEANING.get(error.code, f"could not be read: the hub answered {error.code}")
-        raise ModelError(Problem(where=hub_id, message=meaning)) from None
-    except (URLError, HTTPException, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        message = f"is neither a folder nor in the local cache, and {endpoint} cannot be reached: {reason}"
-        raise ModelError(Problem(where=hub_id, message=message)) from None
-
-
-def _request(url: str) -> Request:
-    request = Request(url, headers={"User-Agent": "shardwise"})  # noqa: S310 - the scheme was checked by the caller
+    request = Request(url, headers={"User-Agent": "shardwise"})  # noqa: S310 - the scheme is checked above
     if token := os.environ.get("HF_TOKEN"):
         # Unredirected: a redirect to a file host must not carry the user's token along.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
-    return request
+    try:
+        with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the scheme is checked above
+            return url, answer.read(MAX_BYTES + 1)
+    except HTTPError as error:
+        meaning = _MEANING.get(error.code, f"could not be read: the hub answered {error.code}")
+        raise ModelError.at(hub_id, meaning) from None
+    except (URLError, HTTPException, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        message = f"is neither a folder nor in the local cache, and {endpoint} cannot be reached: {reason}"
+        raise ModelError.at(hub_id, message) from None
+
+
+#: Patterns of file names, from the tokenizer classes of transformers and their chat templates.
+TOKENIZER_PATTERNS = (
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "vocab*",
+    "merges*",
+    "*.model",
+    "*.tiktoken",
+)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The regular tokenizer files of a model folder, by name."""
+    return sorted({path for pattern in TOKENIZER_PATTERNS for path in folder.glob(pattern) if path.is_file()})

@@ -80,9 +80,7 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
     if known is not None:
         return known.shape
     if not is_hub_id(name):
-        raise ModelError(
-            Problem(where=name, message=f"is no folder, no config.json and no known model{_nearest(name)}")
-        )
+        raise ModelError.at(name, f"is no folder, no config.json and no known model{_nearest(name)}")
     cached = cached_config(name, revision=revision)
     if cached is not None:
         return read_shape(cached)
@@ -115,7 +113,7 @@ def _nearest(name: str) -> str:
 def _from_hub(name: str, *, offline: bool) -> ModelShape:
     if offline:
         message = f"is not in the local Hugging Face cache, and the network is not to be used{_nearest(name)}"
-        raise ModelError(Problem(where=name, message=message))
+        raise ModelError.at(name, message)
     try:
         url, raw = download_config(name)
     except ModelError as error:

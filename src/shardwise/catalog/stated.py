@@ -1,9 +1,12 @@
-"""What a configuration states whatever its family: what is never read, and in which type weights are stored."""
+"""What a configuration states whatever its family: what is never read, storage type, dropout, rotary positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import importlib.util
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
 
 from shardwise.errors import ModelError, Problem, quoted
 
@@ -21,11 +24,8 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
-    """Refuses a configuration that asks for code, or for what is no plain causal decoder.
-
-    Raises:
-        ModelError: by which key.
-    """
+    """Refuses a configuration that asks for code, or for what is no plain causal decoder. Raises ModelError: by which
+    key."""
     message = None
     code = next((key for key in _CODE_KEYS if data.get(key)), None)
     if code is not None:
@@ -38,30 +38,129 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
     else:
-        message = _why_not_causal(data)
-    if message is not None:
-        raise ModelError(Problem(where=file, message=message))
-
-
-def _why_not_causal(data: dict[str, Any]) -> str | None:
-    """By which key a token sees those after it; None where it sees none."""
-    for key, says in _NOT_CAUSAL.items():
-        if key in data and says(data):
-            return (
+        for key in (key for key, says in _NOT_CAUSAL.items() if key in data and says(data)):
+            message = (
                 f"{key} is {quoted(data[key])}, by which a token sees those after it, and a language model is trained "
                 "to foretell them; leave the key out"
             )
-    return None
+    if message is not None:
+        raise ModelError.at(file, message)
 
 
 def storage_type(data: dict[str, Any], *, file: str) -> str:
-    """The type that a configuration says weights are stored in.
-
-    Raises:
-        ModelError: it is none that is read.
-    """
+    """The type that a configuration says weights are stored in. Raises ModelError: it is none that is read."""
     found = data.get("dtype") or data.get("torch_dtype") or "float32"
     if found not in _STORAGE_TYPES:
-        message = f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}"
-        raise ModelError(Problem(where=file, message=message))
+        raise ModelError.at(file, f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}")
     return found
+
+
+#: Heads of other tasks, which no language model has, with rates of their own.
+_OTHER_HEADS = ("summary_", "classifier_")
+
+
+def drops_out(stated: Mapping[str, Any]) -> bool:
+    """Whether a model has dropout, by keys of its configuration such as `attention_dropout` or `resid_pdrop`."""
+    return any(rate > 0 for rate in _rates(stated))
+
+
+def _rates(stated: Mapping[str, Any]) -> Iterator[float]:
+    for key, value in stated.items():
+        name = str(key)  # transformers numbers its labels
+        if isinstance(value, dict):
+            yield from _rates(cast(dict[str, Any], value))
+        elif "drop" in name and not name.startswith(_OTHER_HEADS) and isinstance(value, int | float):
+            yield value
+
+
+def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
+    """The length up to which rotary frequencies do not depend on the longest sequence; None for any."""
+    for _, rotation in _following(stated):
+        if _kind(rotation) == "dynamic":
+            return positions
+        original = rotation.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings")
+        return original if type(original) is int else positions
+    return None
+
+
+def rotation_by_length(stated: Mapping[str, Any]) -> str | None:
+    """The key that makes rotary frequencies depend on the sequence length, and its value; None where none does."""
+    for place, rotation in _following(stated):
+        key = "rope_type" if "rope_type" in rotation else "type"
+        return f"{place}.{key} is {_kind(rotation)!r}"
+    return None
+
+
+def _following(stated: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rotations whose frequencies depend on the sequence length, with their keys."""
+    place = "rope_parameters" if stated.get("rope_parameters") else "rope_scaling"
+    rope = stated.get(place)
+    if not isinstance(rope, dict):
+        return
+    plain = cast(dict[str, Any], rope)
+    by_layer = {f"{place}.{kind}": cast(dict[str, Any], one) for kind, one in plain.items() if isinstance(one, dict)}
+    for where, one in {place: plain, **by_layer}.items():
+        if _kind(one) in ("longrope", "su", "dynamic"):
+            yield where, one
+
+
+def _kind(rotation: Mapping[str, Any]) -> Any:
+    return rotation.get("rope_type", rotation.get("type"))
+
+
+MAX_LAYERS = 1_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+#: Where transformers lists its models, by version.
+_LISTS = ("auto_mappings.py", "configuration_auto.py")
+
+
+class UnlistedFamilyError(ModelError):
+    """The installed transformers has a family without a row in the catalogue: its shape can be read from a build."""
+
+    def __init__(self, data: dict[str, Any], *, file: str) -> None:
+        message = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and was not built"
+        super().__init__(Problem(where=file, message=message))
+        self.data = data
+        self.file = file
+
+
+def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError:
+    """What to raise for a family without a row: that it must be built, or that it is not known."""
+    kind = data.get("model_type")
+    installed = _installed()
+    if isinstance(kind, str) and installed is not None and _has(installed, kind):
+        refuse_foreign(data, file=file)
+        layers = data.get("num_hidden_layers")
+        if isinstance(layers, int) and not 1 <= layers <= MAX_LAYERS:
+            message = f"num_hidden_layers is {layers}; expected a whole number from 1 to {MAX_LAYERS}"
+            return ModelError.at(file, message)
+        return UnlistedFamilyError(data, file=file)
+    code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
+    build = (
+        ""
+        if installed is not None
+        else (
+            "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
+        )
+    )
+    message = f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}"
+    return ModelError.at(file, message)
+
+
+def _installed() -> Path | None:
+    """The folder of the installed transformers; None where transformers or torch is missing."""
+    try:
+        found = [importlib.util.find_spec(name) for name in ("transformers", "torch")]
+    except (ModuleNotFoundError, ValueError):
+        return None
+    folders = [spec.submodule_search_locations if spec else None for spec in found]
+    return Path(folders[0][0]) if folders[0] and folders[1] else None
+
+
+def _has(transformers: Path, kind: str) -> bool:
+    """Whether transformers lists a family of that name."""
+    if _NAME.fullmatch(kind) is None:
+        return False
+    entry = re.compile(rf'"{re.escape(kind)}"\s*[:,]')
+    lists = [transformers / "models" / "auto" / name for name in _LISTS]
+    return any(entry.search(path.read_text(encoding="utf-8")) for path in lists if path.is_file())

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwise.cli.options import AsJson, Sets
-from shardwise.cli.trials import LAYOUTS_HELP, Job, names
+from shardwise.cli.trials import LAYOUTS_HELP, AsJson, Job, Sets, names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,13 +34,7 @@ def compare(
 
     console = make_console()
     with TrialProgress(make_console(sys.stderr) if as_json else console) as progress:
-        found = api.compare(
-            job,
-            layouts=names(layouts),
-            overrides=sets or [],
-            steps=steps,
-            on_update=progress.show,
-        )
+        found = api.compare(job, layouts=names(layouts), overrides=sets or [], steps=steps, on_update=progress.show)
     if as_json:
         print_json(found.to_json())
     else:

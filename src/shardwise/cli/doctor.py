@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardwise.cli.options import AsJson
+from shardwise.cli.trials import AsJson
 
 if TYPE_CHECKING:
     from rich.table import Table

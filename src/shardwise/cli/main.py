@@ -1,7 +1,4 @@
-"""The program `shardwise`: its commands, and how errors are printed.
-
-Heavy imports are inside the commands, so that `--help` is fast.
-"""
+"""The program `shardwise`: its commands, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -79,19 +76,14 @@ def saying_errors(verb: Callable[P, None]) -> Callable[P, None]:
             if os.environ.get("SHARDWISE_DEBUG") == "1":
                 raise
             if not getattr(error, "already_said", False):
-                _say(str(error).splitlines() if isinstance(error, InputError) else [str(error)])
+                for message in str(error).splitlines() if isinstance(error, InputError) else [str(error)]:
+                    with suppress(OSError):
+                        print(f"error: {message}", file=sys.stderr, flush=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
     return run
-
-
-def _say(messages: list[str]) -> None:
-    """One line with `error:` for each problem."""
-    with suppress(OSError):
-        for message in messages:
-            print(f"error: {message}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

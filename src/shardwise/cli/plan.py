@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwise.cli.options import AsJson, Sets
+from shardwise.cli.trials import AsJson, Sets
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+KINDS = ("models", "gpus")
 
 
 def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
@@ -23,8 +28,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     solve: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY",
-            help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus.",
+            metavar="KEY", help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -47,8 +51,6 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     from shardwise.errors import InputError
 
     if listed is not None:
-        from shardwise.cli.catalogue import print_catalogue
-
         print_catalogue(listed, make_console())
         return
     flags = {
@@ -82,3 +84,23 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
             print_timeline(drawn, console)
     if made.best is None:
         raise typer.Exit(1)
+
+
+def print_catalogue(kind: str, console: Console) -> None:
+    """A line for each entry: its name, and its size. Raises InputError: there is no such list."""
+    from rich.table import Table
+
+    from shardwise import api
+    from shardwise.errors import InputError
+    from shardwise.spec.offers import format_dollars
+    from shardwise.units import format_bytes, format_count
+
+    if kind not in KINDS:
+        raise InputError(f"--list {kind}: there is no such list; write --list {' or --list '.join(KINDS)}")
+    table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
+    for model in api.known_models() if kind == "models" else ():
+        table.add_row(model.name, f"{format_count(model.shape.num_parameters)} parameters", model.hub_id)
+    for gpu in api.known_gpus() if kind == "gpus" else ():
+        price = "no price known" if gpu.usd_per_hour is None else f"{format_dollars(gpu.usd_per_hour)} an hour"
+        table.add_row(gpu.name, format_bytes(gpu.memory_bytes), price)
+    console.print(table)

@@ -1,20 +1,19 @@
-"""A plan for the terminal: the answer and its reasons, the candidates as a table, what was not chosen, what is next."""
+"""A plan for the terminal: the answer and its reasons, tables of candidates and hardware, and what was not chosen."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Literal
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.cli.plan_answers import print_answers
 from shardwise.spec.layout import Layout
-from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory, Rejection
+from shardwise.spec.offers import Offers
+from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory
 from shardwise.units import format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10
@@ -29,24 +28,12 @@ FORMS: tuple[tuple[frozenset[str], int], ...] = (
     (frozenset({"layout", "cost", "recompute", "tokens/s"}), 8),
 )
 
-COLUMNS: dict[str, Literal["left", "right"]] = {
-    "strategy": "left",
-    "layout": "left",
-    "batch": "right",
-    "recompute": "left",
-    "offload": "left",
-    "peak": "right",
-    "memory of one GPU": "left",
-    "step": "right",
-    "tokens/s": "right",
-    "GPU": "right",
-    "cost": "right",
-}
+WORDS = ("strategy", "layout", "recompute", "offload", "memory of one GPU")
+COLUMNS = (*WORDS[:2], "batch", *WORDS[2:4], "peak", WORDS[4], "step", "tokens/s", "GPU", "cost")
 
 #: Columns that are shown where a candidate uses what they are about.
 OCCASIONAL = {"recompute": "gradient_checkpointing", "offload": "offload"}
 
-#: How far a bar may run over its closing bracket.
 OVERFLOW = 4
 
 #: Each part of memory has a letter, so that a bar can be read without colours, and a colour.
@@ -165,7 +152,7 @@ def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> 
     }
     names = [name for name in COLUMNS if name not in left_out | unused]
     for name in names:
-        table.add_column(name, justify=COLUMNS[name], no_wrap=True, overflow="crop")
+        table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True, overflow="crop")
     for index, candidate in _shown(plan):
         cells, chosen = _cells(candidate, bar_width=bar_width), index == plan.chosen
         table.add_row("->" if chosen else "", *(cells[name] for name in names), style="bold" if chosen else "")
@@ -187,7 +174,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
         "recompute": execution.gradient_checkpointing,
         "offload": execution.offload,
         "peak": format_bytes(memory.peak_bytes) if candidate.fits else f"{format_bytes(memory.peak_bytes)} !",
-        "memory of one GPU": memory_bar(worst_rank(candidate), capacity=memory.capacity_bytes, width=bar_width),
+        "memory of one GPU": memory_bar(candidate.worst_rank, capacity=memory.capacity_bytes, width=bar_width),
         "step": format_seconds(time.step_seconds),
         "tokens/s": format_count(time.tokens_per_second),
         "GPU": f"{100 * time.gpu_utilization:.0f} %",
@@ -206,11 +193,6 @@ def _dollars(amount: float) -> str:
     return f"${amount:,.2f}" if amount < 1000 else f"${amount:,.0f}"
 
 
-def worst_rank(candidate: Candidate) -> RankMemory:
-    """The rank with the highest peak."""
-    return max(candidate.memory.ranks, key=lambda rank: rank.peak_bytes)
-
-
 def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
     """The parts of the peak against the capacity; what does not fit runs over the closing bracket."""
     bar, drawn, bytes_before = Text("["), 0, 0
@@ -221,7 +203,8 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
         letter, colour = LETTERS[part]
         bar.append(letter * (end - drawn), style=colour)
         if drawn <= width < end:
-            bar = _with_edge(bar, at=width + 1)
+            inside, beyond = bar.divide([width + 1])
+            bar = Text.assemble(inside, "]", beyond)  # the closing bracket stands where the capacity ends
         drawn = end
     if drawn <= width:
         bar.append("." * (width - drawn), style="dim")
@@ -229,16 +212,10 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
     return bar
 
 
-def _with_edge(bar: Text, *, at: int) -> Text:
-    """Puts the closing bracket where the capacity ends."""
-    inside, beyond = bar.divide([at])
-    return Text.assemble(inside, "]", beyond)
-
-
 def legend(plan: Plan, *, bar_width: int, width: int) -> str:
     """The letters that the bars show, and what the columns mean."""
     shown = [candidate for _, candidate in _shown(plan)]
-    bars = [memory_bar(worst_rank(one), capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
+    bars = [memory_bar(one.worst_rank, capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
     parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
     over = [] if all(one.fits for one in shown) else ["! too much"]
     entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "GPU: share of time busy"]
@@ -257,15 +234,11 @@ def rejected(plan: Plan, *, width: int) -> list[str]:
     for one in plan.rejected:
         known = fits.get((one.strategy, one.layout))
         kind = "not possible" if known is None else "fits too" if known else "too large"
-        groups[kind].setdefault(one.strategy, _short(one))
+        # The beginning of a reason, up to its details.
+        simpler = one.reason.endswith(" is simpler")
+        short = "as fast, not as simple" if simpler else re.split(r" \(|[:;,]| at most ", one.reason, maxsplit=1)[0]
+        groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, list(group.items()), width=width) for kind, group in groups.items() if group]
-
-
-def _short(rejection: Rejection) -> str:
-    """The beginning of a reason, up to its details."""
-    if rejection.reason.endswith(" is simpler"):
-        return "as fast, not as simple"
-    return re.split(r" \(|[:;,]| at most ", rejection.reason, maxsplit=1)[0]
 
 
 def _listed(kind: str, group: Sequence[tuple[str, str]], *, width: int) -> str:
@@ -287,3 +260,39 @@ def all_rejected(plan: Plan, *, width: int) -> list[str]:
     for one in plan.rejected:
         named.setdefault(one.reason, {})[_named(one.strategy, one.layout)] = None
     return [fill(f"{', '.join(names)}: {reason}", "  ", width=width) for reason, names in named.items()]
+
+
+NUM_WORDS = 3  # columns of words; the others are figures
+WIDE, LEFT_OUT_WHERE_NARROW = 100, ("layout", "lowest/h")
+
+
+def print_answers(plan: Plan, console: Console) -> None:
+    """The answer first; nothing where a plan was all that was asked for."""
+    if plan.solved is not None:
+        console.print(plan.solved.sentence, style="bold")
+        console.print()
+    if plan.offers is not None:
+        console.print(plan.offers.sentence, style="bold")
+        console.print()
+        _print_offers(plan.offers, console)
+
+
+def _print_offers(offers: Offers, console: Console) -> None:
+    if offers.shown:
+        console.print(_offers_table(offers, width=console.width))
+        console.print(offers.prices, style="dim")
+    for note in offers.notes():
+        console.print(textwrap.fill(note, width=console.width, initial_indent="  ", subsequent_indent="  "))
+    console.print()
+
+
+def _offers_table(offers: Offers, *, width: int) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+    names, *rows = offers.table()
+    kept = [index for index, name in enumerate(names) if width >= WIDE or name not in LEFT_OUT_WHERE_NARROW]
+    for index in kept:
+        is_word = index < NUM_WORDS
+        table.add_column(names[index], justify="left" if is_word else "right", no_wrap=index == 0 or not is_word)
+    for option, row in zip(offers.shown, rows, strict=True):
+        table.add_row(*(row[index] for index in kept), style="bold" if option.best_for else "")
+    return table

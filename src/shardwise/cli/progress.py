@@ -1,13 +1,10 @@
-"""Progress of a training: a live panel on a terminal, plain lines elsewhere.
-
-A terminal or a pipe that is closed does not stop the training.
-"""
+"""Progress of a training: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.columns import Columns
@@ -71,9 +68,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -96,8 +91,14 @@ class Progress:
         self._state.take(update)
         if self._console.is_terminal:
             self._show_live()
-        else:
-            self._show_line(update)
+        elif isinstance(update, Phase):
+            self._console.print(phase_line(update))
+        elif (
+            update.step in (1, self._state.total_steps)
+            or update.eval_loss is not None
+            or update.step % self._logging_steps == 0
+        ):  # `step 20/200  loss 2.31  grad norm 1.2 ...`
+            self._console.print("  ".join(f"{name} {value}" for name, value in figures(update, self._state)))
 
     def _show_plan(self, planned: Planned) -> None:
         self._logging_steps = planned.plan.job["train"]["logging_steps"]
@@ -110,26 +111,12 @@ class Progress:
 
     def _show_live(self) -> None:
         if self._state.phase == "preparing data":
-            # Data preparation shows its own progress bar.
             self._console.print("preparing data")
             return
         if self._live is None:
-            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._panel)
+            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=lambda: panel(self._state))
             self._live.start()
         self._live.refresh()
-
-    def _panel(self) -> Panel:
-        return panel(self._state)
-
-    def _show_line(self, update: Phase | Step) -> None:
-        if isinstance(update, Phase):
-            self._console.print(phase_line(update))
-        elif self._is_due(update):
-            self._console.print(step_line(update, self._state))
-
-    def _is_due(self, step: Step) -> bool:
-        is_edge = step.step in (1, self._state.total_steps) or step.eval_loss is not None
-        return is_edge or step.step % self._logging_steps == 0
 
 
 def plan_lines(planned: Planned) -> list[str]:
@@ -158,29 +145,21 @@ def phase_line(phase: Phase) -> str:
     return phase.name + "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
 
 
-def step_line(step: Step, state: State) -> str:
-    """One step on one line: `step 20/200  loss 2.31  grad norm 1.2 ...`."""
-    return "  ".join(f"{name} {value}" for name, value in figures(step, state))
-
-
 def figures(step: Step, state: State) -> list[tuple[str, str]]:
     """What is known of a step, by name."""
     total = f"/{state.total_steps}" if state.total_steps else ""
-    rows: list[tuple[str, str | None]] = [
-        ("step", f"{step.step}{total}"),
-        ("loss", _figure(step.loss, ".4f")),
-        ("eval loss", _figure(step.eval_loss, ".4f")),
-        ("grad norm", _figure(step.grad_norm, ".3g")),
-        ("lr", _figure(step.learning_rate, ".2e")),
-        ("tokens/s", None if step.tokens_per_second is None else format_count(step.tokens_per_second)),
-        ("memory", None if step.peak_memory_bytes is None else format_bytes(step.peak_memory_bytes)),
-        ("left", None if state.remaining_seconds is None else format_seconds(max(0.0, state.remaining_seconds))),
+    left = state.remaining_seconds
+    rows: list[tuple[str, float | None, Callable[[float], str]]] = [
+        ("loss", step.loss, "{:.4f}".format),
+        ("eval loss", step.eval_loss, "{:.4f}".format),
+        ("grad norm", step.grad_norm, "{:.3g}".format),
+        ("lr", step.learning_rate, "{:.2e}".format),
+        ("tokens/s", step.tokens_per_second, format_count),
+        ("memory", step.peak_memory_bytes, format_bytes),
+        ("left", None if left is None else max(0.0, left), format_seconds),
     ]
-    return [(name, value) for name, value in rows if value is not None]
-
-
-def _figure(value: float | None, form: str) -> str | None:
-    return None if value is None else format(value, form)
+    known = [(name, write(value)) for name, value, write in rows if value is not None]
+    return [("step", f"{step.step}{total}"), *known]
 
 
 def panel(state: State) -> Panel:

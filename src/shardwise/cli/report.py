@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwise.cli.options import AsJson
+from shardwise.cli.trials import AsJson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from shardwise.api import Comparison, Report
 
 
 def report(
@@ -25,8 +31,46 @@ def report(
     elif html:
         typer.echo(str(run_dir / "report.html"))
     else:
-        from shardwise.cli.report_table import print_report
-
         console = make_console()
         print_report(made, console)
         console.print(f"\npage: {run_dir / 'report.html'}", soft_wrap=True)
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The whole report."""
+    console.print(f"{report.name}: {report.headline}", style="bold")
+    console.print(report.outcome.sentence)
+    console.print()
+    console.print(comparison_table(report.comparisons))
+    for line in loss_lines(report):
+        console.print(line)
+    for check in report.checks:
+        if check.passed is False:
+            console.print(f"does not agree: {check.name}: {check.detail}")
+    for gap in report.gaps:
+        console.print(f"missing: {gap.file}: {gap.reason}")
+
+
+def comparison_table(comparisons: tuple[Comparison, ...]) -> Table:
+    """One row per figure; the error is positive where the forecast was too high."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("forecast", "measured", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", style="dim")
+    for row in comparisons:
+        table.add_row(row.what, row.written("forecast"), row.written("measured"), row.error_written, row.note)
+    return table
+
+
+def loss_lines(report: Report) -> list[str]:
+    """First and last loss, and the last evaluation loss."""
+    loss, evaluation = report.curves.get("loss"), report.curves.get("eval_loss")
+    lines: list[str] = []
+    if loss is not None and loss.first is not None and loss.last is not None:
+        lines += ["", f"loss {loss.first:.4f} at the first step, {loss.last:.4f} at the last of {loss.num_recorded}"]
+    if evaluation is not None and evaluation.last is not None:
+        lines.append(f"evaluation loss {evaluation.last:.4f}")
+    return lines

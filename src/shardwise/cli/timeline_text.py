@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Span, Timeline
 from shardwise.units import format_seconds
 
 #: How each kind of work is drawn: (letter, colour).
@@ -47,23 +47,18 @@ def heading(timeline: Timeline) -> str:
 def timeline_lines(timeline: Timeline, *, width: int) -> list[Text]:
     """A line for each lane, and a second one where communication overlaps its computation."""
     lanes = timeline.lanes[:MOST_LANES]
-    names = [f"GPU {_ranks(lane)}" for lane in lanes]
-    left = max(len("beside"), *map(len, names)) + 1
+    left = max(len("beside"), *(len(lane.name) for lane in lanes)) + 1
     columns = max(20, width - left - 6)
     lines: list[Text] = []
-    for lane, name in zip(lanes, names, strict=True):
+    for lane in lanes:
         share = f" {100 * lane.computing:3.0f} %"
-        lines.append(Text.assemble(name.ljust(left), _row(timeline, lane, columns=columns), share))
+        lines.append(Text.assemble(lane.name.ljust(left), _row(timeline, lane, columns=columns), share))
         if _overlaps(timeline, lane):
-            lines.append(Text.assemble("beside".rjust(left - 1), " ", _drawn(timeline, lane, "links", columns)))
+            sent = kinds_by_column(timeline.of(lane, "links"), seconds=timeline.seconds, columns=columns)
+            lines.append(Text.assemble("beside".rjust(left - 1), " ", _letters(sent)))
     if len(timeline.lanes) > MOST_LANES:
         lines.append(Text(f"... and {len(timeline.lanes) - MOST_LANES} more"))
     return lines
-
-
-def _ranks(lane: Lane) -> str:
-    first, last = lane.ranks[0], lane.ranks[-1]
-    return f"{first}" if first == last else f"{first}-{last}"
 
 
 def _overlaps(timeline: Timeline, lane: Lane) -> bool:
@@ -92,16 +87,9 @@ def _beside(links: tuple[Span, ...], computing: tuple[Span, ...]) -> Iterator[Sp
             yield replace(span, start=now)
 
 
-def _drawn(timeline: Timeline, lane: Lane, stream: Stream, columns: int) -> Text:
-    return _letters(kinds_by_column(timeline.of(lane, stream), seconds=timeline.seconds, columns=columns))
-
-
 def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
-    """The kind that fills most of each column; None where nothing fills a third of it.
-
-    Time that a column has no letter for is carried over to the next ones (error diffusion), so that each kind gets
-    its share of the columns.
-    """
+    """The kind that fills most of each column; None where nothing fills a third of it. What has no letter is carried
+    over to the next columns (error diffusion), so that each kind gets its share."""
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:
         first, last = (min(columns - 1, int(at / seconds * columns)) for at in (span.start, span.end))
@@ -116,14 +104,10 @@ def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) ->
         taken = sum(here.values())
         due: dict[Kind, float] = {kind: inside + owed.get(kind, 0.0) for kind, inside in here.items() if inside > 0}
         full = taken > whole / 3
-        kind = _most(due) if due and (full or max(due.values()) > whole / 2) else None
+        kind = max(due, key=due.__getitem__) if due and (full or max(due.values()) > whole / 2) else None
         owed |= {one: left - (taken if full else whole) if one == kind else left for one, left in due.items()}
         found.append(kind)
     return found
-
-
-def _most(due: dict[Kind, float]) -> Kind:
-    return max(due, key=lambda kind: due[kind])
 
 
 def _letters(kinds: list[Kind | None]) -> Text:

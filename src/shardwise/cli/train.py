@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwise.cli.options import Sets
+from shardwise.cli.trials import Sets
 
 if TYPE_CHECKING:
     from shardwise.api import TrainResult

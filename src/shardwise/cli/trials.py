@@ -1,4 +1,4 @@
-"""Progress and options of the commands that run one job under several layouts."""
+"""Options that several commands share, and the progress of those that run one job under several layouts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shardwise.api import Trying, Update
+
+
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job, such as train.learning_rate=1e-4."),
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+
 
 LAYOUTS_HELP = (
     "Such as single,ddp,fsdp,gpipe,fsdp+tp. fsdp-4: fsdp on 4 processes; job: the job's own layout; all: every layout."

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwise.cli.options import AsJson, Sets
-from shardwise.cli.trials import LAYOUTS_HELP, Job, names
+from shardwise.cli.trials import LAYOUTS_HELP, AsJson, Job, Sets, names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,16 +15,12 @@ if TYPE_CHECKING:
 
     from shardwise.api import Agreement, Parity
 
-#: The figure in which a layout differs that did not come to its end.
-RUN = "run"
-
 
 def verify(
     job: Job,
     layouts: Annotated[str | None, typer.Option(metavar="LIST", help=LAYOUTS_HELP)] = None,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Every way, schedule and product; left out: one layout of each kind."),
+        bool, typer.Option("--all", help="Every way, schedule and product; left out: one layout of each kind.")
     ] = False,
     steps: Annotated[int, typer.Option(help="Optimizer steps of each run, or the job's max_steps where less.")] = 20,
     tolerance: Annotated[
@@ -81,8 +75,11 @@ def print_parity(parity: Parity, console: Console) -> None:
     console.print(parity_table(parity))
     for row in parity.layouts:
         excused = _excused(row)
-        if excused is not None:
-            console.print(_excuse(row.layout, excused))
+        if excused is not None:  # a difference above the tolerance that is small against the sum of SGD's steps
+            console.print(
+                f"{row.layout}: {excused['name']} differs by {excused['relative']:.1e} relative to its norm, which is "
+                "less than a tolerance of all that sgd's steps changed together"
+            )
     for layout, reason in parity.unable:
         console.print(f"cannot run here: {layout}: {reason}")
     console.print()
@@ -108,14 +105,6 @@ def parity_table(parity: Parity) -> Table:
     return table
 
 
-def _excuse(layout: str, excused: Mapping[str, Any]) -> str:
-    """Why a difference above the tolerance is accepted: it is small against the sum of SGD's steps."""
-    return (
-        f"{layout}: {excused['name']} differs by {excused['relative']:.1e} relative to its norm, which is less than a "
-        "tolerance of all that sgd's steps changed together"
-    )
-
-
 def _excused(row: Agreement) -> dict[str, Any] | None:
     return None if row.weights is None else row.weights.get("excused")
 
@@ -124,17 +113,12 @@ def _cells(row: Agreement) -> list[str]:
     weights = (
         None if row.weights is None else float(row.weights["relative"] or (_excused(row) or {}).get("relative", 0))
     )
-    figures = [_relative(value) for value in (row.loss, row.grad_norm, weights)]
-    none = "none" if row.plain is None else "none: adamw's rounding"
-    first = none if row.first is None else _where(row.first.figure, row.first.step)
+    figures = [
+        "-" if value is None else "exact" if value == 0 else f"{value:.1e}"
+        for value in (row.loss, row.grad_norm, weights)
+    ]
+    first = "none" if row.plain is None else "none: adamw's rounding"
+    if row.first is not None:
+        at = "" if row.first.step is None else f" at step {row.first.step}"
+        first = "failed" if row.first.figure == "run" else f"{row.first.figure}{at}"
     return [row.layout, str(row.processes), str(row.num_steps), *figures, first]
-
-
-def _relative(value: float | None) -> str:
-    return "-" if value is None else "exact" if value == 0 else f"{value:.1e}"
-
-
-def _where(figure: str, step: int | None) -> str:
-    if figure == RUN:
-        return "failed"
-    return figure if step is None else f"{figure} at step {step}"

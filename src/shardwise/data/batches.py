@@ -16,7 +16,6 @@ class Batches:
 
     Attributes:
         steps_per_epoch: the last step of an epoch may hold fewer samples; no batch mixes two epochs.
-        total_steps: `max_steps`, or those of `num_epochs`.
     """
 
     def __init__(

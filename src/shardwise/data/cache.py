@@ -17,16 +17,70 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.catalog.files import TOKENIZER_PATTERNS
-from shardwise.data.fingerprint import FileState, file_state, sha256_of
+from shardwise.catalog.hub import TOKENIZER_PATTERNS
 from shardwise.data.sources import Source
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job import Job
 from shardwise.spec.places import Places
 from shardwise.spec.run import sync_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileState:
+    """A file at one moment: its absolute path, its size and times, and the hash of its whole content."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    sha256: str
+
+
+def file_state(path: str | Path, *, label: str) -> FileState:
+    """Hashes a file. Raises DataError: the file cannot be read, or changes while it is hashed."""
+    absolute = str(Path(path).resolve())
+    try:
+        stat = _stat(absolute)
+        state = FileState(path=absolute, **stat, sha256=sha256_of(absolute))
+        if _stat(absolute) != stat:
+            raise DataError.at(label, _CHANGED)
+    except OSError as error:
+        raise DataError.at(label, f"cannot be read: {error.strerror}") from None
+    return state
+
+
+def check_untouched(states: Sequence[FileState], *, labels: Sequence[str]) -> None:
+    """Raises DataError where a file is not the one that was hashed."""
+    problems: list[Problem] = []
+    for state, label in zip(states, labels, strict=True):
+        try:
+            now = _stat(state.path)
+        except OSError:
+            now = {}
+        if any(getattr(state, key) != now.get(key) for key in ("size", "mtime_ns", "ctime_ns", "inode")):
+            problems.append(Problem(where=label, message=_CHANGED))
+    if problems:
+        raise DataError(problems)
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file's content, in hex."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_CHANGED = "changed while it was prepared; run again once nothing writes to it"
+
+
+def _stat(path: str) -> dict[str, int]:
+    found = Path(path).stat()
+    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino}
+
 
 #: Raised whenever the meaning or the layout of prepared data changes.
 FORMAT_VERSION = 2
@@ -42,11 +96,7 @@ def cache_root() -> Path:
 
 
 def source_states(sources: Sequence[Source], *, places: Places) -> list[list[FileState]]:
-    """The content of every file of every source.
-
-    Raises:
-        DataError: one problem per file that cannot be read.
-    """
+    """The content of every file of every source. Raises DataError: one problem per file that cannot be read."""
     states: list[list[FileState]] = []
     problems: list[Problem] = []
     for source in sources:

@@ -94,7 +94,6 @@ def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
     return cut
 
 
-#: Makes a chunk of a file.
 Make = Callable[..., Chunk]
 #: Begin, end and 1-based line of a row, or of several, in bytes.
 Place = tuple[int, int, int]

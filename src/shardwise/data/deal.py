@@ -32,7 +32,6 @@ class MicroBatch:
         input_ids: int64, shape [micro_batch_size, length].
         position_ids: same shape; they restart at 0 in each document of packed data.
         labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not count.
-        sample_ids: the samples, -1 for a filler of zero weight.
     """
 
     input_ids: Tensor
@@ -46,10 +45,7 @@ class GlobalBatch:
     """One optimizer step.
 
     Attributes:
-        step: 1-based.
         epoch: how many epochs are done after this step; 1.0 at the end of the first.
-        sample_ids: the whole global batch of all ranks, in order.
-        tokens: tokens of the whole global batch, without padding.
         trained_tokens: its labels that count: what the sum of losses is divided by.
         micro_batches: this rank's share; as many, and of the same shapes, on every rank.
     """
@@ -67,12 +63,7 @@ class Dealer:
     """Deals a global batch out to ranks and micro-batches.
 
     Attributes:
-        data: the samples.
-        micro_batch_size: sequences per forward per data-parallel rank.
-        data_rank: whose share is made: one of `data_world_size`.
-        padding_id: token that fills rows up.
         fixed_length: of every row; None is the longest sample of the micro-step.
-        length_multiple: what every length is rounded up to.
     """
 
     data: PreparedData
@@ -89,12 +80,7 @@ class Dealer:
         return self.micro_batch_size * self.data_world_size
 
     def deal(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
-        """This rank's share of a global batch.
-
-        Args:
-            ids: samples of the whole batch, fewer than there are seats or as many.
-            num_micro_batches: on each rank.
-        """
+        """This rank's share of a global batch of samples `ids`, in `num_micro_batches` on each rank."""
         lengths = self.data.lengths[ids]
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
         seats = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.data.messages import messages_of, tools_of
-from shardwise.data.values import Row, RowError, text_of
+from shardwise.data.messages import Row, RowError, messages_of, text_of, tools_of
 from shardwise.spec.job_data import RowFormat
 
 
@@ -18,7 +17,6 @@ class Conversation:
     Attributes:
         messages: each with `role` and `content`, and what else the template may read (`tool_calls`, `name` ...).
         learns: for each message, whether it may be trained; only ever true for the assistant's.
-        tools: functions the assistant may call, for templates that list them.
     """
 
     messages: list[dict[str, Any]]
@@ -46,13 +44,7 @@ Example = Conversation | Pair | Text
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A row format.
-
-    Attributes:
-        label: its name in announcements.
-        required, optional: the columns it reads.
-        read: row -> example; raises RowError.
-    """
+    """A row format: the columns it reads, and how a row becomes an example (or a RowError)."""
 
     name: RowFormat
     label: str
@@ -67,30 +59,24 @@ class Format:
 
 
 def recognise(columns: Sequence[str], *, wanted: RowFormat = "auto") -> Format:
-    """The first format of the table whose required columns are there, or the wanted one.
-
-    Raises:
-        RowError: no format matches, or the wanted one does not.
-    """
+    """The first format of the table whose required columns are there, or the wanted one. Raises RowError: no format
+    matches, or the wanted one does not."""
     candidates = FORMATS if wanted == "auto" else tuple(form for form in FORMATS if form.name == wanted)
     for form in candidates:
         if set(form.required) <= set(columns):
             return form
-    expected = "; or ".join(_and(form.required) for form in candidates)
+    expected = "; or ".join(" and ".join(form.required) for form in candidates)
     asked = "" if wanted == "auto" else f" (format: {wanted})"
     raise RowError(f"has the columns {', '.join(columns)}; expected {expected}{asked}. Rename the columns")
 
 
 def read_row(form: Format, row: Row) -> Example:
-    """A row as an example of its file's format.
-
-    Raises:
-        RowError: a column is missing, or holds something else than the format says.
-    """
+    """A row as an example of its file's format. Raises RowError: a column is missing, or holds something else than the
+    format says."""
     missing = [column for column in form.required if column not in row]
     if missing:
         found = f"has the columns {', '.join(row)}"
-        raise RowError(f"{found}; expected {_and(form.required)}, as this file's other rows ({form.label})")
+        raise RowError(f"{found}; expected {' and '.join(form.required)}, as this file's other rows ({form.label})")
     return form.read(row)
 
 
@@ -115,10 +101,7 @@ def _optional_text(row: Row, column: str) -> str:
 
 
 def _question_of(question: str, answer: str) -> Callable[[Row], Example]:
-    def read(row: Row) -> Example:
-        return _chat(text_of(row, question, may_be_empty=True), text_of(row, answer))
-
-    return read
+    return lambda row: _chat(text_of(row, question, may_be_empty=True), text_of(row, answer))
 
 
 def _read_instruction(row: Row) -> Example:
@@ -138,14 +121,6 @@ def _read_pair(row: Row) -> Example:
     return Conversation(messages=prompt + completion, learns=(False,) * len(prompt) + learns, tools=tools)
 
 
-def _read_plain(row: Row) -> Example:
-    return Text(text=text_of(row, "text"))
-
-
-def _read_messages(row: Row) -> Example:
-    return conversation(messages_of(row, "messages"), tools=tools_of(row))
-
-
 def _read_conversations(row: Row) -> Example:
     messages, system = messages_of(row, "conversations"), _optional_text(row, "system")
     if system.strip():
@@ -155,7 +130,13 @@ def _read_conversations(row: Row) -> Example:
 
 #: In the order of precedence: a row with `messages` and `text` is a chat.
 FORMATS: tuple[Format, ...] = (
-    Format(name="messages", label="messages", required=("messages",), optional=("tools",), read=_read_messages),
+    Format(
+        name="messages",
+        label="messages",
+        required=("messages",),
+        optional=("tools",),
+        read=lambda row: conversation(messages_of(row, "messages"), tools=tools_of(row)),
+    ),
     Format(
         name="conversations",
         label="conversations",
@@ -189,7 +170,7 @@ FORMATS: tuple[Format, ...] = (
         required=("query", "response"),
         read=_question_of("query", "response"),
     ),
-    Format(name="text", label="text", required=("text",), read=_read_plain),
+    Format(name="text", label="text", required=("text",), read=lambda row: Text(text=text_of(row, "text"))),
 )
 
 BY_NAME = {form.name: form for form in FORMATS}

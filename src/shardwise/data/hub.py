@@ -16,22 +16,22 @@ from typing import Any
 from shardwise.catalog.hub import repository_folder
 from shardwise.catalog.models import known_models
 from shardwise.data.cache import TOKENIZER_FILES
-from shardwise.errors import DataError, Problem, said
+from shardwise.data.progress import say
+from shardwise.errors import DataError, said
 from shardwise.spec.job_data import SourceSpec
 
 
 def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
-    """The Parquet file of a hub data set's split, and a note for the user.
+    """The Parquet file of a hub data set's split, and a note for the user. Where the hub does not answer, it is the
+    newest copy in the cache. Raises DataError: `datasets` is not installed, or the data set cannot be loaded."""
+    from huggingface_hub import HfApi
 
-    Where the hub does not answer, the newest copy in the cache is used, and the note says so.
-
-    Raises:
-        DataError: `datasets` is not installed, or the data set cannot be loaded.
-    """
+    say(f"{spec.path}: fetching the hub data set")
     identity = f"{spec.path}\n{spec.name}\n{spec.split}"
     folder = into / hashlib.sha256(identity.encode()).hexdigest()[:32]
     try:
-        commit = _newest_commit(spec.path)
+        with _asking():
+            commit = HfApi().dataset_info(spec.path, timeout=10).sha
     except _NotFetchedError as error:
         commit = None
         copies = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
@@ -56,18 +56,6 @@ def _asking() -> Iterator[None]:
         raise _NotFetchedError(said(error)) from None
 
 
-def _newest_commit(name: str) -> str | None:
-    """The commit of a data set's main branch.
-
-    Raises:
-        _NotFetchedError: the hub does not answer, or has no such data set.
-    """
-    from huggingface_hub import HfApi
-
-    with _asking():
-        return HfApi().dataset_info(name, timeout=10).sha
-
-
 def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
     dataset = load_split(spec, commit=commit)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -80,34 +68,24 @@ def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
 
 
 def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
-    """A split as `datasets.Dataset`, memory-mapped from its own cache.
-
-    Raises:
-        DataError: `datasets` is not installed, or there is no such data set, configuration or split.
-    """
+    """A split as `datasets.Dataset`, memory-mapped from its own cache. Raises DataError: `datasets` is not installed,
+    or there is no such data set, configuration or split."""
     try:
         from datasets import load_dataset
     except ImportError:
         message = "is no file or folder here; to read it as a hub data set: pip install 'shardwise[hub]'"
-        raise DataError(Problem(where=spec.path, message=message)) from None
+        raise DataError.at(spec.path, message) from None
     try:
         with _asking():
             return load_dataset(spec.path, name=spec.name, split=spec.split, revision=commit)
     except _NotFetchedError as error:
         message = f"is no file or folder here, and cannot be loaded as a hub data set: {error}"
-        raise DataError(Problem(where=spec.path, message=message)) from None
+        raise DataError.at(spec.path, message) from None
 
 
 def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
-    """The folder with a model's tokenizer: a local one, the hub cache's, or after fetching it.
-
-    Args:
-        model: a folder, a file in it, a catalogue name or a hub id.
-        revision: of a model on the hub; None for the one that is here, or else its newest.
-
-    Raises:
-        DataError: the model is neither here nor on the hub.
-    """
+    """The folder with a model's tokenizer: a local one, or the hub cache's, fetched where it is not there. Raises
+    DataError: the model is neither here nor on the hub."""
     local = Path(model).expanduser()
     if local.is_file():
         local = local.parent
@@ -116,7 +94,16 @@ def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
     known = known_models().get(model)
     hub_id = known.hub_id if known else model
     cached = _cached_snapshot(hub_id, revision)
-    return cached if cached is not None else _fetch_tokenizer(hub_id, revision)
+    if cached is not None:
+        return cached
+    from huggingface_hub import snapshot_download
+
+    try:
+        with _asking():
+            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER_FILES)))
+    except _NotFetchedError as error:
+        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
+        raise DataError.at(hub_id, message) from None
 
 
 def _cached_snapshot(model: str, revision: str | None) -> Path | None:
@@ -127,14 +114,3 @@ def _cached_snapshot(model: str, revision: str | None) -> Path | None:
         return None
     snapshot = repository / "snapshots" / (revision or reference.read_text(encoding="utf-8").strip())
     return snapshot if (snapshot / "tokenizer_config.json").is_file() else None
-
-
-def _fetch_tokenizer(model: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        with _asking():
-            return Path(snapshot_download(model, revision=revision, allow_patterns=list(TOKENIZER_FILES)))
-    except _NotFetchedError as error:
-        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
-        raise DataError(Problem(where=model, message=message)) from None

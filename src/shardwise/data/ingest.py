@@ -1,7 +1,4 @@
-"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results.
-
-All problems are collected and reported at once; only data without a problem becomes an entry.
-"""
+"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results."""
 
 from __future__ import annotations
 
@@ -12,20 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import Documents, StoreSettings, copy_tokens, evaluation_rows, gather, write_store
+from shardwise.data.build import Documents, Shard, copy_tokens, evaluation_rows, gather, preview, write_store
+from shardwise.data.cache import FileState, check_untouched
 from shardwise.data.chunks import Chunk, cut_file
-from shardwise.data.fingerprint import FileState, check_untouched
 from shardwise.data.formats import FORMATS, Format, recognise
-from shardwise.data.limits import Limits
-from shardwise.data.pool import Pool, Reply, useful_workers
-from shardwise.data.preview import preview
+from shardwise.data.messages import RowError
+from shardwise.data.pool import Limits, Pool, Reply, useful_workers
 from shardwise.data.progress import progress
 from shardwise.data.read import first_columns
 from shardwise.data.render import DEFAULT_TEMPLATE
-from shardwise.data.shards import Shard
 from shardwise.data.sources import Source, SourceFile
 from shardwise.data.tokens import Rules
-from shardwise.data.values import RowError
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
 from shardwise.spec.job import Job
 from shardwise.spec.places import Places
@@ -42,10 +36,6 @@ class Preparation:
     Attributes:
         train, evaluation: the sources of both parts; none for evaluation where a share of train is set aside.
         states: of all files, train's first.
-        tokenizer: the folder the model's tokenizer lies in.
-        template: content of `data.chat_template`.
-        places: of the job's keys.
-        num_workers: processes that read and tokenise; None is one per core, within reason.
     """
 
     job: Job
@@ -93,11 +83,8 @@ class _File:
 
 
 def ingest(asked: Preparation, *, into: Path) -> None:
-    """Writes `train/`, `eval/` and `summary.json` into an empty folder.
-
-    Raises:
-        DataError: every problem of every file.
-    """
+    """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: every problem of every
+    file."""
     files = [_survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or useful_workers(len(chunks))
@@ -231,13 +218,14 @@ def _write_part(
     first_file = sum(len(source.files) for source in asked.sources[:first_source])
     documents["file"] -= np.uint32(first_file)
     documents["source"] -= np.uint16(first_source)
-    settings = StoreSettings(
-        files=tuple(file.label for source in sources for file in source.files),
-        weights=tuple(source.weight for source in sources),
+    return write_store(
+        folder,
+        documents,
+        files=[file.label for source in sources for file in source.files],
+        weights=[source.weight for source in sources],
         packed=asked.job.data.packing,
         max_length=asked.job.data.max_length,
     )
-    return write_store(folder, documents, settings)
 
 
 def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
@@ -252,7 +240,7 @@ def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
         if part == "train" and counts.get("eval") and not asked.evaluation:
             key, reason = "eval_fraction", "eval_fraction leaves no row to train on; lower it or add rows"
         with asked.places.blaming("data", key):
-            raise DataError(Problem(where=", ".join(source.label for source in names[part]), message=reason))
+            raise DataError.at(", ".join(source.label for source in names[part]), reason)
 
 
 def _template_in_force(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:

@@ -1,15 +1,41 @@
-"""The messages of a chat, in the spellings of OpenAI and of ShareGPT, and the tools that its assistant may call."""
+"""The messages of a chat, in the spellings of OpenAI and of ShareGPT, and how text is read from any column."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from shardwise.data.values import Row, RowError, shown, text_of
+Row = Mapping[str, Any]
+
+
+class RowError(Exception):
+    """What is wrong with one row, as a sentence; the reader knows where the row stands."""
+
+
+def text_of(row: Row, column: str, *, may_be_empty: bool = False, of: str = "") -> str:
+    """The text in a column; `of` is what messages write before the column's name. Raises RowError: it holds something
+    else, or nothing."""
+    value = row.get(column)
+    name = f"{of}{column}"
+    if not isinstance(value, str):
+        raise RowError(f"{name} is {shown(value)}; expected text")
+    if not may_be_empty and not value.strip():
+        raise RowError(f"{name} is empty; expected text to train on")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A stranger's value in a message: short."""
+    names = {dict: "an object", list: "a list", type(None): "null", bool: "true or false"}
+    if type(value) in names:
+        return names[type(value)]
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
-#: ShareGPT's names for who speaks.
 SPEAKERS = {
     "system": "system",
     "human": "user",
@@ -24,11 +50,8 @@ SPEAKERS = {
 
 
 def messages_of(row: Row, column: str) -> list[dict[str, Any]]:
-    """The messages in a column, each with `role`, `content` and whatever else it says.
-
-    Raises:
-        RowError: they are none, or one has no known role or no text.
-    """
+    """The messages in a column, each with `role`, `content` and whatever else it says. Raises RowError: they are none,
+    or one has no known role or no text."""
     items = row.get(column)
     if not isinstance(items, list):
         raise RowError(f"{column} is {shown(items)}; expected a list of messages")
@@ -93,11 +116,8 @@ def _content(item: dict[str, Any], key: str, *, may_be_empty: bool, of: str) -> 
 
 
 def tools_of(row: Row) -> list[dict[str, Any]] | None:
-    """The functions a row offers: a list of objects, or one as JSON text, as columns of one type need it.
-
-    Raises:
-        RowError: it holds something else.
-    """
+    """The functions a row offers: a list of objects, or one as JSON text, as columns of one type need it. Raises
+    RowError: it holds something else."""
     tools = value = row.get("tools")
     if isinstance(value, str) and value.strip():
         try:

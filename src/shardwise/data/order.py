@@ -1,11 +1,13 @@
-"""The order of an epoch's samples: a pure function of (data, weights, seed, epoch).
+"""The order of an epoch's samples, and which documents share one: pure functions of (data, weights, seed, epoch).
 
-It uses its own counter-based hash, because NumPy's streams may change between releases.
+The order uses its own counter-based hash, because NumPy's streams may change between releases.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,11 +57,8 @@ def samples_per_epoch(sizes: Sequence[int], weights: Sequence[float]) -> int:
 def epoch_order(
     sources: npt.NDArray[np.uint16], *, weights: Sequence[float], seed: int, epoch: int, shuffle: bool
 ) -> Ids:
-    """Sample numbers in the order an epoch shows them.
-
-    The whole part of a weight shows each sample that often. The fraction shows a window that moves with the epoch over
-    one fixed permutation of the source.
-    """
+    """Sample numbers in the order an epoch shows them. The whole part of a weight shows each sample that often; the
+    fraction shows a window that moves with the epoch over one fixed permutation of the source."""
     seen: list[Ids] = []
     for source, weight in enumerate(weights):
         ids = np.flatnonzero(sources == source)
@@ -71,3 +70,48 @@ def epoch_order(
         seen.append(np.sort(ids[permutation(len(ids), seed, WINDOW, source)[window]]) if shuffle else ids[window])
     order = np.concatenate(seen)
     return order[permutation(len(order), seed, ORDER, epoch)] if shuffle else order
+
+
+Ints = npt.NDArray[np.int64]
+
+
+def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ints, Ints]:
+    """Packs documents of at most `capacity` tokens into sequences of at most as many: (offsets, documents). Pack p
+    holds `documents[offsets[p]:offsets[p + 1]]`, ascending; packs are in the order of their first documents.
+    Best fit on decreasing lengths: at most 11/9 of the optimum (D. S. Johnson et al., SIAM J. Comput. 3(4), 1974)."""
+    packs = _best_fit(lengths, capacity)
+    first = np.full(int(packs.max(initial=-1)) + 1, len(lengths), np.int64)
+    np.minimum.at(first, packs, np.arange(len(lengths)))
+    rank = np.empty_like(first)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+    packs = rank[packs]
+    documents = np.argsort(packs, kind="stable")
+    counts = np.bincount(packs, minlength=len(first))
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), documents
+
+
+def _best_fit(lengths: npt.NDArray[np.int32], capacity: int) -> Ints:
+    """The pack of each document; the tightest of the open packs is found by bisection."""
+    packs = np.empty(len(lengths), np.int64)
+    stacks: dict[int, array[int]] = {}
+    rooms: list[int] = []
+    num_packs = 0
+    for document in np.argsort(-lengths, kind="stable"):
+        length = int(lengths[document])
+        tightest = bisect_left(rooms, length)
+        if tightest < len(rooms):
+            room = rooms[tightest]
+            chosen = stacks[room].pop()
+            if not stacks[room]:
+                del stacks[room], rooms[tightest]
+        else:
+            room, chosen = capacity, num_packs
+            num_packs += 1
+        packs[document] = chosen
+        left = room - length
+        if left in stacks:
+            stacks[left].append(chosen)
+        elif left:
+            stacks[left] = array("q", [chosen])
+            insort(rooms, left)
+    return packs

@@ -1,21 +1,63 @@
-"""The parent's side of the workers: starts them, hands out requests, collects replies, and says why one died."""
+"""The parent's side of the workers: their limits, starting them, handing out requests, and why one died.
+
+A hostile chat template must not take the machine. Memory is limited by RLIMIT_DATA, which unlike RLIMIT_AS leaves out
+reserved address space. Processor time is limited per batch of rows: the soft RLIMIT_CPU is moved ahead before each.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, TextIO, cast
 
-from shardwise.data.limits import Limits
-from shardwise.errors import DataError, Problem
+from shardwise.errors import DataError
+from shardwise.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one worker may take.
+
+    Attributes:
+        memory_bytes: beyond what it holds once the tokenizer is loaded.
+        cpu_seconds: for one batch of rows.
+    """
+
+    memory_bytes: int = 2 * GIB
+    cpu_seconds: int = 60
+
+
+def bound_memory(limits: Limits) -> None:
+    """From now on, allocations beyond the limit fail with MemoryError, or end the process inside libraries."""
+    statm = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    held = int(statm[5]) * resource.getpagesize()  # data + stack; proc(5)
+    _lower(resource.RLIMIT_DATA, held + limits.memory_bytes)
+    _lower(resource.RLIMIT_CORE, 0)
+
+
+def bound_next_batch(limits: Limits) -> None:
+    """Ends the process by SIGXCPU unless this is called again within `cpu_seconds` of processor time."""
+    _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
+
+
+def _lower(which: int, soft: int) -> None:
+    _, hard = resource.getrlimit(which)
+    if hard != resource.RLIM_INFINITY:
+        soft = min(soft, hard)
+    resource.setrlimit(which, (soft, hard))
+
 
 Request = dict[str, Any]
 Reply = dict[str, Any]
@@ -84,11 +126,7 @@ class _Worker:
 
 
 class Pool:
-    """Workers that have loaded the same tokenizer and rules. Use it as a context manager.
-
-    Attributes:
-        facts: what the workers say about the tokenizer.
-    """
+    """Workers that have loaded the same tokenizer and rules. Use it as a context manager."""
 
     def __init__(self, load: Request, *, name: str, num_workers: int, limits: Limits) -> None:
         self._limits = limits
@@ -104,11 +142,8 @@ class Pool:
             raise
 
     def run(self, requests: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
-        """Yields (index of the request, its reply) as they come.
-
-        The reply is {"error": ...} where a worker died or gave up; it gets no more work.
-        Where no worker is left, requests stay unanswered.
-        """
+        """Yields (index of the request, its reply) as they come: {"error": ...} where a worker died or gave up, which
+        gets no more work. Where no worker is left, requests stay unanswered."""
         waiting = iter(range(len(requests)))
         busy: dict[int, int] = {}
         with selectors.DefaultSelector() as selector:
@@ -126,11 +161,7 @@ class Pool:
                     yield index, reply
 
     def ask(self, request: Request, *, name: str) -> Reply:
-        """One request to one worker.
-
-        Raises:
-            DataError: it died or gave up; the message begins with `name`.
-        """
+        """One request to one worker. Raises DataError: it died or gave up; the message begins with `name`."""
         return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
     def close(self) -> None:
@@ -141,7 +172,7 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next(self, number: int, waiting: Iterator[int], busy: dict[int, int], requests: Sequence[Request]) -> None:
@@ -157,5 +188,5 @@ class Pool:
 
 def _or_raise(reply: Reply, *, name: str) -> Reply:
     if "error" in reply:
-        raise DataError(Problem(where=name, message=reply["error"]))
+        raise DataError.at(name, reply["error"])
     return reply

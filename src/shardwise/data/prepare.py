@@ -5,21 +5,28 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardwise.data.cache import cache_key, cache_root, new_entry, one_at_a_time, source_states, tokenizer_hashes
-from shardwise.data.fingerprint import FileState
+from shardwise.data.cache import (
+    FileState,
+    cache_key,
+    cache_root,
+    new_entry,
+    one_at_a_time,
+    source_states,
+    tokenizer_hashes,
+)
 from shardwise.data.hub import fetch_hub_rows, tokenizer_folder
 from shardwise.data.ingest import Preparation, ingest
-from shardwise.data.limits import Limits
+from shardwise.data.pool import Limits
 from shardwise.data.progress import say
 from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.sources import Source, find_sources
 from shardwise.data.store import read_manifest
 from shardwise.errors import DataError, Problem, ShardwiseError
 from shardwise.spec.job import Job
-from shardwise.spec.job_data import SourceSpec
 from shardwise.spec.job_file import read_job
 from shardwise.spec.places import Places, read_places
 from shardwise.spec.run import RunDirectory, note_revision, read_json, revision_of, write_json
@@ -32,16 +39,9 @@ _COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longe
 
 
 def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None) -> dict[str, Any]:
-    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json.
-
-    Args:
-        limits: what one worker may take.
-        num_workers: processes that read and tokenise; by default one per core, at most 16.
-
-    Raises:
-        DataError: problems of the data, the tokenizer or the template, all at once where they are of one kind.
-        ShardwiseError: the cache cannot be written.
-    """
+    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises DataError: problems
+    of the data, the tokenizer or the template, all at once where they are of one kind; ShardwiseError: the cache cannot
+    be written."""
     job = read_job(run.resolved)
     root = cache_root()
     places = read_places(run)
@@ -88,29 +88,27 @@ def _template(job: Job) -> str | None:
     if path is None:
         return None
     try:
-        if Path(path).stat().st_size > MAX_TEMPLATE_BYTES:
-            raise DataError(
-                Problem(where=path, message=f"is larger than {MAX_TEMPLATE_BYTES} bytes; expected a chat template")
-            )
-        return Path(path).read_text(encoding="utf-8")
+        if Path(path).stat().st_size <= MAX_TEMPLATE_BYTES:
+            return Path(path).read_text(encoding="utf-8")
+        fault = f"is larger than {MAX_TEMPLATE_BYTES} bytes"
     except UnicodeDecodeError:
-        raise DataError(Problem(where=path, message="is not UTF-8 text; expected a chat template")) from None
+        fault = "is not UTF-8 text"
     except OSError as error:
-        raise DataError(
-            Problem(where=path, message=f"cannot be read: {error.strerror}; expected a chat template")
-        ) from None
+        fault = f"cannot be read: {error.strerror}"
+    raise DataError.at(path, f"{fault}; expected a chat template")
 
 
 def _sources(job: Job, *, root: Path, places: Places) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
     """(train, evaluation); the problems of both at once."""
     if not job.data.path:
         message = "data.path is missing; name the rows to train on, for example path: chats.jsonl"
-        raise DataError(Problem(where=places.where("data", "path"), message=message))
+        raise DataError.at(places.where("data", "path"), message)
     problems = list(_wrong_weights(job, places))
     found: list[tuple[Source, ...]] = []
     for key, specs in (("path", job.data.path), ("eval_path", job.data.eval_path)):
         try:
-            found.append(find_sources(specs, fetch=lambda spec: _fetch(spec, root), key=key, places=places))
+            fetch = partial(fetch_hub_rows, into=root / "hub")
+            found.append(find_sources(specs, fetch=fetch, key=key, places=places))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -127,11 +125,6 @@ def _wrong_weights(job: Job, places: Places) -> Iterator[Problem]:
         if spec.weight > MAX_WEIGHT:
             message = f"{spec.path}: weight: {spec.weight:g} is too much; a row is seen {MAX_WEIGHT} times at most"
             yield Problem(where=places.where("data", "path", index, "weight"), message=f"data.path: {message}")
-
-
-def _fetch(spec: SourceSpec, root: Path) -> tuple[Path, str]:
-    say(f"{spec.path}: fetching the hub data set")
-    return fetch_hub_rows(spec, into=root / "hub")
 
 
 def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
@@ -211,13 +204,7 @@ def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]
         "num_rows": facts["num_rows"],
         "weight": source.weight,
         "files": [
-            {
-                "label": file.label,
-                "path": state.path,
-                "size": state.size,
-                "mtime_ns": state.mtime_ns,
-                "sha256": state.sha256,
-            }
+            {"label": file.label, **{key: getattr(state, key) for key in ("path", "size", "mtime_ns", "sha256")}}
             for file, state in zip(source.files, states, strict=True)
         ],
     }
@@ -248,16 +235,12 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
             )
 
 
-def _terminated(_signal: int, _frame: object) -> None:
-    raise SystemExit(128 + signal.SIGTERM)
-
-
 def main(arguments: Sequence[str]) -> int:
     """The command; returns the exit code. Errors are sentences on stderr."""
     if len(arguments) != 1:
         say("error: expected one argument: the run directory")
         return 2
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         prepare(RunDirectory(Path(arguments[0])))
     except ShardwiseError as error:

@@ -5,20 +5,12 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
 
-#: Seconds between plain lines.
 QUIET_SECONDS = 10.0
 
-
-class Advance(Protocol):
-    """Notes that so much more of the work is done."""
-
-    def __call__(self, amount: int, /) -> None:
-        """`amount` of the total."""
-
+Advance = Callable[[int], None]
 
 #: Control characters, which could steer a terminal; names of files and columns come from strangers.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

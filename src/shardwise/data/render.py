@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
-from shardwise.data.values import RowError
+from shardwise.data.messages import RowError
 from shardwise.errors import said
 from shardwise.spec.job_data import TrainOn
 
@@ -52,7 +52,6 @@ class Rendered:
     Attributes:
         spans: character ranges that are trained; None is all of the text.
         special_tokens: whether the tokenizer adds its own around the text (a template has written them already).
-        ends: whether EOS is appended and trained.
     """
 
     text: str
@@ -70,7 +69,6 @@ class Renderer:
     """Renders examples for one tokenizer.
 
     Attributes:
-        template: from `data.chat_template` or the tokenizer; None where there is neither.
         special_tokens: names of special tokens -> their text, which templates read (`bos_token`, `eos_token` ...).
         end_marks: texts of all special tokens; one of them ends a turn.
     """
@@ -81,15 +79,14 @@ class Renderer:
     train_on: TrainOn
 
     def render(self, example: Example) -> Rendered:
-        """The text and what of it is trained.
-
-        Raises:
-            RowError: the example cannot be rendered, or not with these masks.
-            TemplateMemoryError: the template wants more memory than a worker may take.
-        """
+        """The text and what of it is trained. Raises RowError: the example cannot be rendered, or not with these masks;
+        TemplateMemoryError: the template wants more memory than a worker may take."""
         match example:
             case Text():
-                return self._plain(example)
+                if self.train_on in ("assistant", "completion"):
+                    what = f"train_on: {self.train_on} has no meaning for plain text"
+                    raise RowError(f"{what}; use train_on: auto or all")
+                return Rendered(text=_checked(example.text), spans=None, special_tokens=True, ends=True)
             case Pair(prompt=prompt, completion=completion) if self.template is not None:
                 chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
                 return self._chat(conversation(chat))
@@ -115,11 +112,6 @@ class Renderer:
         except Exception:  # noqa: BLE001 - it compiles; without messages it may say anything
             return None
         return None
-
-    def _plain(self, example: Text) -> Rendered:
-        if self.train_on in ("assistant", "completion"):
-            raise RowError(f"train_on: {self.train_on} has no meaning for plain text; use train_on: auto or all")
-        return Rendered(text=_checked(example.text), spans=None, special_tokens=True, ends=True)
 
     def _chat(self, chat: Conversation) -> Rendered:
         template = self.template or DEFAULT_TEMPLATE
@@ -162,13 +154,9 @@ class Renderer:
             answered = whole if is_last else self._apply(template, chat, until=turn + 1)[0]
             if not (answered.startswith(prompt) and whole.startswith(answered)):
                 raise RowError(_UNSTABLE)
-            spans.append((len(prompt), self._end_of_turn(answered)))
+            turn_end = len(answered.rstrip()) if answered.rstrip().endswith(self.end_marks) else len(answered)
+            spans.append((len(prompt), turn_end))
         return whole, spans
-
-    def _end_of_turn(self, text: str) -> int:
-        """Behind the end-of-turn token, where there is one, else the end."""
-        stripped = text.rstrip()
-        return len(stripped) if stripped.endswith(self.end_marks) else len(text)
 
     def _apply(
         self,

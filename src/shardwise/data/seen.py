@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from shardwise.data.deal import FILLER, GlobalBatch, MicroBatch
 from shardwise.data.store import IGNORED, PreparedData
@@ -43,7 +42,7 @@ def checksum(batch: GlobalBatch) -> int:
     value = 0
     for micro in batch.micro_batches:
         for tensor in (micro.input_ids, micro.position_ids, micro.labels):
-            value = zlib.crc32(_array(tensor).data, value)
+            value = zlib.crc32(tensor.numpy().data, value)
     return value
 
 
@@ -54,26 +53,20 @@ def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
 
 
 def _sample_of(micro: MicroBatch, row: int, data: PreparedData) -> int:
-    sample, labels = micro.sample_ids[row], _array(micro.labels[row])
+    sample, labels = micro.sample_ids[row], micro.labels[row].numpy()
     length = 0
     if sample != FILLER:
         stored = data.sample(sample)
         length = len(stored[0])
-        rows = (_array(micro.input_ids[row]), _array(micro.position_ids[row]), labels)
+        rows = (micro.input_ids[row].numpy(), micro.position_ids[row].numpy(), labels)
         if not all(np.array_equal(mine[:length], theirs) for mine, theirs in zip(rows, stored, strict=True)):
             return STRANGER
     return sample if (labels[length:] == IGNORED).all() else STRANGER
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.numpy()
-
-
 def digest(samples: Sequence[int]) -> int:
-    """A number below 2**52 for a multiset of samples; `join` adds up those of several.
-
-    SplitMix64 (Steele et al., 2014) of each sample, summed: different multisets collide about once in 2**52.
-    """
+    """A number below 2**52 for a multiset of samples: the sum of SplitMix64 (Steele et al., 2014) of each. Different
+    multisets collide about once in 2**52."""
     mixed = np.array(samples, np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

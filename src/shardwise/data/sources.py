@@ -41,10 +41,7 @@ class Source:
     """One entry of `data.path`.
 
     Attributes:
-        label: the path as the user wrote it.
-        key: where it stands in the job: `("data", "path", 0)`.
         num_ignored: files of a folder that hold no rows, by their suffix.
-        note: what the user should know about where the rows come from, or "".
     """
 
     label: str
@@ -61,11 +58,8 @@ Fetch = Callable[[SourceSpec], tuple[Path, str]]
 
 
 def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places: Places) -> tuple[Source, ...]:
-    """The files behind each entry of `data.KEY`; hub ids go through `fetch`.
-
-    Raises:
-        DataError: one problem per path that is missing, of an unknown kind or an empty folder, at its place in the job.
-    """
+    """The files behind each entry of `data.KEY`; hub ids go through `fetch`. Raises DataError: one problem per path
+    that is missing, of an unknown kind or an empty folder, at its place in the job."""
     sources: list[Source] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
@@ -90,7 +84,7 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
         fetched, note = fetch(spec)
         files = (SourceFile(path=str(fetched), label=spec.path, kind="parquet"),)
     else:
-        raise DataError(Problem(where=spec.path, message="there is no such file or folder"))
+        raise DataError.at(spec.path, "there is no such file or folder")
     if path.exists():
         _refuse_hub_keys(spec)
     return Source(
@@ -104,23 +98,22 @@ def _refuse_hub_keys(spec: SourceSpec) -> None:
     if spec.split != "train":
         said = f"split: {spec.split} chooses a split"
     if said:
-        message = f"{said} of a hub data set, but this is a local path; remove it"
-        raise DataError(Problem(where=spec.path, message=message))
+        raise DataError.at(spec.path, f"{said} of a hub data set, but this is a local path; remove it")
 
 
 def _single_file(path: Path, *, label: str) -> SourceFile:
     kind = KINDS.get(path.suffix.lower())
     if not path.is_file():
-        raise DataError(Problem(where=label, message="is not a regular file; rows are read from files and folders"))
+        raise DataError.at(label, "is not a regular file; rows are read from files and folders")
     if kind is None:
-        message = f"is of an unknown kind; expected a name that ends in {', '.join(KINDS)}"
-        raise DataError(Problem(where=label, message=message))
+        raise DataError.at(label, f"is of an unknown kind; expected a name that ends in {', '.join(KINDS)}")
     return SourceFile(path=str(path.resolve()), label=label, kind=kind)
 
 
 def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
     """Files of known kinds in the folder and below, in the order of their names; and how many others there are."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+    visible = (path for path in folder.rglob("[!.]*") if path.is_file())
+    found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()
     problems = [
         Problem(where=str(path), message=f"is a link that leaves {label}; put the file itself there")
@@ -131,10 +124,5 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
         raise DataError(problems)
     known = [path for path in found if path.suffix.lower() in KINDS]
     if not known:
-        message = f"is a folder without rows; expected files that end in {', '.join(KINDS)}"
-        raise DataError(Problem(where=label, message=message))
+        raise DataError.at(label, f"is a folder without rows; expected files that end in {', '.join(KINDS)}")
     return tuple(_single_file(path, label=str(path)) for path in known), len(found) - len(known)
-
-
-def _is_hidden(relative: Path) -> bool:
-    return any(part.startswith(".") for part in relative.parts)

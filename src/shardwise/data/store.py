@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.errors import DataError, Problem
+from shardwise.errors import DataError
 from shardwise.spec.run import read_json
 
 VERSION = 1
@@ -53,11 +53,8 @@ class PreparedData:
     """Samples ready for training, mapped from disk.
 
     Attributes:
-        arrays: the files above by their names.
         files: names for messages, by the numbers in `doc_file`.
         weights: how often the samples of each source are seen per epoch.
-        packed: several documents share a sample.
-        max_length: tokens of a sample at most.
     """
 
     folder: Path
@@ -69,18 +66,12 @@ class PreparedData:
 
     @classmethod
     def open(cls, folder: str | Path, *, files: Sequence[str] | None = None) -> PreparedData:
-        """Maps a folder of prepared data.
-
-        Args:
-            folder: as data.json names it.
-            files: names of the data files as they are called now; by default as when they were prepared.
-
-        Raises:
-            DataError: the folder is missing, damaged or of another version.
-        """
+        """Maps a folder of prepared data; `files` are the data files' names now, where they changed. Raises DataError:
+        the folder is missing, damaged or of another version."""
         folder = Path(folder)
         manifest = read_manifest(folder)
-        arrays = {name: _map(folder / f"{name}.bin", dtype) for name, dtype in DTYPES.items()}
+        paths = {name: folder / f"{name}.bin" for name in DTYPES}
+        arrays = {name: np.memmap(path, DTYPES[name], mode="r").view(np.ndarray) for name, path in paths.items()}
         return cls(
             folder=folder,
             arrays=arrays,
@@ -114,11 +105,9 @@ class PreparedData:
         return self.arrays["sample_docs"][start:stop]
 
     def sample(self, index: int) -> tuple[Ints, Ints, Ints]:
-        """One sample as (input_ids, position_ids, labels), int64, shape [length].
-
-        Labels are shifted: `labels[t]` is the token after t if that is trained, else -100. Positions restart at 0 in
-        each document and no label crosses from one into the next.
-        """
+        """One sample as (input_ids, position_ids, labels), int64, shape [length]. Labels are shifted: `labels[t]` is
+        the token after t if that is trained, else -100. Positions restart in each document, and no label crosses into
+        the next."""
         length = int(self.lengths[index])
         ids, positions, labels = (np.empty(length, np.int64) for _ in range(3))
         at = 0
@@ -135,10 +124,7 @@ class PreparedData:
 
     def where(self, index: int) -> str:
         """`file:line` of a sample's first row."""
-        return self.where_document(int(self.documents(index)[0]))
-
-    def where_document(self, document: int) -> str:
-        """`file:line` of a document."""
+        document = self.documents(index)[0]
         return f"{self.files[self.arrays['doc_file'][document]]}:{self.arrays['doc_line'][document]}"
 
 
@@ -151,22 +137,15 @@ def open_prepared(data_json: Mapping[str, Any], part: str) -> PreparedData | Non
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """manifest.json of prepared data, whose files are all there and as long as they were.
-
-    Raises:
-        DataError: they are not.
-    """
+    """manifest.json of prepared data, whose files are all there and as long as they were. Raises DataError: they are
+    not."""
     manifest = read_json(folder / "manifest.json")
     if manifest is None or manifest.get("version") != VERSION:
         message = f"is not prepared data of version {VERSION}; run shardwise train again to prepare it"
-        raise DataError(Problem(where=str(folder), message=message))
+        raise DataError.at(folder, message)
     for name, size in manifest["sizes"].items():
         path = folder / f"{name}.bin"
         if not path.is_file() or path.stat().st_size != size:
             message = "is damaged: a file is missing or cut short; run shardwise train again to prepare it anew"
-            raise DataError(Problem(where=str(folder), message=message))
+            raise DataError.at(folder, message)
     return manifest
-
-
-def _map(path: Path, dtype: str) -> npt.NDArray[Any]:
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)

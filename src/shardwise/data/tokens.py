@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.data.render import Rendered, Renderer, Span
-from shardwise.errors import DataError, Problem, said
+from shardwise.errors import DataError, said
 from shardwise.spec.job_data import OverLong, TrainOn
 from shardwise.spec.run import read_json
 
@@ -28,9 +28,7 @@ class Tokens:
     """One row as tokens.
 
     Attributes:
-        ids: int32, shape [length].
         trained: bool, shape [length]; token t is a target. The first never counts, nothing predicts it.
-        was_truncated: the row was longer than `max_length`.
     """
 
     ids: Ids
@@ -154,11 +152,8 @@ def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:
 
 
 def load_tokenizer(folder: str) -> Tokenizer:
-    """The tokenizer of a model folder; its own code is never run.
-
-    Raises:
-        DataError: there is none, it is damaged, or it cannot say which characters a token stands for.
-    """
+    """The tokenizer of a model folder; its own code is never run. Raises DataError: there is none, it is damaged, or it
+    cannot say which characters a token stands for."""
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -166,14 +161,14 @@ def load_tokenizer(folder: str) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - a stranger's files; the Rust reader raises bare Exception
-        raise DataError(Problem(where=folder, message=f"has no tokenizer that can be loaded: {said(error)}")) from None
+        raise DataError.at(folder, f"has no tokenizer that can be loaded: {said(error)}") from None
     if not tokenizer.is_fast:
         message = "has a slow tokenizer, which does not say where its tokens stand; save it with tokenizer.json"
-        raise DataError(Problem(where=folder, message=message))
+        raise DataError.at(folder, message)
     loaded = Tokenizer(tokenizer, vocab_size=_vocab_size(Path(folder) / "config.json"))
     if loaded.eos_id is None:
         message = "has a tokenizer without an end-of-sequence token; set eos_token in tokenizer_config.json"
-        raise DataError(Problem(where=folder, message=message))
+        raise DataError.at(folder, message)
     return loaded
 
 

@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from shardwise.data.build import ShardWriter
 from shardwise.data.chunks import Chunk
 from shardwise.data.formats import BY_NAME, Format, read_row
-from shardwise.data.limits import Limits, bound_memory, bound_next_batch
+from shardwise.data.messages import RowError
+from shardwise.data.pool import Limits, bound_memory, bound_next_batch
 from shardwise.data.read import BadRow, Row, read_chunk
 from shardwise.data.render import Rendered, Renderer, TemplateMemoryError
-from shardwise.data.shards import ShardWriter
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
-from shardwise.data.values import RowError
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, said
 from shardwise.units import format_bytes
 

@@ -32,17 +32,9 @@ class AlreadySaidError(ShardwiseError):
 
 
 def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = False) -> None:
-    """Runs data preparation to its end; its stderr, with its progress, is this process's.
-
-    Args:
-        module: run as `python -m MODULE RUN_DIR`.
-        quiet: what it says is shown where it fails only.
-
-    Raises:
-        AlreadySaidError: it failed, and has said why on stderr.
-        WorkerFailedError: it was killed before it could say anything.
-        StoppedError: a signal stopped it.
-    """
+    """Runs data preparation to its end; its stderr is this process's, or if `quiet` shown where it fails only. Raises
+    AlreadySaidError: it failed, and has said why; WorkerFailedError: it was killed; StoppedError: a signal stopped
+    it."""
     launch = uuid.uuid4().hex
     with StopRequests() as requests, tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardwise.catalog.probe import machine_facts, this_machine
 from shardwise.errors import HardwareError
 from shardwise.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 Severity = Literal["blocks training", "limits", "note"]
 
@@ -28,16 +30,10 @@ NEEDED: dict[str, tuple[Severity, str, str]] = {
     "datasets": ("note", "hub", "data sets by hub id"),
 }
 
-_RANGE = re.compile(r"(?P<relation><=|>=|<|>|==)(?P<version>[0-9.]+)")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is missing or not as it should be.
-
-    Attributes:
-        hint: what to do about it.
-    """
+    """One thing that is missing or not as it should be."""
 
     severity: Severity
     what: str
@@ -66,7 +62,11 @@ def examine() -> Doctor:
     """Looks at this machine; imports none of the libraries."""
     facts = machine_facts()
     order = ("blocks training", "limits", "note")
-    findings = [*_library_findings(facts["libraries"]), *_gpu_findings(facts), *_disk_findings(facts)]
+    findings = [*_library_findings(facts["libraries"]), *_gpu_findings(facts)]
+    free = int(facts["disk_free_bytes"])
+    if free < LITTLE_DISK_BYTES:
+        hint = "checkpoints of full fine-tuning take about 12 bytes for each parameter; set output_dir to a larger disk"
+        findings.append(Finding(severity="limits", what=f"{format_bytes(free)} of disk are free here", hint=hint))
     return Doctor(facts=facts, findings=tuple(sorted(findings, key=lambda finding: order.index(finding.severity))))
 
 
@@ -76,7 +76,7 @@ def _library_findings(libraries: dict[str, str | None]) -> Iterator[Finding]:
         version, hint = libraries.get(name), f"pip install 'shardwise[{extra}]'"
         if version is None:
             yield Finding(severity=severity, what=f"{name} is not installed; needed for {purpose}", hint=hint)
-        elif not lies_in(version, ranges.get(name, "")):
+        elif name in ranges and not ranges[name].contains(version, prereleases=True):
             what = f"{name} {version} is outside the supported range {ranges[name]}"
             yield Finding(severity=severity, what=what, hint=hint)
 
@@ -100,41 +100,13 @@ def _gpu_findings(facts: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _disk_findings(facts: dict[str, Any]) -> Iterator[Finding]:
-    free = int(facts["disk_free_bytes"])
-    if free < LITTLE_DISK_BYTES:
-        hint = "checkpoints of full fine-tuning take about 12 bytes for each parameter; set output_dir to a larger disk"
-        yield Finding(severity="limits", what=f"{format_bytes(free)} of disk are free here", hint=hint)
-
-
-def supported_ranges() -> dict[str, str]:
-    """Version ranges that this installation of shardwise declares: `torch` -> `<2.14,>=2.11`."""
+def supported_ranges() -> dict[str, SpecifierSet]:
+    """Version ranges that this installation of shardwise declares: `torch` -> `<2.14,>=2.11`. None are known without
+    `packaging`, which comes with transformers."""
     try:
-        requirements = metadata.requires("shardwise") or []
-    except metadata.PackageNotFoundError:
+        from packaging.requirements import Requirement
+
+        requirements = [Requirement(text) for text in metadata.requires("shardwise") or []]
+    except (ImportError, metadata.PackageNotFoundError):
         return {}
-    found: dict[str, str] = {}
-    for requirement in requirements:
-        match = re.match(r"([A-Za-z0-9_-]+)\s*([<>=0-9.,]+)", requirement)
-        if match is not None:
-            found[match.group(1).lower()] = match.group(2)
-    return found
-
-
-def lies_in(version: str, declared: str) -> bool:
-    """Whether a release such as `2.13.0+cpu` lies in a range such as `<2.14,>=2.11`; an empty range holds all."""
-    mine = _numbers(version)
-    for match in _RANGE.finditer(declared):
-        bound = _numbers(match["version"])
-        comparison = (mine > bound) - (mine < bound)
-        allowed = {"<": (-1,), "<=": (-1, 0), "==": (0,), ">=": (0, 1), ">": (1,)}[match["relation"]]
-        if comparison not in allowed:
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` -> (2, 13, 0, 0): the release, filled up so that 2.13 equals 2.13.0."""
-    release = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    parts = tuple(int(part) for part in release.group().split(".")) if release else ()
-    return (*parts, *(0,) * (4 - len(parts)))
+    return {requirement.name.lower(): requirement.specifier for requirement in requirements}

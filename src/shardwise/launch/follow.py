@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,12 +16,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Rank 0 entered a phase.
-
-    Attributes:
-        total_steps: optimizer steps of the whole run, where the phase says so.
-        detail: what else the event holds.
-    """
+    """Rank 0 entered a phase; `detail` is what else the event holds."""
 
     name: str
     total_steps: int | None
@@ -77,7 +73,8 @@ class Follower:
         """Phases, then steps, then notices that appeared since the last call."""
         phases = [_phase(record) for record in self._events.records()]
         steps = [_step(record) for record in self._metrics.records()]
-        notices = [_notice(record) for record in self._notices.records()]
+        texts = [record.get("notice") for record in self._notices.records()]
+        notices = [Notice(text=text) for text in texts if isinstance(text, str)]
         return [update for update in (*phases, *steps, *notices) if update is not None]
 
 
@@ -99,15 +96,12 @@ class _Tail:
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._at += len(whole)
-        return [record for line in whole.splitlines() if (record := _object(line)) is not None]
-
-
-def _object(line: bytes) -> Record | None:
-    try:
-        value: Any = json.loads(line)
-    except ValueError:
-        return None
-    return cast(Record, value) if isinstance(value, dict) else None
+        found: list[Record] = []
+        for line in whole.splitlines():
+            with suppress(ValueError):
+                value: Any = json.loads(line)
+                found += [cast(Record, value)] if isinstance(value, dict) else []
+        return found
 
 
 def _phase(record: Record) -> Phase | None:
@@ -116,11 +110,6 @@ def _phase(record: Record) -> Phase | None:
         return None
     detail = {key: value for key, value in record.items() if key not in ("time", "phase", "total_steps")}
     return Phase(name=name, total_steps=total if isinstance(total, int) else None, detail=detail)
-
-
-def _notice(record: Record) -> Notice | None:
-    text = record.get("notice")
-    return Notice(text=text) if isinstance(text, str) else None
 
 
 def _step(record: Record) -> Step | None:

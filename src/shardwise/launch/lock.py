@@ -13,14 +13,8 @@ from shardwise.spec.run import RunDirectory
 
 @contextmanager
 def locked(run: RunDirectory) -> Generator[int]:
-    """Creates the run directory where there is none and holds it.
-
-    Yields:
-        The descriptor that holds the lock; a child that inherits it holds the lock as well.
-
-    Raises:
-        RunDirectoryError: another run holds it, or the folder cannot be written.
-    """
+    """Creates the run directory where there is none and holds it; yields the descriptor of the lock, for children to
+    inherit. Raises RunDirectoryError: another run holds it, or the folder cannot be written."""
     descriptor = take(run)
     try:
         yield descriptor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -15,13 +15,9 @@ PASSED_ON_AS = {signal.SIGHUP: signal.SIGTERM}
 
 
 class StopRequests:
-    """While entered, signals are counted and do not interrupt.
+    """While entered, signals are counted and do not interrupt; one inside another hands on what came meanwhile.
 
-    One inside another hands on what came meanwhile: a request that one training of several was too far on to follow is
-    one to begin no other.
-
-    Signals ignored before (`nohup`) stay ignored. Outside the main thread Python delivers no signals, and none are
-    counted.
+    Signals ignored before (`nohup`) stay ignored. Outside the main thread none are delivered, and none are counted.
     """
 
     def __init__(self) -> None:
@@ -36,12 +32,11 @@ class StopRequests:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        for outer in {id(found): found for found in map(_owner, self._before.values()) if found is not None}.values():
+        owners = [getattr(handler, "__self__", None) for handler in self._before.values()]
+        for outer in {id(owner): owner for owner in owners if isinstance(owner, StopRequests)}.values():
             outer.received += self.received
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
@@ -69,9 +64,3 @@ class StopRequests:
         before, deadline = len(self.received), time.monotonic() + seconds
         while len(self.received) == before and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
-
-
-def _owner(handler: Any) -> StopRequests | None:
-    """Whose a handler of signals is, where it is one of ours."""
-    owner = getattr(handler, "__self__", None)
-    return owner if isinstance(owner, StopRequests) else None

@@ -1,4 +1,4 @@
-"""Where a Hugging Face causal language model keeps its embedding, blocks and head, found by structure."""
+"""Where a Hugging Face causal language model keeps its embedding, blocks and head; transformers' plan to slice it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from shardwise.catalog.behaviour import drops_out as config_drops_out
 from shardwise.catalog.family import LOGIT_TRANSFORMS
+from shardwise.catalog.stated import drops_out as config_drops_out
 from shardwise.errors import UnsupportedError
 
 
@@ -17,10 +17,7 @@ class Anatomy:
     """The parts of one model; references, not copies.
 
     Attributes:
-        model: the whole causal language model.
         backbone: the model without its head; called with token ids it returns hidden states.
-        blocks: the decoder blocks in order.
-        head: the linear layer from hidden states to logits.
         tied: the head's weight and the embedding's are one tensor (found by identity, not by configuration).
         plain_head: logits are `head(hidden)` with no cap or scale behind it.
     """
@@ -35,11 +32,8 @@ class Anatomy:
 
 
 def find_anatomy(model: nn.Module) -> Anatomy:
-    """The parts of a causal language model from transformers.
-
-    Raises:
-        UnsupportedError: it does not have one embedding, one list of blocks and one linear head.
-    """
+    """The parts of a causal language model from transformers. Raises UnsupportedError: it does not have one embedding,
+    one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
     embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()
     backbone = getattr(model, hugging_face.base_model_prefix, None)
@@ -55,7 +49,7 @@ def find_anatomy(model: nn.Module) -> Anatomy:
         blocks=_find_blocks(backbone, num_layers=hugging_face.config.num_hidden_layers),
         head=head,
         tied=head.weight is embedding.weight,
-        plain_head=_head_is_plain(hugging_face.config),
+        plain_head=all(getattr(hugging_face.config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
     )
 
 
@@ -76,5 +70,15 @@ def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
     return outermost[0]
 
 
-def _head_is_plain(config: Any) -> bool:
-    return all(getattr(config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS)
+def tensor_plan(config: Any) -> dict[str, str]:
+    """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style. Raises
+    UnsupportedError: there is no plan, or it names modules outside the blocks."""
+    stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+    # transformers 5.17 adds a tied embedding to the plan; embedding and head are sliced by rows here, whatever is said.
+    plan = {name: style for name, style in stated.items() if not style.startswith("embedding")}
+    blocks = {name.partition(".*.")[0] for name in plan}
+    if len(blocks) != 1:
+        raise UnsupportedError(
+            f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"
+        )
+    return {name.partition(".*.")[2]: style for name, style in plan.items()}

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
-from shardwise.errors import ModelError, Problem, UnsupportedError, said
+from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied
 from shardwise.spec.layout import rows_of_shard
 
@@ -31,14 +31,8 @@ _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 
 
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
-    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once).
-
-    Args:
-        revision: of what is on the hub; None for its newest.
-
-    Raises:
-        ModelError: neither exists.
-    """
+    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once). Raises
+    ModelError: neither exists."""
     local = Path(name).expanduser()
     if local.exists():
         return local.parent if local.is_file() else local
@@ -50,31 +44,23 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # noqa: BLE001 - the hub's library lets errors of whatever it asks with through
-        message = f"is neither a folder nor a model the hub gives: {said(error)}"
-        raise ModelError(Problem(where=name, message=message)) from None
+        raise ModelError.at(name, f"is neither a folder nor a model the hub gives: {said(error)}") from None
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers configuration of a folder; code inside the folder is never run.
-
-    Raises:
-        ModelError: the configuration is unknown to transformers or broken.
-    """
+    """The transformers configuration of a folder; code inside the folder is never run. Raises ModelError: the
+    configuration is unknown to transformers or broken."""
     from transformers import AutoConfig
 
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError, TypeError) as error:
-        message = f"transformers cannot read it: {said(error)}"
-        raise ModelError(Problem(where=str(folder / "config.json"), message=message)) from None
+        raise ModelError.at(folder / "config.json", f"transformers cannot read it: {said(error)}") from None
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
-    """The architecture with parameters on the meta device and buffers computed on the CPU.
-
-    Raises:
-        UnsupportedError: transformers has no causal language model for it, or not with this attention.
-    """
+    """The architecture with parameters on the meta device and buffers computed on the CPU. Raises UnsupportedError:
+    transformers has no causal language model for it, or not with this attention."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -91,10 +77,8 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Moves each parameter to the meta device as it is registered, and skips its initialisation.
-
-    Buffers stay real: rotary frequencies are computed in constructors and stand in no file.
-    """
+    """Moves each parameter to the meta device as it is registered, uninitialised. Buffers stay real: rotary frequencies
+    are computed in constructors and stand in no file."""
     from transformers.initialization import no_init_weights
 
     register = nn.Module.register_parameter
@@ -148,18 +132,14 @@ def materialise(
     """Gives every meta parameter its values, each rank only its own slices.
 
     Args:
-        model: parameters on the meta device, plain or sharded (DTensor).
-        weights: the folder to read from, its tensors called as the model calls them (`models/keys.py`).
-        device: where the values go; each rank's own part, and nothing else.
-        buffer_device: where buffers go, if not there too.
+        weights: the folder to read from, its tensors called as the model calls them (`Keys`).
         initialise: (parameter name, global shape) -> what makes the whole initial value of a parameter that the folder
             does not have (adapters), or None for one that it must have. One such value exists at a time.
         elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
-    Raises:
-        ModelError: the folder lacks a weight, has one too many, one of another shape, one with NaN or infinity, or two
-            where one is tied.
+    Raises ModelError: the folder lacks a weight, has one too many, one of another shape, one with NaN or infinity, or
+    two where one is tied.
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
@@ -170,7 +150,10 @@ def materialise(
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     others = {_base_name(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
-    check_names(weights, expected=shapes, ignored=aliases | others | _passed_over(weights.names, model))
+    # Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved.
+    patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    passed_over = {name for name in weights.names if any(re.search(pattern, name) for pattern in patterns)}
+    check_names(weights, expected=shapes, ignored=aliases | others | passed_over)
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
     for place in places:
@@ -183,12 +166,6 @@ def materialise(
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(buffer_device or device)
-
-
-def _passed_over(names: Iterable[str], model: nn.Module) -> set[str]:
-    """Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved."""
-    patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    return {name for name in names if any(re.search(pattern, name) for pattern in patterns)}
 
 
 Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]
@@ -209,11 +186,8 @@ def _base_name(name: str) -> str:
 
 
 def kin_of(model: nn.Module) -> Kin:
-    """The names of a model's weights that stand for one tensor of its folder.
-
-    A trained copy of a tied head has no alias of its own; the original that it is a copy of has one. In a pipeline
-    that alias may be another stage's, so that these names are those of the whole model.
-    """
+    """The names of a model's weights that stand for one tensor of its folder. A trained copy of a tied head has no
+    alias of its own, but its original has one: perhaps another stage's, so that these are names of the whole model."""
     kin: Kin = {}
     for place in _places(model):
         names = list(map(_base_name, place.names))
@@ -231,11 +205,8 @@ def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) ->
 
 
 def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(offsets, lengths) of the part of a parameter that this rank keeps; the whole where it is not sharded.
-
-    FSDP2 shards the slices of tensor parallelism, though its axis stands before theirs in the mesh; its placement says
-    so by its kind. (torch's own function deals single rows out there, where slices are uneven.)
-    """
+    """(offsets, lengths) of the part of a parameter that this rank keeps; all where it is not sharded. FSDP2 shards
+    the slices of tensor parallelism, though its axis stands before theirs in the mesh; its placement's kind says so."""
     offsets, lengths = [0] * parameter.ndim, list(parameter.shape)
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh

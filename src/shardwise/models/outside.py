@@ -10,8 +10,7 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.norms import norm_kind, norm_of
-from shardwise.models.operators import only_views
+from shardwise.models.operators import norm_kind, norm_of, only_views
 from shardwise.models.seen import POSITIONS, TOKENS, Call, Seen
 from shardwise.models.stage import outer_modules
 from shardwise.models.watch import is_linear
@@ -43,11 +42,7 @@ class Outside:
 
 
 def read_outside(anatomy: Anatomy, seen: Seen) -> Outside:
-    """What lies outside the blocks.
-
-    Raises:
-        UnsupportedError: something there is not understood; says what.
-    """
+    """What lies outside the blocks. Raises UnsupportedError: something there is not understood; says what."""
     return _Reader(anatomy, seen).outside()
 
 

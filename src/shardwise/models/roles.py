@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from shardwise.errors import UnsupportedError
-from shardwise.models.norms import norm_kind, norm_of
-from shardwise.models.operators import HARMLESS, VIEWS, activation_ops, only_views
+from shardwise.models.operators import HARMLESS, VIEWS, activation_ops, norm_kind, norm_of, only_views
 from shardwise.models.seen import POSITIONS, STREAM, Attention, BlockCall, Call, Origins, Seen
 from shardwise.models.watch import is_linear
 from shardwise.spec.model import Matrix, MlpKind, Norm, NormKind, Reads
@@ -45,11 +44,7 @@ class Block:
 
 
 def read_block(block: BlockCall, seen: Seen) -> Block:
-    """Roles and dims of a block's parts.
-
-    Raises:
-        UnsupportedError: something in it is not understood; says what.
-    """
+    """Roles and dims of a block's parts. Raises UnsupportedError: something in it is not understood; says what."""
     return _Reader(block, seen).block()
 
 
@@ -63,11 +58,7 @@ def _strange(block: BlockCall) -> list[str]:
 
 
 def attention_of(block: BlockCall) -> Attention:
-    """The one attention of a block, with heads and causal.
-
-    Raises:
-        UnsupportedError: there is none, or another one.
-    """
+    """The one attention of a block, with heads and causal. Raises UnsupportedError: there is none, or another one."""
     found = block.attention
     if len(found) != 1:
         how_many = f"{len(found)} times" if found else "no"
@@ -106,9 +97,10 @@ class _Reader:
         roles |= {output.name: "attention_output", last.name: "mlp_product"}
         roles |= dict.fromkeys((c.name for c in first), "attention_input" if shared else "mlp_input")
         window = None if attention.mask is None else attention.mask.window
+        tokens = self._block.given.shape[:-1].numel()
         return Block(
             matrices=tuple(self._matrix(call, roles[call.name]) for call in self._linears),
-            norms=self._all_norms(),
+            norms=joined(norm_of(call, name=self._inside(call), tokens=tokens) for call in self._norms),
             width=self._block.given.shape[-1],
             heads=attention.query.shape[1],
             key_value_heads=attention.key.shape[1],
@@ -217,10 +209,6 @@ class _Reader:
 
     def _inside(self, call: Call) -> str:
         return call.name.removeprefix(f"{self._block.name}.")
-
-    def _all_norms(self) -> tuple[Norm, ...]:
-        tokens = self._block.given.shape[:-1].numel()
-        return joined(norm_of(call, name=self._inside(call), tokens=tokens) for call in self._norms)
 
 
 def rows_of(call: Call) -> int:

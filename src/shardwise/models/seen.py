@@ -31,12 +31,7 @@ class Op:
 
 @dataclass(kw_only=True, eq=False)
 class Call:
-    """One call of a module that holds parameters, or normalises: a landmark.
-
-    Attributes:
-        given, made: its first input and its output.
-        ops: what ran inside.
-    """
+    """One call of a module that holds parameters, or normalises: a landmark, with its first input and its output."""
 
     name: str
     module: nn.Module
@@ -79,8 +74,6 @@ class BlockCall:
     """One call of a decoder block.
 
     Attributes:
-        made_of: the landmarks that its output was made from.
-        calls: landmarks inside, in order.
         ops: operators inside the block and outside the landmarks.
         others: the tensors that it was given beside the residual stream.
     """
@@ -100,9 +93,6 @@ class Seen:
     """One forward of a causal language model.
 
     Attributes:
-        ops_before_blocks: what ran between the embedding and the first block.
-        outside: landmarks that ran outside the blocks, in order.
-        hidden: what the backbone returned.
         handed: name of a module around landmarks -> the hidden states that it was given, first or by name.
         bare: names of parameters that an operator read outside of every landmark.
         producers: id of a tensor -> the operator that made it.

@@ -15,11 +15,15 @@ from typing import Any
 
 import torch
 
-from shardwise.catalog.behaviour import rotation_by_length, steady_positions
 from shardwise.catalog.models import read_model
-from shardwise.catalog.stated import refuse_foreign, storage_type
-from shardwise.catalog.unlisted import UnlistedFamilyError
-from shardwise.errors import InputError, ModelError, Problem, UnsupportedError, said
+from shardwise.catalog.stated import (
+    UnlistedFamilyError,
+    refuse_foreign,
+    rotation_by_length,
+    steady_positions,
+    storage_type,
+)
+from shardwise.errors import InputError, ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.outside import Outside, read_outside
 from shardwise.models.roles import Block, attention_of, read_block
@@ -33,11 +37,8 @@ _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num
 
 
 def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
-    """The shape of the model that a job names, for a worker, whose model is on this machine already.
-
-    Raises:
-        ModelError: it is no model, or none that can be trained.
-    """
+    """The shape of the model that a job names, for a worker, whose model is on this machine already. Raises ModelError:
+    it is no model, or none that can be trained."""
     try:
         return read_model(name, revision=revision)
     except UnlistedFamilyError as error:
@@ -45,15 +46,8 @@ def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape of the model that transformers builds of a configuration.
-
-    Args:
-        data: the keys of config.json.
-        file: what messages call it.
-
-    Raises:
-        ModelError: there is something in it that is not understood; says what.
-    """
+    """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: there is
+    something in it that is not understood; says what."""
     refuse_foreign(data, file=file)
     try:
         with warnings.catch_warnings():
@@ -62,7 +56,7 @@ def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
     except UnsupportedError as error:
         kind = data.get("model_type")
         message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"
-        raise ModelError(Problem(where=file, message=message)) from None
+        raise ModelError.at(file, message) from None
 
 
 class _Reading:
@@ -76,11 +70,7 @@ class _Reading:
             self._seen = _watched(self._anatomy, self._config, data)
 
     def shape(self) -> ModelShape:
-        """What was seen, as a shape.
-
-        Raises:
-            UnsupportedError: something is not understood.
-        """
+        """What was seen, as a shape. Raises UnsupportedError: something is not understood."""
         anatomy, seen = self._anatomy, self._seen
         for block in seen.blocks:
             attention_of(block)  # before all else: what has none is no model of this kind

@@ -8,8 +8,7 @@ from __future__ import annotations
 from torch import nn
 
 from shardwise.errors import UnsupportedError
-from shardwise.models.anatomy import Anatomy
-from shardwise.models.plans import tensor_plan
+from shardwise.models.anatomy import Anatomy, tensor_plan
 from shardwise.models.roles import Block
 from shardwise.models.seen import BlockCall, Seen
 from shardwise.models.watch import is_linear, watch, watchable

@@ -18,13 +18,7 @@ _BEFORE_BLOCKS: dict[str, float] = {"embedding_multiplier": 1.0, "embedding_drop
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlace:
-    """Which part of a model a stage is.
-
-    Attributes:
-        index: of the stage, from 0.
-        count: stages in all.
-        blocks: the decoder blocks it holds.
-    """
+    """Which part of a model a stage is, counted from 0, and which blocks it holds."""
 
     index: int
     count: int
@@ -51,10 +45,7 @@ class PassOn(nn.Module):
 
 def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
     """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the embedding.
-
-    Raises:
-        UnsupportedError: transformers has no pipeline plan for the model, or one of another form.
-    """
+    Raises UnsupportedError: transformers has no pipeline plan for the model, or one of another form."""
     embedding, norm = outer_modules(anatomy)
     for index in range(len(anatomy.blocks)):
         if index not in place.blocks:
@@ -67,15 +58,14 @@ def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
                 setattr(anatomy.backbone, name, nothing)
     if not place.is_last:
         setattr(anatomy.backbone, norm, PassOn())
-        _remove(anatomy.model, anatomy.head)
+        for holder in anatomy.model.modules():
+            for name in [name for name, module in holder.named_children() if module is anatomy.head]:
+                setattr(holder, name, None)
 
 
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
     """Attributes of the backbone that hold embedding and final norm, by transformers' own pipeline plan of the model.
-
-    Raises:
-        UnsupportedError: there is no plan of the form embedding, blocks, norm.
-    """
+    Raises UnsupportedError: there is no plan of the form embedding, blocks, norm."""
     config: Any = anatomy.model.config
     plan: dict[str, Any] = getattr(config, "base_model_pp_plan", None) or {}
     names = list(plan)
@@ -84,10 +74,3 @@ def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
             f"{config.model_type} has no pipeline plan of embedding, blocks and norm in transformers; use fsdp"
         )
     return names[0], names[2]
-
-
-def _remove(model: nn.Module, child: nn.Module) -> None:
-    for holder in model.modules():
-        for name, module in holder.named_children():
-            if module is child:
-                setattr(holder, name, None)

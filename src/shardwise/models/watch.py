@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from shardwise.models.anatomy import Anatomy
 from shardwise.models.seen import POSITIONS, STREAM, TOKENS, Attention, BlockCall, Call, Mask, Op, Seen, operator_name
 
-#: Under which name attention and masks are watched.
 WATCHED = "shardwise_watched"
 _BATCH, _LENGTH = 2, 8
 #: What a norm runs and nothing else in a block does.
@@ -54,10 +53,7 @@ def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
 
 def watch(anatomy: Anatomy) -> Seen:
     """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED` inside `watchable`.
-
-    Raises:
-        Exception: whatever the model's code raises where there are no numbers.
-    """
+    Raises Exception: whatever the model's code raises where there are no numbers."""
     watcher = _Watcher(anatomy)
     ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
     positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
@@ -201,7 +197,7 @@ class _Watcher(TorchDispatchMode):
         # The second looks for padding among the ids, which are no numbers here.
         replaced = {
             (masking_utils, "find_packed_sequence_indices"): find_packed,
-            (PreTrainedModel, "warn_if_padding_and_no_attention_mask"): _nothing,
+            (PreTrainedModel, "warn_if_padding_and_no_attention_mask"): lambda *_: None,
         }
         theirs = {place: getattr(*place) for place in replaced}
         for (owner, name), ours in replaced.items():
@@ -252,10 +248,6 @@ class _Watcher(TorchDispatchMode):
             self._block.attention.append(attention)
         self._mark(made, attention.name)
         return made, None
-
-
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Does nothing."""
 
 
 def _is_landmark(module: nn.Module, ops: list[Op]) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from shardwise.errors import ModelError, Problem
 
@@ -57,14 +59,8 @@ class Weights:
         return set(self._keys)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Calls tensors as the model does.
-
-        Args:
-            names: key in the files -> name, of all tensors.
-
-        Raises:
-            ModelError: two keys are one weight of the model.
-        """
+        """Calls all tensors as the model does, by key in the files -> name. Raises ModelError: two keys are one
+        weight."""
         problems: list[Problem] = []
         self._keys = {}
         for key in sorted(names):
@@ -82,10 +78,6 @@ class Weights:
     def shape(self, name: str) -> tuple[int, ...]:
         """Global shape of a tensor."""
         return tuple(self._slice(name).get_shape())
-
-    def type_of(self, name: str) -> str:
-        """The type of a tensor's elements, as safetensors writes it: `BF16`, `I64`."""
-        return str(self._slice(name).get_dtype())
 
     def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         """The part of a tensor that begins at `offsets` and is `lengths` long in each dim; a view of the file."""
@@ -115,23 +107,20 @@ class Weights:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """Names of the safetensors files of a model folder.
-
-    Raises:
-        ModelError: there are none, or the index names something that is not a plain file of the folder.
-    """
+    """Names of the safetensors files of a model folder. Raises ModelError: there are none, or the index names something
+    that is not a plain file of the folder."""
     index = folder / _INDEX
     if not index.is_file():
         if (folder / _SINGLE).is_file():
             return [_SINGLE]
-        raise ModelError(Problem(where=str(folder), message=_no_weights(folder)))
+        raise ModelError.at(folder, _no_weights(folder))
     if index.stat().st_size > _MAX_INDEX_BYTES:
-        raise ModelError(Problem(where=str(index), message="is larger than 64 MiB; it is not a weight index"))
+        raise ModelError.at(index, "is larger than 64 MiB; it is not a weight index")
     try:
         data: Any = json.loads(index.read_text(encoding="utf-8"))
         names = sorted(set(cast(dict[str, str], data["weight_map"]).values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelError(Problem(where=str(index), message=f"is not a weight index: {error}")) from None
+        raise ModelError.at(index, f"is not a weight index: {error}") from None
     for name in names:
         _check_member(folder, name)
     return names
@@ -141,11 +130,9 @@ def _check_member(folder: Path, name: object) -> None:
     """Refuses names that leave the folder."""
     where = str(folder / _INDEX)
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-        raise ModelError(
-            Problem(where=where, message=f"names {name!r}; expected a .safetensors file of the same folder")
-        )
+        raise ModelError.at(where, f"names {name!r}; expected a .safetensors file of the same folder")
     if not (folder / name).is_file():
-        raise ModelError(Problem(where=where, message=f"names {name}, which is missing; download the model again"))
+        raise ModelError.at(where, f"names {name}, which is missing; download the model again")
 
 
 def _no_weights(folder: Path) -> str:
@@ -161,27 +148,16 @@ def _no_weights(folder: Path) -> str:
 def _open(path: Path) -> Any:
     with path.open("rb") as file:
         if file.read(24).startswith(b"version https://git-lfs"):
-            raise ModelError(
-                Problem(where=str(path), message="is a Git LFS pointer, not the weights; run `git lfs pull`")
-            )
+            raise ModelError.at(path, "is a Git LFS pointer, not the weights; run `git lfs pull`")
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError, ValueError) as error:
-        message = f"is not a whole safetensors file ({error}); download it again"
-        raise ModelError(Problem(where=str(path), message=message)) from None
+        raise ModelError.at(path, f"is not a whole safetensors file ({error}); download it again") from None
 
 
 def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignored: Iterable[str] = ()) -> None:
-    """Compares a folder's tensors with what the model needs.
-
-    Args:
-        weights: the folder.
-        expected: name of a weight -> global shape.
-        ignored: names that may stand in the folder without being needed.
-
-    Raises:
-        ModelError: missing or unexpected tensors, other shapes, or no floats; all of them, each as its own problem.
-    """
+    """Compares a folder's tensors with the shapes that the model needs; `ignored` ones may be there. Raises ModelError:
+    missing or unexpected tensors, other shapes, or no floats; all of them."""
     problems: list[Problem] = []
     names = weights.names
     for name, shape in expected.items():
@@ -190,7 +166,7 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
         elif weights.shape(name) != shape:
             message = f"{weights.key(name)} has the shape {weights.shape(name)}; config.json asks for {shape}"
             problems.append(Problem(where=weights.where(name), message=message))
-        elif (kind := weights.type_of(name)) not in _TYPES:
+        elif (kind := str(weights._slice(name).get_dtype())) not in _TYPES:
             message = (
                 f"{weights.key(name)} is of type {kind}; expected {', '.join(_TYPES)}. Save the model again as floats"
             )
@@ -230,20 +206,12 @@ def check_finite(weights: Weights, bounds: Mapping[str, torch.Tensor]) -> None:
         raise ModelError(problems)
 
 
-#: Elements of two tensors that are compared at a time.
 _COMPARED_AT_ONCE = 2**22
 
 
 def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
-    """Of weights that the architecture ties, a folder may hold one, or several that are the same.
-
-    Args:
-        weights: the folder.
-        kin: the names of each such weight.
-
-    Raises:
-        ModelError: two that are tied differ: transformers would train both, where one is meant by config.json.
-    """
+    """Of weights that the architecture ties (`kin`), a folder may hold one, or several that are the same. Raises
+    ModelError: two differ: transformers would train both, where one is meant by config.json."""
     stored = weights.names
     groups = {tuple(sorted(stored.intersection(names))) for names in kin}
     pairs = [(one, other) for one, *others in filter(None, sorted(groups)) for other in others]
@@ -277,3 +245,39 @@ def _equal(weights: Weights, one: str, other: str) -> bool:
         return weights.read(name, offsets=start, lengths=length).double()
 
     return all(torch.equal(block(one, at), block(other, at)) for at in range(0, first, rows))
+
+
+class Keys:
+    """The names of a model's weights, and the keys of files that they are stored under.
+
+    Only renamings are applied: tensors that transformers joins or splits (experts) have no place in the model.
+
+    Attributes:
+        names: key of a file -> what the model calls it.
+    """
+
+    def __init__(self, model: nn.Module, stored: Iterable[str]) -> None:
+        """Finds the names of `stored`, all keys of the folder, for a model before it is spread. Renamings that none
+        needed are not undone in `saved`, as in transformers."""
+        renamings = _renamings(model)
+        self.names = {key: _renamed(key, renamings) for key in stored}
+        self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
+
+    def saved(self, name: str) -> str:
+        """The key that `save_pretrained` writes a weight under, once the folder has been loaded."""
+        return _renamed(name, self._undone)
+
+
+def _renamed(key: str, renamings: Iterable[Any]) -> str:
+    return reduce(lambda name, renaming: renaming.rename_source_key(name)[0], renamings, key)
+
+
+def _renamings(model: nn.Module) -> list[Any]:
+    """What `from_pretrained` applies to each key of a folder, in its order."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming
+    except ImportError:
+        return []
+    transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
+    return [transform for transform in transforms if isinstance(transform, WeightRenaming)]

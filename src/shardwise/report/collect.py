@@ -1,10 +1,11 @@
-"""Makes a Report from a run directory."""
+"""Makes a Report from a run directory: settings, curves, counts and files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -12,14 +13,14 @@ from typing import Any
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
-from shardwise.report.curves import curve, smoothed_curve
-from shardwise.report.fields import as_whole, section, sections, text, whole
-from shardwise.report.nouns import DataCounts, Example, FileEntry, Gap, Report
-from shardwise.report.outcome import read_outcome
+from shardwise.report.fields import as_number, as_whole, number, section, sections, text, whole
+from shardwise.report.nouns import Curve, DataCounts, Example, FileEntry, Gap, Outcome, Report, Setting, State
 from shardwise.report.pages.run_page import report_html
-from shardwise.report.settings import execution_settings, job_settings, scalars
 from shardwise.report.sources import LOST, Sources, previews, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.layout import AXES
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
@@ -31,11 +32,8 @@ COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longes
 
 
 def collect(run: RunDirectory) -> Report:
-    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`.
-
-    Raises:
-        RunDirectoryError: the folder does not exist or is not a run directory.
-    """
+    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`. Raises RunDirectoryError: the
+    folder does not exist or is not a run directory."""
     sources = read_sources(run)
     plan, job = sources.plan, sources.job
     candidate = plan.best if plan else None
@@ -87,11 +85,7 @@ def _without_others_memory(sources: Sources, plan: Ran) -> Sources:
 
 
 def write_report(report: Report, run: RunDirectory) -> None:
-    """Writes report.json and report.html.
-
-    Raises:
-        RunDirectoryError: the folder cannot be written to.
-    """
+    """Writes report.json and report.html. Raises RunDirectoryError: the folder cannot be written to."""
     try:
         write_json(run.report_json, report.to_json())
         write_text(run.report_html, report_html(report))
@@ -129,7 +123,6 @@ def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
         yield Example(where=where, pieces=tuple(shown), cut=left < 0)
 
 
-#: What each file of a run directory is.
 FILES = {
     "job.yaml": "the job as written",
     "resolved.yaml": "the job with every default",
@@ -166,3 +159,142 @@ def _bytes_of_file(path: Path) -> int:
     except OSError:
         return 0
     return status.st_size if S_ISREG(status.st_mode) else 0
+
+
+MAX_POINTS = 600
+
+Point = tuple[int, float]
+
+
+def curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
+    """The metric `key` of those records that have it as a finite number."""
+    points = _points(records, key)
+    return Curve(name=key, points=thin(points), num_recorded=len(points))
+
+
+def smoothed_curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
+    """The running mean of a metric over a fiftieth of the run, computed before downsampling."""
+    points = _points(records, key)
+    return Curve(name=f"{key}_smoothed", points=thin(smooth(points)), num_recorded=len(points))
+
+
+def _points(records: Sequence[dict[str, Any]], key: str) -> list[Point]:
+    return [(record["step"], value) for record in records if (value := as_number(record.get(key))) is not None]
+
+
+def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:
+    """At most `limit` points: first, last, and the lowest and highest of equal spans, so that spikes are kept."""
+    if len(points) <= limit:
+        return tuple(points)
+    inner = points[1:-1]
+    num_spans = (limit - 2) // 2
+    bounds = [len(inner) * i // num_spans for i in range(num_spans + 1)]
+    kept: list[Point] = [points[0]]
+    for start, end in pairwise(bounds):
+        span = inner[start:end]
+        extremes = {min(span, key=lambda point: point[1]), max(span, key=lambda point: point[1])}
+        kept.extend(sorted(extremes))
+    return (*kept, points[-1])
+
+
+def smooth(points: Sequence[Point]) -> list[Point]:
+    """Exponential running mean over a fiftieth of the series, at least 5 points, with Adam's bias correction."""
+    decay = 1 - 2 / (max(5, len(points) / 50) + 1)
+    result: list[Point] = []
+    mean, weight = 0.0, 0.0
+    for step, value in points:
+        mean = decay * mean + (1 - decay) * value
+        weight = decay * weight + (1 - decay)
+        result.append((step, mean / weight))
+    return result
+
+
+MAX_CHARACTERS = 200
+
+
+def execution_settings(execution: Execution) -> tuple[Setting, ...]:
+    """The chosen execution."""
+    layout = execution.layout
+    axes = [f"{axis} {getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1]
+    own = {key: value for key, value in execution.to_json().items() if key not in ("strategy", "layout")}
+    named = {"strategy": layout.strategy, "layout": " × ".join(axes) or "one process", "processes": layout.world_size}
+    return _settings({**named, **own}.items())
+
+
+def job_settings(job: Job) -> tuple[Setting, ...]:
+    """The job."""
+    train, adapters = job.train, job.adapters
+    facts: dict[str, Any] = {
+        "method": job.method,
+        "data": ", ".join(source.path for source in job.data.path) or "none",
+        "max length": f"{job.data.max_length} tokens" + (", packed" if job.data.packing else ""),
+        "global batch": f"{train.global_batch_size} sequences per step",
+        "length": f"{train.max_steps} steps"
+        if train.max_steps
+        else f"{train.num_train_epochs:g} epoch" + ("" if train.num_train_epochs == 1 else "s"),
+        "learning rate": f"{train.learning_rate:g}, {train.lr_scheduler_type}",
+        "gradient clipping": f"{train.max_grad_norm:g}" if train.max_grad_norm else "none",
+        "weight decay": f"{train.weight_decay:g}",
+        "seed": train.seed,
+    }
+    if adapters:
+        targets = adapters.target_modules
+        facts["LoRA"] = f"r {adapters.r}, alpha {adapters.lora_alpha:g}, dropout {adapters.lora_dropout:g}"
+        facts["LoRA on"] = targets if isinstance(targets, str) else ", ".join(targets)
+    return _settings(facts.items())
+
+
+def scalars(data: dict[str, Any] | None) -> tuple[Setting, ...]:
+    """The strings and numbers of an object; nested values are left out."""
+    return _settings((key, value) for key, value in (data or {}).items() if isinstance(value, (str, int, float)))
+
+
+def _settings(facts: Iterable[tuple[str, Any]]) -> tuple[Setting, ...]:
+    found: list[Setting] = []
+    for name, value in facts:
+        written = f"{value:g}" if isinstance(value, float) else {True: "yes", False: "no"}.get(value, str(value))
+        short = written if len(written) <= MAX_CHARACTERS else written[:MAX_CHARACTERS] + "…"
+        found.append(Setting(name=name.replace("_", " "), value=short))
+    return tuple(found)
+
+
+def read_outcome(sources: Sources) -> Outcome:
+    """The outcome of the last start."""
+    step = sources.metrics[-1]["step"] if sources.metrics else 0
+    totals = [total for event in sources.events if (total := whole(event, "total_steps")) is not None]
+    failure = _failure_of_last_attempt(sources)
+    at = whole(sources.outcome, "step")
+    written = None if at is not None and at < step else sources.outcome  # a resumed run has recorded later steps
+    states: dict[str | None, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
+    return Outcome(
+        state="failed" if failure else states.get(text(written, "outcome"), "unfinished"),
+        step=step,
+        total_steps=totals[-1] if totals else None,
+        phase=text(sources.events[-1], "phase") if sources.events else None,
+        signal=_signal_name(written),
+        failure=_failure_sentence(failure) if failure else None,
+    )
+
+
+def _signal_name(written: dict[str, Any] | None) -> str | None:
+    number = whole(written, "signal")
+    if not number:
+        return text(written, "signal")
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _failure_of_last_attempt(sources: Sources) -> dict[str, Any] | None:
+    """The earliest failure since the last start."""
+    starts = [number(event, "time") or 0.0 for event in sources.events if text(event, "phase") == "loading"]
+    last_start = max(starts, default=0.0)
+    return next((failure for failure in sources.failures if (number(failure, "time") or 0.0) >= last_start), None)
+
+
+def _failure_sentence(failure: dict[str, Any]) -> str:
+    where = ", ".join(f"{key} {failure[key]}" for key in ("rank", "phase") if failure.get(key) is not None)
+    at = f" ({failure['file']}:{failure.get('line', '?')})" if failure.get("file") else ""
+    what = ": ".join(str(failure[key]) for key in ("error", "message") if failure.get(key))
+    return f"{where or 'a rank'}: {what or 'no cause was recorded'}{at}"

@@ -28,13 +28,7 @@ def common_parts(parts: dict[str, int]) -> dict[str, int]:
 
 
 def memory_report(sources: Sources, candidate: Candidate | None, steps: Taken) -> MemoryReport:
-    """Every rank of the plan or the measurement, in order.
-
-    Args:
-        sources: the run's files; measured.json is of the candidate's execution.
-        candidate: the forecast that ran.
-        steps: taken with its settings.
-    """
+    """Every rank of the plan or the measurement, in order; `steps` were taken with the candidate's settings."""
     forecast = candidate.memory if candidate else None
     by_rank = {rank: memory for memory in (forecast.ranks if forecast else ()) for rank in memory.ranks}
     measured, busy = _measured_ranks(sources, steps.records), utilization_by_rank(steps.steady)
@@ -42,19 +36,16 @@ def memory_report(sources: Sources, candidate: Candidate | None, steps: Taken) -
         _rank_report(rank, by_rank.get(rank), measured.get(rank), busy.get(rank))
         for rank in sorted(by_rank.keys() | measured.keys())
     )
+    peaks = [(rank.measured_peak_bytes or 0, rank.forecast_peak_bytes or 0, -rank.rank) for rank in ranks]
     return MemoryReport(
         kind=text(sources.measured, "kind"),
         capacity_bytes=getattr(forecast, "capacity_bytes", None),
         peak_low_bytes=getattr(forecast, "peak_low_bytes", None),
         peak_high_bytes=getattr(forecast, "peak_high_bytes", None),
         peak_instant=getattr(forecast, "peak_instant", None),
-        worst_rank=max(ranks, key=_height).rank if ranks else None,
+        worst_rank=ranks[peaks.index(max(peaks))].rank if ranks else None,
         ranks=ranks,
     )
-
-
-def _height(rank: RankReport) -> tuple[int, int, int]:
-    return (rank.measured_peak_bytes or 0, rank.forecast_peak_bytes or 0, -rank.rank)
 
 
 def _rank_report(

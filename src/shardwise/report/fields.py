@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-#: Larger values are taken for damage.
 LARGEST = 1e18
 
 

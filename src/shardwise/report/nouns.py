@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.written import MISSING, NOT_MEASURED, Unit, one_line, write_error, write_value
+from shardwise.report.written import MISSING, Unit, one_line, write_error, write_value
 from shardwise.units import format_bytes, format_count
 
 VERSION = 1
@@ -20,7 +20,6 @@ Side = Literal["forecast", "measured"]
 #: weights and optimizer states from live tensors; the rest of its peak, gradients included, is `other`.
 COMMON_PARTS = ("weights", "optimizer", "other")
 
-#: The forecast's parts that make up `other`.
 OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary")
 
 #: Memory outside the allocator, such as the CUDA context; the allocator does not count it.
@@ -36,10 +35,6 @@ class Outcome:
 
     Attributes:
         state: `unfinished` if no outcome was written: the run is still going on or was killed.
-        step: last recorded optimizer step; 0 before the first.
-        total_steps: optimizer steps of the whole run, where known.
-        phase: last phase that rank 0 recorded.
-        signal: name of the signal that stopped it.
         failure: first cause: rank, phase, error, message, file and line, in one sentence.
     """
 
@@ -78,11 +73,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One figure, forecast and measured, in `unit`; None is "not forecast" or "not measured".
-
-    Attributes:
-        note: why a value is missing, or what the figure covers.
-    """
+    """One figure, forecast and measured, in `unit`; None is "not forecast" or "not measured", and the note says why."""
 
     what: str
     unit: Unit
@@ -118,7 +109,6 @@ class RankReport:
         forecast_parts: bytes at the forecast peak by `spec.plan.PARTS`, where the plan has the rank.
         measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
         forecast_peak_bytes: without the context, like `measured_peak_bytes`.
-        measured_peak_bytes: peak of allocated bytes.
         gpu_utilization: share of the time of the steps after the warm-up.
     """
 
@@ -134,7 +124,7 @@ class RankReport:
         """`87.1 % busy, 21.0 MiB (forecast 20.4 MiB)`."""
         busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
         peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
-        known = ", ".join(fact for fact in (busy, peak) if fact) or NOT_MEASURED
+        known = ", ".join(fact for fact in (busy, peak) if fact) or "not measured"
         forecast = self.forecast_peak_bytes
         return known if forecast is None else f"{known} (forecast {format_bytes(forecast)})"
 
@@ -145,10 +135,8 @@ class MemoryReport:
 
     Attributes:
         kind: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None.
-        capacity_bytes: of one device; the context counts.
         peak_low_bytes, peak_high_bytes: the forecast's interval, context included.
         peak_instant: when the forecast peak is reached, such as `backward of layer 31`.
-        worst_rank: the rank whose measured (else forecast) peak is the highest.
     """
 
     kind: str | None
@@ -167,13 +155,7 @@ class MemoryReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One metric over the steps.
-
-    Attributes:
-        name: its key in metrics.jsonl.
-        points: (step, value), downsampled where there were many; first and last are kept.
-        num_recorded: points before downsampling.
-    """
+    """One metric over the steps: (step, value), downsampled from `num_recorded` points; first and last are kept."""
 
     name: str
     points: tuple[tuple[int, float], ...]
@@ -239,13 +221,9 @@ class Report:
     """Forecast beside measurement, for one run directory.
 
     Attributes:
-        name: name of the folder.
-        model, method, strategy, hardware: as the job and the plan name them.
-        execution: settings of the chosen execution.
         dtypes: read from live tensors, except `CONFIGURED_TYPES`.
         tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
         comparisons: memory of the worst rank, part by part; then time.
-        resumed: whether the run was stopped and resumed.
     """
 
     name: str

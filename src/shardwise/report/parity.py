@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from shardwise.report.fields import as_number, number, text
@@ -35,8 +35,6 @@ class Difference:
     Attributes:
         step: None where only the final weights differ.
         figure: a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it failed).
-        reference, found: None is "not recorded".
-        detail: said instead of the two values.
         note: what the same comparison with another optimizer says.
     """
 
@@ -69,11 +67,8 @@ class Agreement:
     """One layout compared with the reference.
 
     Attributes:
-        run: its run directory.
-        num_steps: steps recorded by both.
         loss, grad_norm: the largest relative difference of a step; None where no step was compared.
         weights: the result of `shardwise.train.difference`; None without final weights.
-        first: the first difference, or None.
         plain: the same comparison with SGD, made where AdamW's runs differ.
         damped: the same comparison with a large `adam_epsilon`, made where SGD's runs agree.
     """
@@ -95,7 +90,6 @@ class Parity:
     """The comparison of a job's layouts.
 
     Attributes:
-        reference: the run directory of the single process.
         changes: settings that differ from the job's, one sentence each.
         unable: (layout, reason) of those that cannot run here.
         moved: whether some step had a learning rate above 0.
@@ -112,8 +106,13 @@ class Parity:
     @property
     def first(self) -> Difference | None:
         """The earliest difference of all layouts."""
-        found = [layout.first for layout in self.layouts if layout.first is not None]
-        return min(found, key=_when) if found else None
+
+        def when(difference: Difference) -> float:
+            if difference.figure == "run":
+                return -1.0
+            return float("inf") if difference.step is None else float(difference.step)
+
+        return min((layout.first for layout in self.layouts if layout.first is not None), key=when, default=None)
 
     @property
     def agrees(self) -> bool:
@@ -148,12 +147,6 @@ class Parity:
         plain["unable"] = [{"layout": layout, "reason": reason} for layout, reason in self.unable]
         first = None if self.first is None else asdict(self.first)
         return {"version": VERSION, "agrees": self.agrees, "sentence": self.sentence, "first": first, **plain}
-
-
-def _when(difference: Difference) -> float:
-    if difference.figure == "run":
-        return -1.0
-    return float("inf") if difference.step is None else float(difference.step)
 
 
 Records = Sequence[dict[str, Any]]
@@ -239,3 +232,47 @@ def _largest(shared: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: st
     both = [(as_number(one.get(figure)), as_number(other.get(figure))) for one, other in shared]
     found = [relative(one, other) for one, other in both if one is not None and other is not None]
     return max(found, default=None)
+
+
+_SAME_WITH_SGD = "with sgd all of it is the same"
+
+_ROUNDING = (
+    "with sgd and with adamw damped all of it is the same: adamw amplifies rounding where a gradient is almost 0"
+)
+
+
+def may_be_rounding(found: Agreement) -> bool:
+    """Whether a layout differs only in what is computed in floating point."""
+    return found.first is not None and (found.first.figure == WEIGHTS or FIGURES.get(found.first.figure) == "close")
+
+
+def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agreement:
+    """The comparison with AdamW, after the one with SGD. Weights that agree with SGD, and differ by no more than
+    AdamW's steps can make (`most`), count as equal; losses and norms do not."""
+    if found.first is None:
+        return found
+    if plain.first is not None:
+        note = f"with sgd {_without_name(plain.first)}"
+        return replace(found, plain=plain, first=replace(found.first, note=note))
+    absolute = None if found.weights is None else number(found.weights, "absolute")
+    if found.first.figure == WEIGHTS and absolute is not None and absolute <= most:
+        return replace(found, plain=plain, first=None)
+    far = absolute is not None and absolute > most
+    note = f"{_SAME_WITH_SGD}, and adamw's steps of rounding cannot add up to this" if far else _SAME_WITH_SGD
+    return replace(found, plain=plain, first=replace(found.first, note=note))
+
+
+def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
+    """The comparison with AdamW (`found`; `seen` after SGD's), after the one with a large `adam_epsilon`, which does
+    not amplify rounding. An error in AdamW's own work still differs there."""
+    if found.first is None:
+        return seen
+    if damped.first is None:
+        rounded = seen.first is not None and seen.first.note == _SAME_WITH_SGD
+        return replace(seen, damped=damped, first=replace(found.first, note=_ROUNDING) if rounded else seen.first)
+    note = f"{_SAME_WITH_SGD}, with adamw damped {_without_name(damped.first)}"
+    return replace(seen, damped=damped, first=replace(found.first, note=note))
+
+
+def _without_name(difference: Difference) -> str:
+    return difference.sentence.removeprefix(f"{difference.layout} ")

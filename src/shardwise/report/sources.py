@@ -34,8 +34,6 @@ class Sources:
 
     Attributes:
         metrics: one record per optimizer step, in order; every `step` is an integer.
-        starts: of the run, as recorded, in order.
-        failures: of all ranks and starts, by time.
     """
 
     plan: Plan | None
@@ -52,16 +50,13 @@ class Sources:
 
 
 def read_sources(run: RunDirectory) -> Sources:
-    """Reads all files.
-
-    Raises:
-        RunDirectoryError: the folder does not exist or is not a run directory.
-    """
+    """Reads all files. Raises RunDirectoryError: the folder does not exist or is not a run directory."""
     _refuse_other_folders(run)
     gaps: list[Gap] = []
     metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run))
     events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
     starts = _starts(gaps, run)
+    failures = [read for path in sorted(run.logs.glob("rank_*.failure.json")) if (read := _json([], path))]
     outcome = _json([], run.outcome)
     if text(outcome, "outcome") == "finished":
         gaps += _damages(run)
@@ -75,12 +70,11 @@ def read_sources(run: RunDirectory) -> Sources:
         outcome=outcome,
         events=events or [],
         starts=starts,
-        failures=_failures(run),
+        failures=sorted(failures, key=lambda record: number(record, "time") or 0.0),
         gaps=tuple(gaps),
     )
 
 
-#: What a report lacks without a file.
 LOST = {
     "plan.json": "there is no forecast to compare with",
     "resolved.yaml": "the job's settings are not shown",
@@ -165,11 +159,6 @@ def _starts(gaps: list[Gap], run: RunDirectory) -> tuple[Start, ...]:
         gaps.append(Gap(file=f"logs/{run.starts.name}", reason=f"cannot be read whole; {lost}"))
         return ()
     return starts
-
-
-def _failures(run: RunDirectory) -> list[dict[str, Any]]:
-    found = [read for path in sorted(run.logs.glob("rank_*.failure.json")) if (read := _json([], path))]
-    return sorted(found, key=lambda record: number(record, "time") or 0.0)
 
 
 def previews(data: dict[str, Any] | None) -> list[tuple[str, list[tuple[str, bool]]]]:

@@ -18,12 +18,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What was run, as far as it is known.
-
-    Attributes:
-        execution: by the keys of `Execution.to_json`; another version may have other keys.
-        hardware: its name.
-    """
+    """What was run, as far as it is known; another version's execution may have other keys."""
 
     execution: dict[str, Any] | None
     hardware: str | None
@@ -56,13 +51,10 @@ def _agree(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start of a run.
+    """One start of a run; its records go from its first step up to the next start's.
 
     Attributes:
         first_step: its first step; its records go up to the next start's.
-        ran: its settings.
-        world_size: number of ranks.
-        peak_flops: dense peak of one device, used for MFU.
     """
 
     first_step: int
@@ -85,19 +77,9 @@ def starts_of(lines: Iterable[dict[str, Any]]) -> tuple[Start, ...]:
     )
 
 
-def start_of(step: int, starts: Sequence[Start]) -> int | None:
-    """The index of the start that took a step, or None."""
-    return next((number for number in reversed(range(len(starts))) if starts[number].first_step <= step), None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """Steps that were taken with the settings of a plan.
-
-    Attributes:
-        spans: their records, by start.
-        all_steps: whether these are all recorded steps.
-    """
+    """Records of the steps that were taken with the settings of a plan, by start, and whether these are all."""
 
     spans: tuple[tuple[Record, ...], ...]
     all_steps: bool
@@ -132,6 +114,10 @@ class Taken:
 
 def taken(records: Sequence[Record], starts: Sequence[Start], plan: Ran) -> Taken:
     """The steps that were taken with a plan's settings; all of them where no start was recorded."""
-    each = [(start, tuple(own)) for start, own in groupby(records, key=lambda one: start_of(one["step"], starts))]
-    spans = tuple(own for start, own in each if not starts or (start is not None and starts[start].ran.may_be(plan)))
+
+    def start_of(record: Record) -> Start | None:
+        return next((start for start in reversed(starts) if start.first_step <= record["step"]), None)
+
+    each = [(start, tuple(own)) for start, own in groupby(records, key=start_of)]
+    spans = tuple(own for start, own in each if not starts or (start is not None and start.ran.may_be(plan)))
     return Taken(spans=spans, all_steps=len(spans) == len(each))

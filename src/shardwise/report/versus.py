@@ -14,18 +14,12 @@ from shardwise.spec.run import RunDirectory
 
 VERSION = 1
 
-#: The comparisons that are shown, in the order of the columns.
 COLUMNS = ("GPU utilisation", "step time", "total time", "throughput", "peak memory")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """Pipeline stages of which only one works at a time.
-
-    Attributes:
-        stages: how many.
-        because: the schedule is sequential, or a step has one micro-batch.
-    """
+    """Pipeline stages of which only one works at a time: the schedule is sequential, or a step has one micro-batch."""
 
     stages: int
     because: Literal["schedule", "micro-batch"]
@@ -44,12 +38,7 @@ class Contender:
 
     Attributes:
         layout: the layout and its processes, such as `fsdp-2`.
-        strategy: of the run's plan.
-        run: its run directory.
-        figures: the report's comparisons of `COLUMNS`, in that order.
-        final_loss: of the last step.
         turns: set where only one stage works at a time.
-        resumed: whether it was stopped and resumed.
     """
 
     layout: str
@@ -108,7 +97,6 @@ class Versus:
 
     Attributes:
         unable: (layout, reason) of those that cannot run here.
-        failed: those whose run failed.
         nominal: the forecasts use rates that were not measured on this machine.
     """
 

@@ -10,8 +10,6 @@ from shardwise.units import format_bytes, format_seconds
 Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
 
 MISSING = "–"
-NOT_FORECAST = "not forecast"
-NOT_MEASURED = "not measured"
 
 #: Control characters other than tab and newline, and lone surrogates, which JSON can hold and UTF-8 cannot.
 _UNPRINTABLE = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)), "\ufffd")
@@ -33,7 +31,7 @@ def write_value(value: float, unit: Unit) -> str:
         "bytes": format_bytes,
         "seconds": write_seconds,
         "tokens_per_second": lambda rate: f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s",
-        "share": write_share,
+        "share": lambda share: f"{100 * share:.1f} %" if share == 0 or abs(share) >= 0.01 else f"{100 * share:.2g} %",
     }
     return writers[unit](value)
 
@@ -47,12 +45,6 @@ def write_power(value: float) -> str:
     """A learning rate: `1.5e-4`."""
     mantissa, exponent = f"{value:.3e}".split("e")
     return "0" if value == 0 else f"{float(mantissa):g}e{int(exponent)}"
-
-
-def write_share(share: float) -> str:
-    """A share as a percentage, with two significant digits below 1 %."""
-    percent = 100 * share
-    return f"{percent:.1f} %" if percent == 0 or abs(percent) >= 1 else f"{percent:.2g} %"
 
 
 def write_error(percent: float | None) -> str:

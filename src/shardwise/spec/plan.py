@@ -128,6 +128,11 @@ class Candidate:
     reasons: tuple[str, ...] = ()
     not_trained: tuple[str, ...] = ()
 
+    @property
+    def worst_rank(self) -> RankMemory:
+        """The rank with the highest peak."""
+        return max(self.memory.ranks, key=lambda rank: rank.peak_bytes)
+
     def to_json(self) -> dict[str, Any]:
         """The product page's candidate object."""
         return {

@@ -59,6 +59,11 @@ class Lane:
         """The one that spans name."""
         return self.ranks[0]
 
+    @property
+    def name(self) -> str:
+        """`GPU 0`, or `GPU 0-3`."""
+        return f"GPU {self.rank}" if len(self.ranks) == 1 else f"GPU {self.rank}-{self.ranks[-1]}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:

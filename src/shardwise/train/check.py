@@ -17,8 +17,8 @@ import torch
 from safetensors import safe_open
 
 from shardwise.methods.lora import expected_tensors
-from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, kin_of, read_config
+from shardwise.models.weights import Keys
 from shardwise.parallel.ownership import Ownership
 from shardwise.train.export import ADAPTER, INDEX, WEIGHTS, Result
 from shardwise.train.pieces import piece

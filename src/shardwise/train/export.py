@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardwise.catalog.files import tokenizer_files
+from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
-from shardwise.models.keys import Keys
+from shardwise.models.weights import Keys
 from shardwise.spec.run import write_json
 from shardwise.train.precision import type_name
 from shardwise.train.tensor_file import Entry, TensorFile

@@ -13,14 +13,12 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
-from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
+from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
 from shardwise.models.content import folder_content
-from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
-from shardwise.models.plans import tensor_plan
 from shardwise.models.shape import shape_of
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
-from shardwise.models.weights import Weights
+from shardwise.models.weights import Keys, Weights
 from shardwise.parallel.apply import Stage, parallelize
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership

@@ -51,9 +51,6 @@ class Measured:
         used: the most that was in use at one instant: allocated on a GPU, resident of a CPU process.
         reserved: the most that PyTorch's allocator held; None of a CPU process, which has none.
         asked: what was asked for then; None where the error does not say.
-        total: of the device.
-        by_others: what other processes hold.
-        who: those, in words; empty where nothing is known of them.
         held: weights and optimizer states; None where the model was not built yet.
     """
 
@@ -77,14 +74,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def explained(
     error: BaseException, *, run: RunDirectory, rank: int, holding: Callable[[], Held] | None
 ) -> BaseException:
-    """An error as it is to be reported: out of memory as a sentence of this program, any other as it is.
-
-    Args:
-        error: what ended the rank.
-        run: of which the job and the plan are read.
-        rank: this one.
-        holding: measures weights and optimizer states; None before the model was built.
-    """
+    """An error as it is to be reported: out of memory as a sentence of this program, any other as it is. `holding`
+    measures weights and optimizer states; None before the model was built."""
     if not is_out_of_memory(error):
         return error
     try:
@@ -105,7 +96,8 @@ def _measure(error: BaseException, *, holding: Callable[[], Held] | None) -> Mea
     if device.type == "cpu":
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
         total = system_memory()
-        others = max(0, total - available_memory() - _resident_now())
+        mine = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+        others = max(0, total - available_memory() - mine)
         return Measured(used=resident, reserved=None, asked=asked, total=total, by_others=others, held=held)
     free, total = torch.cuda.mem_get_info(device)
     others = max(0, total - free - torch.cuda.memory_reserved(device) - _OUTSIDE_BYTES)
@@ -118,11 +110,6 @@ def _measure(error: BaseException, *, holding: Callable[[], Held] | None) -> Mea
         who=holders(device) if others else "",
         held=held,
     )
-
-
-def _resident_now() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
 
 
 def sentence(job: Job, planned: Candidate, *, rank: int, measured: Measured) -> str:

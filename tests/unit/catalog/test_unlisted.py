@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.catalog import unlisted as module
+from shardwise.catalog import stated as module
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.unlisted import UnlistedFamilyError
+from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.errors import ModelError
 from tests.dist.worlds import installed
 

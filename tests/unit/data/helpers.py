@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.data.build import StoreSettings, copy_tokens, gather, write_store
-from shardwise.data.limits import Limits
+from shardwise.data.build import Shard, ShardWriter, copy_tokens, gather, write_store
+from shardwise.data.pool import Limits
 from shardwise.data.prepare import prepare
-from shardwise.data.shards import Shard, ShardWriter
 from shardwise.data.store import PreparedData
 from shardwise.data.tokens import Tokens
 from shardwise.spec.run import RunDirectory
@@ -40,8 +39,7 @@ def store(
     documents = gather(shards, source_of_file=list(range(len(weights))))
     copy_tokens(shards, np.zeros(len(documents), bool), train=folder, evaluation=folder)
     names = tuple(f"source-{index}.jsonl" for index in range(len(weights)))
-    settings = StoreSettings(files=names, weights=tuple(weights), packed=packed, max_length=max_length)
-    write_store(folder, documents, settings)
+    write_store(folder, documents, files=names, weights=weights, packed=packed, max_length=max_length)
     return PreparedData.open(folder)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardwise.data.formats import BY_NAME, FORMATS, Conversation, Pair, Text, read_row, recognise
-from shardwise.data.values import RowError
+from shardwise.data.messages import RowError
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 

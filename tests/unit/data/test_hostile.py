@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.data.limits import Limits
+from shardwise.data.pool import Limits
 from shardwise.data.prepare import prepare
 from shardwise.errors import DataError
 from shardwise.spec.places import write_places

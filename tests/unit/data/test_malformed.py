@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwise.data import fingerprint
+from shardwise.data import cache
 from shardwise.data.prepare import prepare
 from shardwise.errors import DataError
 from shardwise.spec.places import write_places
@@ -185,7 +185,7 @@ def test_a_file_that_may_not_be_read_is_named_with_the_line_of_the_job(
     def refuse(path: str) -> str:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(fingerprint, "sha256_of", refuse)  # root may read whatever its mode says
+    monkeypatch.setattr(cache, "sha256_of", refuse)  # root may read whatever its mode says
     with pytest.raises(DataError, match=rf"^job\.yaml:4: data\.path: {path}: cannot be read: Permission denied$"):
         prepare(run)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
+from shardwise.data.messages import RowError
 from shardwise.data.render import DEFAULT_TEMPLATE, Rendered
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
-from shardwise.data.values import RowError
 from shardwise.errors import DataError
 from shardwise.spec.job_data import OverLong, TrainOn
 

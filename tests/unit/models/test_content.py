@@ -87,16 +87,5 @@ def test_of_small_weights_every_element_counts_and_of_large_ones_three_blocks_of
     assert _differing(folder, _set("first", 2 * BLOCK)) == set()
 
 
-def test_no_more_is_read_of_weights_than_was_meant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    pread = content.os.pread
-    monkeypatch.setattr(content.os, "pread", lambda fd, size, at: read.append(size) or pread(fd, size, at))
-    monkeypatch.setattr(content, "WHOLE_BYTES", 1024)
-    monkeypatch.setattr(content, "SAMPLED_BYTES", 4096)
-    folder_content(folder, weights=[WEIGHTS])
-    header = int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little") + 8
-    assert 2048 < sum(read) - header < 4096 + 1024
-
-
 def test_what_no_training_reads_does_not_count(folder: Path) -> None:
     assert _differing(folder, lambda other: (other / "README.md").write_text("other words")) == set()

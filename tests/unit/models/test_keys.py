@@ -15,9 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families import FAMILIES
 from shardwise.errors import ModelError
-from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, materialise, read_config
-from shardwise.models.weights import Weights
+from shardwise.models.weights import Keys, Weights
 from tests.dist.worlds import installed
 from tests.unit.catalog.test_families import small_config
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig, GPT2Config
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import UnsupportedError
-from shardwise.models.plans import tensor_plan
+from shardwise.models.anatomy import tensor_plan
 from shardwise.spec.splits import TENSOR_FAMILIES
 from tests.dist.worlds import installed
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.report.curves import smooth, thin
+from shardwise.report.collect import smooth, thin
 from shardwise.report.nouns import Curve, MemoryReport, RankReport
 from shardwise.report.pages.charts import Stack, byte_ticks, curve_data, memory_chart, ticks_of
 from shardwise.report.pages.run_page import FARTHEST_CAPACITY, capacity_in_sight, memory_by_rank

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from shardwise.errors import RunDirectoryError
-from shardwise.report.collect import collect, write_report
-from shardwise.report.curves import MAX_POINTS
+from shardwise.report.collect import MAX_POINTS, collect, write_report
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.execution import Execution

@@ -13,8 +13,10 @@ from shardwise.report.parity import (
     Parity,
     agreement,
     failed,
+    looked_at_damped,
+    looked_at_plainly,
+    may_be_rounding,
 )
-from shardwise.report.second_look import looked_at_damped, looked_at_plainly, may_be_rounding
 
 Records = list[dict[str, Any]]
 

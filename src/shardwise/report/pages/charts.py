@@ -1,7 +1,4 @@
-"""The charts' data: stacked bars, the timeline of a step, and curves, with positions in percent of the width.
-
-The templates draw bars and timelines, with a value to hover over in every segment; uPlot draws the curves.
-"""
+"""The charts' data: stacked bars, the timeline of a step, and curves, with positions in percent of the width."""
 
 from __future__ import annotations
 
@@ -22,13 +19,7 @@ BYTE_UNITS = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A coloured part of a bar.
-
-    Attributes:
-        look: class of the style sheet.
-        start, width: in percent of the chart's width.
-        tip: shown on hover.
-    """
+    """A coloured part of a bar, of one class of the style sheet; positions are in percent of the chart's width."""
 
     look: str
     start: float
@@ -41,9 +32,7 @@ class Bar:
     """A row of a chart.
 
     Attributes:
-        total: the figure at its end.
         below: segments of a second, thinner track.
-        new: starts a group of rows.
     """
 
     label: str
@@ -65,13 +54,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Bars on one scale.
-
-    Attributes:
-        legend: (class, words).
-        ticks: (percent, label).
-        mark: a vertical line, in percent of the width, such as the capacity.
-    """
+    """Bars on one scale; the legend is (class, words), ticks are (percent, label), `mark` is a line in percent."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -97,11 +80,6 @@ def byte_ticks(high: float) -> tuple[tuple[float, str], ...]:
     return ticks_of(high / unit, lambda value: f"{value:g} {name}")
 
 
-def second_ticks(high: float) -> tuple[tuple[float, str], ...]:
-    """Round numbers of seconds, or of milliseconds."""
-    return ticks_of(high, "{:g} s".format) if high >= 1 else ticks_of(1000 * high, "{:g} ms".format)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stack:
     """Memory of one rank, part by part."""
@@ -120,14 +98,7 @@ class Stack:
 
 
 def memory_chart(stacks: Sequence[Stack], *, title: str, capacity: int | None, most: float = math.inf) -> Chart:
-    """A bar for each stack.
-
-    Args:
-        stacks: at least one of them has a positive part.
-        title: for screen readers.
-        capacity: of one GPU, drawn as a line; None draws none.
-        most: the longest bar that is drawn to scale, in capacities; longer ones end there.
-    """
+    """A bar for each stack. The capacity of one GPU is a line; bars longer than `most` capacities end there."""
     longest = max((stack.total for stack in stacks), default=0)
     high = max(capacity or 0, min(longest, most * capacity if capacity else longest)) or 1
     named = dict.fromkeys(part for stack in stacks for part in stack.parts)
@@ -174,13 +145,13 @@ def _memory_bar(stack: Stack, *, high: float) -> Bar:
 
 def timeline_chart(timeline: Timeline) -> Chart:
     """A bar for each GPU, or for GPUs that do the same: what it computes; below it what is sent."""
-    lanes = timeline.lanes[:MOST_LANES]
+    lanes, high = timeline.lanes[:MOST_LANES], timeline.seconds
     kinds: list[Kind] = [kind for kind in KIND_WORDS if any(span.kind == kind for span in timeline.spans)]
     return Chart(
         title=f"One step of {timeline.strategy}: who computes, communicates and waits",
         bars=tuple(
             Bar(
-                label=lane_name(lane),
+                label=lane.name,
                 total=f"{100 * lane.computing:.0f} %",
                 segments=_spans(timeline, lane, "compute"),
                 below=_spans(timeline, lane, "links"),
@@ -188,12 +159,12 @@ def timeline_chart(timeline: Timeline) -> Chart:
             for lane in lanes
         ),
         legend=(*((f"span {kind}", KIND_WORDS[kind]) for kind in kinds), ("idle", "waiting for others")),
-        ticks=second_ticks(timeline.seconds),
+        ticks=ticks_of(high, "{:g} s".format) if high >= 1 else ticks_of(1000 * high, "{:g} ms".format),
         table=Table(
             columns=("", "computes", *(KIND_WORDS[kind] for kind in kinds)),
             rows=tuple(
                 (
-                    lane_name(lane),
+                    lane.name,
                     f"{100 * lane.computing:.0f} % of the step",
                     *(format_seconds(_seconds(timeline, lane, kind)) for kind in kinds),
                 )
@@ -215,12 +186,6 @@ def _timeline_notes(timeline: Timeline) -> tuple[str, ...]:
     )
 
 
-def lane_name(lane: Lane) -> str:
-    """`GPU 0`, or `GPU 0-3`."""
-    first, last = lane.ranks[0], lane.ranks[-1]
-    return f"GPU {first}" if first == last else f"GPU {first}-{last}"
-
-
 def _seconds(timeline: Timeline, lane: Lane, kind: str) -> float:
     return sum(span.end - span.start for span in timeline.spans if span.rank == lane.rank and span.kind == kind)
 
@@ -232,19 +197,15 @@ def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...
             look=f"span {kind}",
             start=start * percent,
             width=max((end - start) * percent, 0.04),
-            tip=f"{lane_name(lane)}: {name}, {format_seconds(end - start)} from {format_seconds(start)}",
+            tip=f"{lane.name}: {name}, {format_seconds(end - start)} from {format_seconds(start)}",
         )
         for kind, name, start, end in merged(timeline.of(lane, stream))
     )
 
 
 def merged(spans: Sequence[Span], *, within: float = MERGED_WITHIN) -> list[tuple[str, str, float, float]]:
-    """(kind, name, start, end) of the spans; short ones of one kind that follow each other closely become one.
-
-    Args:
-        spans: of one stream, in order.
-        within: the largest gap that is closed, as a share of the whole.
-    """
+    """(kind, name, start, end) of a stream's spans; short ones of one kind become one across gaps of a share
+    `within`."""
     found: list[tuple[str, str, float, float]] = []
     gap = within * max((span.end for span in spans), default=0.0)
     for span in spans:

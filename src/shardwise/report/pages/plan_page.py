@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.report.pages.charts import Chart, Stack, memory_chart, timeline_chart
 from shardwise.report.pages.render import render
-from shardwise.spec.plan import PARTS, Candidate, Plan, RankMemory
+from shardwise.spec.plan import PARTS, Candidate, Plan
 from shardwise.spec.timeline import Timeline
 
 MAX_CANDIDATES = 16
@@ -34,11 +34,6 @@ def shown(plan: Plan) -> list[Candidate]:
     return [one for index, one in enumerate(plan.candidates) if index < MAX_CANDIDATES or index == plan.chosen]
 
 
-def worst_rank(candidate: Candidate) -> RankMemory:
-    """The rank with the highest peak."""
-    return max(candidate.memory.ranks, key=lambda rank: rank.peak_bytes)
-
-
 def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
     """A bar for each candidate: the rank that needs most, part by part."""
     if not candidates:
@@ -47,7 +42,7 @@ def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
         Stack(
             label=candidate.execution.layout.strategy,
             under=_sizes(candidate),
-            parts={part: worst_rank(candidate).parts.get(part, 0) for part in PARTS},
+            parts={part: candidate.worst_rank.parts.get(part, 0) for part in PARTS},
             suffix="" if candidate.fits else " !",
             strong=candidate is plan.best,
             new=True,

@@ -24,15 +24,11 @@ _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def render(template: str, *, curves: list[dict[str, Any]] | None = None, **context: Any) -> str:
-    """The page as text.
-
-    Args:
-        template: file name in `report/templates`.
-        curves: charts that uPlot draws, by `curves.chart_data`; None leaves uPlot out of the page.
-        context: values that the template names.
-    """
-    scripts = [_static("page.js")] if curves is None else [_uplot(), _static("page.js")]
-    style = _static("page.css") if curves is None else _static("uplot.css") + _static("page.css")
+    """The page as text, from a file of `report/templates`; `curves` are drawn by uPlot, which None leaves out."""
+    style, scripts = _static("page.css"), [_static("page.js")]
+    if curves is not None:  # uPlot with its licence, which has to stay with every copy
+        style = _static("uplot.css") + style
+        scripts.insert(0, f"/*!\n{_static('uplot.LICENSE.txt')}*/\n{_static('uplot.min.js')}")
     return (
         _environment()
         .get_template(template)
@@ -66,33 +62,25 @@ def _static(name: str) -> str:
     return files("shardwise.report").joinpath("static", name).read_text(encoding="utf-8").strip() + "\n"
 
 
-def _uplot() -> str:
-    """uPlot with its licence, which has to stay with every copy."""
-    return f"/*!\n{_static('uplot.LICENSE.txt')}*/\n{_static('uplot.min.js')}"
-
-
 @cache
 def _environment() -> Environment:
     # Imported here: only pages need it, and every command imports this module.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    def percent(share: float) -> str:
+        return f"{100 * share:.0f} %"
+
+    def shown(value: Any) -> Any:
+        return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
     environment = Environment(
         loader=PackageLoader("shardwise.report"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_printable,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"bytes": format_bytes, "seconds": format_seconds, "count": format_count, "percent": _percent}
+    filters = {"bytes": format_bytes, "seconds": format_seconds, "count": format_count, "percent": percent}
     environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     return environment
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _printable(value: Any) -> Any:
-    """Text without control characters; markup of ours as it is."""
-    return value if hasattr(value, "__html__") or not isinstance(value, str) else printable(value)

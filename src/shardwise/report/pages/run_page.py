@@ -6,15 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.report.compare import common_parts
-from shardwise.report.nouns import (
-    COMMON_PARTS,
-    CONFIGURED_TYPES,
-    OUTSIDE_PART,
-    Curve,
-    MemoryReport,
-    RankReport,
-    Report,
-)
+from shardwise.report.nouns import COMMON_PARTS, CONFIGURED_TYPES, OUTSIDE_PART, Curve, MemoryReport, RankReport, Report
 from shardwise.report.pages.charts import Chart, Stack, Table, curve_data, memory_chart
 from shardwise.report.pages.render import render
 from shardwise.report.written import MISSING, write_power, write_seconds
@@ -25,7 +17,6 @@ MAX_TABLE_ROWS = 24
 #: A capacity of more than this many peaks is named and not drawn: it would leave no room for the bars.
 FARTHEST_CAPACITY = 4
 
-#: Comparisons that have a card, after the loss.
 CARDS = ("peak memory", "step time", "throughput", "MFU", "GPU utilisation", "total time")
 
 #: Curves of the table of values: (key, column, how a value is written).

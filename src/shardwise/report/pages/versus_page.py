@@ -12,16 +12,11 @@ from shardwise.spec.timeline import Timeline
 
 CHARTS = ("step time", "GPU utilisation", "peak memory")
 
-#: (side, class of the style sheet)
 SIDES: tuple[tuple[Side, str], ...] = (("measured", "part main"), ("forecast", "part context"))
 
 
 def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) -> str:
-    """The whole page.
-
-    Args:
-        timelines: forecast steps to draw, by layout.
-    """
+    """The whole page; `timelines` are forecast steps to draw, by layout."""
     return render(
         "compare.html",
         found=found,
