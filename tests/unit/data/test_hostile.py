@@ -32,7 +32,7 @@ BOMBS = {
     ),
 }
 
-#: Those that need a row to go off.
+#: Those that need a row.
 AT_A_ROW = ("memory while rendering", "escape")
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
-from shardwise.data.render import DEFAULT_TEMPLATE, Rendered
+from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
 from shardwise.data.values import RowError
-from shardwise.errors import DataError
 from shardwise.spec.job_data import OverLong, TrainOn
 
 GENERATION = (
@@ -78,11 +76,16 @@ def test_every_assistant_message_is_trained_with_its_end_of_turn_and_nothing_els
     )
 
 
-def test_train_on_completion_trains_the_last_assistant_message_only(chat: Tokenizer) -> None:
-    assert shown(chat, talk("hi", "hello", "two?", "four."), rules(train_on="completion")) == (
+@pytest.mark.parametrize("template", [None, GENERATION])
+def test_train_on_completion_trains_the_last_assistant_message_only(chat: Tokenizer, template: str | None) -> None:
+    example = talk("hi", "hello", "two?", "four.")
+    expected = (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
         "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four.<|im_end|>⟧\n"
     )
+    assert shown(chat, example, rules(template=template, train_on="completion")) == expected
+    only_last = Conversation(messages=example.messages, learns=(False, False, False, True))
+    assert shown(chat, only_last, rules(template=template)) == expected
 
 
 def test_train_on_all_trains_everything(chat: Tokenizer) -> None:
@@ -116,31 +119,19 @@ def test_calls_of_tools_and_reasoning_are_trained_where_the_template_writes_them
 
 @pytest.mark.parametrize("train_on", ["auto", "all"])
 @pytest.mark.parametrize(
-    ("template", "messages", "tools", "lost"),
+    ("template", "example", "lost"),
     [
-        (None, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
-        (GENERATION, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
-        (None, [USER, ANSWER], None, r"reasoning_content of message 2 \(assistant\)"),
-        (None, [USER, {"role": "assistant", "content": "a"}], [{"name": "f"}], "tools"),
+        (None, conversation([USER, CALLS]), r"tool_calls of message 2 \(assistant\)"),
+        (GENERATION, conversation([USER, CALLS]), r"tool_calls of message 2 \(assistant\)"),
+        (None, conversation([USER, ANSWER]), r"reasoning_content of message 2 \(assistant\)"),
+        (None, conversation([USER, {"role": "assistant", "content": "a"}], tools=[{"name": "f"}]), "tools"),
     ],
 )
 def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(
-    chat: Tokenizer,
-    train_on: TrainOn,
-    template: str | None,
-    messages: list[dict[str, Any]],
-    tools: list[dict[str, Any]] | None,
-    lost: str,
+    chat: Tokenizer, train_on: TrainOn, template: str | None, example: Example, lost: str
 ) -> None:
     with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
-        encoded(chat, conversation(messages, tools=tools), rules(template=template, train_on=train_on))
-
-
-def test_reasoning_that_a_template_leaves_out_of_earlier_turns_is_no_loss(chat: Tokenizer) -> None:
-    example = conversation([USER, ANSWER, USER, ANSWER])
-    text = shown(chat, example, rules(template=TOOLS, train_on="all"))
-    assert text.count("hello") == 2
-    assert text.count("(so)hello") == 1
+        encoded(chat, example, rules(template=template, train_on=train_on))
 
 
 def test_what_tells_about_a_message_does_not_hinder_it(chat: Tokenizer) -> None:
@@ -156,13 +147,6 @@ def test_generation_blocks_of_a_template_say_what_is_trained(chat: Tokenizer) ->
     )
 
 
-def test_blocks_and_prefixes_give_the_same_tokens_and_masks(chat: Tokenizer) -> None:
-    example = talk("the cat sat", "on the mat", "how are you?", "  four\n\n")
-    tagged, prefixed = encoded(chat, example, rules(template=GENERATION)), encoded(chat, example, rules())
-    np.testing.assert_array_equal(tagged.ids, prefixed.ids)
-    np.testing.assert_array_equal(tagged.trained, prefixed.trained)
-
-
 def test_a_template_without_generation_prompt_is_read_too(plain: Tokenizer) -> None:
     assert shown(plain, talk("hi", "hello", "two?", "four."), rules(template=INSTRUCT)) == (
         "<s>[INST] hi [/INST]⟦ hello</s>⟧[INST] two? [/INST]⟦ four.</s>⟧"
@@ -172,15 +156,6 @@ def test_a_template_without_generation_prompt_is_read_too(plain: Tokenizer) -> N
 def test_without_a_template_chats_use_the_default_one_and_end_turns_with_eos(plain: Tokenizer) -> None:
     assert shown(plain, talk("hi", "hello")) == ("<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n")
     assert "<|im_start|>" in DEFAULT_TEMPLATE
-
-
-def test_messages_that_may_not_learn_are_not_trained(chat: Tokenizer) -> None:
-    example = talk("hi", "hello", "two?", "four.")
-    only_last = Conversation(messages=example.messages, learns=(False, False, False, True))
-    for template in (None, GENERATION):
-        assert shown(chat, only_last, rules(template=template)) == shown(
-            chat, example, rules(template=template, train_on="completion")
-        )
 
 
 def test_a_pair_without_a_template_is_prompt_completion_and_eos(plain: Tokenizer) -> None:
@@ -226,21 +201,10 @@ def test_half_characters_are_refused_before_they_reach_the_tokenizer(plain: Toke
         shown(plain, Text(text="a\ud83d"))
 
 
-def test_mixed_kinds_of_rows_keep_their_order(plain: Tokenizer) -> None:
-    examples: list[Example] = [Text(text="one"), talk("a", "b"), Pair(prompt="c", completion="d"), Text(text="two")]
-    renderer = plain.renderer(rules())
-    together = plain.encode([renderer.render(example) for example in examples])
-    for example, tokens in zip(examples, together, strict=True):
-        np.testing.assert_array_equal(tokens.ids, encoded(plain, example, rules()).ids)
-
-
-def test_a_token_counts_when_it_overlaps_a_span() -> None:
+def test_a_token_counts_when_it_overlaps_a_span_and_an_empty_one_belongs_to_what_stands_before_it() -> None:
     offsets = [(0, 0), (0, 2), (2, 5), (5, 6), (5, 6), (6, 8)]
     assert trained_tokens(offsets, [(3, 6)]).tolist() == [False, False, True, True, True, False]
     assert trained_tokens(offsets, []).tolist() == [False] * 6
-
-
-def test_white_space_that_a_tokenizer_reports_as_empty_belongs_to_what_stands_before_it() -> None:
     # "Answer: 42": the token of the space is reported as (8, 8), and the span begins at 8
     assert trained_tokens([(0, 7), (8, 8), (8, 10)], [(8, 10)]).tolist() == [False, False, True]
 
@@ -249,53 +213,29 @@ def tokens(length: int, *, trained_from: int) -> Tokens:
     return Tokens(ids=np.arange(length, dtype=np.int32), trained=np.arange(length) >= trained_from)
 
 
-def test_rows_that_fit_pass_every_policy() -> None:
-    row = tokens(10, trained_from=5)
-    for policy in ("error", "drop", "truncate"):
-        assert shorten(row, rules(max_length=10, over_long=policy)) is row
+@pytest.mark.parametrize(
+    ("row", "policy", "complaint"),
+    [
+        (tokens(11, trained_from=5), "error", "has 11 tokens; max_length is 10: raise max_length, or set over_long: "),
+        (tokens(11, trained_from=5), "drop", None),
+        (tokens(20, trained_from=10), "truncate", None),
+        (tokens(5, trained_from=5), "error", "has no trained token"),
+        (tokens(0, trained_from=0), "error", "has no token: the model's tokenizer makes nothing of its text"),
+    ],
+)
+def test_rows_that_are_too_long_or_train_nothing(row: Tokens, policy: OverLong, complaint: str | None) -> None:
+    found = shorten(row, rules(max_length=10, over_long=policy))
+    assert found is None if complaint is None else str(found).startswith(complaint)
 
 
-def test_long_rows_follow_the_policy() -> None:
+def test_a_row_is_cut_to_max_length() -> None:
     row = tokens(11, trained_from=5)
-    complaint = shorten(row, rules(max_length=10, over_long="error"))
-    assert complaint == "has 11 tokens; max_length is 10: raise max_length, or set over_long: truncate or drop"
-    assert shorten(row, rules(max_length=10, over_long="drop")) is None
     kept = shorten(row, rules(max_length=10, over_long="truncate"))
     assert isinstance(kept, Tokens)
     assert (len(kept.ids), kept.num_trained, kept.was_truncated) == (10, 5, True)
-
-
-def test_a_row_that_truncation_leaves_without_trained_tokens_is_dropped_and_one_that_never_had_any_is_wrong() -> None:
-    assert shorten(tokens(20, trained_from=10), rules(max_length=10, over_long="truncate")) is None
-    complaint = shorten(tokens(5, trained_from=5), rules())
-    assert isinstance(complaint, str)
-    assert complaint.startswith("has no trained token")
-
-
-def test_a_text_of_which_a_tokenizer_makes_nothing_is_no_fault_of_the_row() -> None:
-    complaint = shorten(tokens(0, trained_from=0), rules())
-    assert isinstance(complaint, str)
-    assert complaint.startswith("has no token: the model's tokenizer makes nothing of its text")
+    assert shorten(row, rules(max_length=11)) is row
 
 
 def test_the_first_token_is_never_a_target() -> None:
     assert tokens(5, trained_from=0).num_trained == 4
     assert isinstance(shorten(tokens(1, trained_from=0), rules()), str)
-
-
-def test_a_folder_without_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
-        load_tokenizer(str(tmp_path))
-
-
-def test_a_damaged_tokenizer_is_refused_in_a_sentence(tmp_path: Path, plain_model: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text((plain_model / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": ')
-    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
-        load_tokenizer(str(tmp_path))
-
-
-def test_rendered_rows_say_whether_the_tokenizer_adds_its_own_special_tokens(plain: Tokenizer) -> None:
-    renderer = plain.renderer(rules())
-    assert renderer.render(Text(text="a")) == Rendered(text="a", spans=None, special_tokens=True, ends=True)
-    assert not renderer.render(talk("a", "b")).special_tokens

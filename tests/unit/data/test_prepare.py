@@ -10,19 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwise.data.prepare import prepare
 from shardwise.data.store import PreparedData, open_prepared
-from shardwise.errors import DataError, JobError
+from shardwise.errors import DataError
 from shardwise.spec.run import read_json
 from tests.unit.data.helpers import prepared, run_directory, write_jsonl
-
-REPOSITORY = Path(__file__).parents[3]
-GSM8K = REPOSITORY.parent / "shared" / "data" / "gsm8k" / "train.jsonl"
 
 QUESTIONS = [{"question": f"what is {number}?", "answer": f"it is {number}"} for number in range(50)]
 
@@ -82,9 +77,7 @@ def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path: Path, chat
     assert data_json["chat_template"] is None, "the tokenizer's own template is in force"
 
 
-def test_a_finished_preparation_is_found_without_importing_torch_or_transformers(
-    tmp_path: Path, plain_model: Path
-) -> None:
+def test_a_finished_preparation_is_found_without_the_heavy_libraries(tmp_path: Path, plain_model: Path) -> None:
     path = write_jsonl(tmp_path / "chats.jsonl", QUESTIONS)
     prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
     code = (
@@ -117,23 +110,6 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: P
     assert data.where(0) == f"{tmp_path}/a/rows.jsonl:1"
     assert data.where(101) == f"{tmp_path}/rows.csv:3"
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
-
-
-@pytest.mark.slow
-def test_packed_and_unpacked_data_hold_the_same_documents(tmp_path: Path, plain_model: Path) -> None:
-    path = str(
-        write_jsonl(tmp_path / "rows.jsonl", [{"text": "the cat sat " * (number % 9 + 1)} for number in range(60)])
-    )
-    loose = train_part(prepared(tmp_path / "a", model=plain_model, data={"path": path, "max_length": 128}))
-    data_json = prepared(tmp_path / "b", model=plain_model, data={"path": path, "max_length": 128, "packing": True})
-    packed = train_part(data_json)
-    assert packed.packed
-    assert len(packed) < len(loose) / 2
-    assert packed.lengths.max() <= 128
-    assert packed.lengths.sum() == loose.lengths.sum()
-    assert packed.trained_counts.sum() == loose.trained_counts.sum()
-    documents = sorted(document for sample in range(len(packed)) for document in packed.documents(sample).tolist())
-    assert documents == list(range(60))
 
 
 def test_a_share_is_set_aside_for_evaluation_and_no_row_is_on_both_sides(tmp_path: Path, plain_model: Path) -> None:
@@ -190,16 +166,6 @@ def test_long_rows_are_counted_under_each_policy(
     assert "1 rows dropped, of which truncation leaves nothing trained\n" in said
 
 
-def test_a_set_of_which_nothing_is_left_stops(tmp_path: Path, plain_model: Path) -> None:
-    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
-    data: dict[str, Any] = {"path": path, "max_length": 4, "over_long": "drop"}
-    with pytest.raises(DataError, match="every row was dropped as longer than max_length"):
-        prepared(tmp_path / "a", model=plain_model, data=data)
-    single = str(write_jsonl(tmp_path / "one.jsonl", QUESTIONS[:1]))
-    with pytest.raises(DataError, match="eval_fraction leaves no row to train on"):
-        prepared(tmp_path / "b", model=plain_model, data={"path": single, "eval_fraction": 0.5})
-
-
 @pytest.mark.slow
 def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path: Path, plain_model: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
@@ -218,41 +184,20 @@ def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path
     assert prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})["train"]["num_rows"] == 49
 
 
-@pytest.mark.slow
-def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, plain_model: Path, cache: Path) -> None:
-    rows = [{"text": f"the cat sat on mat {number} " * 20} for number in range(600)]
-    path = str(write_jsonl(tmp_path / "rows.jsonl", rows))
-    contents = []
-    for workers in (1, 3):
-        data_json = prepared(tmp_path / "run", model=plain_model, data={"path": path, "packing": True}, workers=workers)
-        folder = Path(data_json["train"]["folder"])
-        contents.append({file.name: file.read_bytes() for file in sorted(folder.iterdir())})
-        folder.parent.rename(cache / f"kept-{workers}")
-    assert contents[0] == contents[1]
-
-
-@pytest.mark.slow
-def test_a_damaged_entry_is_prepared_anew(tmp_path: Path, plain_model: Path) -> None:
-    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
-    first = prepared(tmp_path / "run", model=plain_model, data={"path": path})
+def test_an_entry_that_is_damaged_or_not_finished_is_prepared_anew(
+    tmp_path: Path, plain_model: Path, cache: Path
+) -> None:
+    data = {"path": str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)), "packing": True}
+    first = prepared(tmp_path / "run", model=plain_model, data=data)
     folder = Path(first["train"]["folder"])
-    whole = (folder / "tokens.bin").read_bytes()
+    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
     os.truncate(folder / "tokens.bin", 100)
     with pytest.raises(DataError, match="is damaged: a file is missing or cut short"):
         PreparedData.open(folder)
-    prepared(tmp_path / "run", model=plain_model, data={"path": path})
-    assert (folder / "tokens.bin").read_bytes() == whole
-
-
-def test_an_interrupted_preparation_leaves_nothing_that_is_taken_for_a_finished_one(
-    tmp_path: Path, plain_model: Path, cache: Path
-) -> None:
-    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
-    first = prepared(tmp_path / "run", model=plain_model, data={"path": path})
-    entry = Path(first["train"]["folder"]).parent
-    entry.rename(entry.with_name(f"{entry.name}.partial"))
-    again = prepared(tmp_path / "run", model=plain_model, data={"path": path})
-    assert again == first
+    assert prepared(tmp_path / "run", model=plain_model, data=data, workers=3) == first
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
+    folder.parent.rename(folder.parent.with_name(f"{folder.parent.name}.partial"))
+    assert prepared(tmp_path / "run", model=plain_model, data=data) == first
     assert sorted(found.suffix for found in (cache / "data").iterdir()) == ["", ".lock"]
 
 
@@ -287,46 +232,6 @@ def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path: Path, plain_
         prepared(tmp_path / "run", model=small, data={"path": str(path)})
 
 
-def test_problems_of_paths_are_reported_together(tmp_path: Path, plain_model: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "rows.txt").write_text("a\n")
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    good = write_jsonl(tmp_path / "good.jsonl", QUESTIONS)
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "rows.jsonl").symlink_to(good)
-    names = ["missing.jsonl", "empty", "rows.txt", "pipe.jsonl", "linked"]
-    data = {
-        "path": [
-            *(str(tmp_path / name) for name in names),
-            {"path": str(good), "name": "main"},
-            {"path": str(good), "weight": 1e9},
-        ],
-        "eval_path": [{"path": str(good), "weight": 2.0}, str(tmp_path / "gone.jsonl")],
-    }
-    with pytest.raises(DataError) as caught:
-        prepared(tmp_path / "run", model=plain_model, data=data)
-    message = str(caught.value)
-    for expected in (
-        "missing.jsonl: there is no such file or folder",
-        "empty: is a folder without rows; expected files that end in .jsonl",
-        "rows.txt: is of an unknown kind; expected a name that ends in .jsonl",
-        "pipe.jsonl: is not a regular file",
-        "is a link that leaves",
-        "good.jsonl: name: main chooses a configuration of a hub data set",
-        "good.jsonl: weight: means nothing here",
-        "good.jsonl: weight: 1e+09 is too much; a row is seen 1000 times at most",
-        "gone.jsonl: there is no such file or folder",
-    ):
-        assert expected in message
-    assert caught.value.total == 9
-    assert all(problem.where == f"{tmp_path}/run/resolved.yaml:1" for problem in caught.value.problems)
-
-
-def test_a_job_without_data_is_refused(tmp_path: Path, plain_model: Path) -> None:
-    with pytest.raises(DataError, match=r"data.path is missing"):
-        prepared(tmp_path / "run", model=plain_model, data={})
-
-
 def test_a_chat_template_that_cannot_be_read_is_refused(tmp_path: Path, plain_model: Path) -> None:
     path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
     template = tmp_path / "template.jinja"
@@ -335,16 +240,6 @@ def test_a_chat_template_that_cannot_be_read_is_refused(tmp_path: Path, plain_mo
             template.write_bytes(content)
         with pytest.raises(DataError, match=f"{template}: {message}"):
             prepared(tmp_path / "run", model=plain_model, data={"path": path, "chat_template": str(template)})
-
-
-def test_the_command_ends_with_2_and_sentences_on_stderr(tmp_path: Path, plain_model: Path) -> None:
-    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "gone.jsonl")})
-    done = run_command(run.root)
-    assert (done.returncode, done.stdout) == (2, "")
-    where = f"{run.resolved}:1: data.path"
-    assert done.stderr == f"error: {where}: {tmp_path}/gone.jsonl: there is no such file or folder\n"
-    with pytest.raises(JobError):
-        prepare(run_directory(tmp_path / "bad", model=plain_model, data={"pth": "x"}))
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(
@@ -358,12 +253,3 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(
     assert done.returncode == 1
     assert "cannot write the data cache: Not a directory; set SHARDWISE_CACHE" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.skipif(not GSM8K.is_file(), reason="the GSM8K rows are not beside this checkout")
-def test_gsm8k_is_prepared_whole(tmp_path: Path, plain_model: Path) -> None:
-    data = {"path": str(GSM8K), "max_length": 2048, "packing": True}
-    data_json = prepared(tmp_path / "run", model=plain_model, data=data, workers=2)
-    assert data_json["train"]["num_rows"] == data_json["train"]["sources"][0]["num_rows"] == 7473
-    assert data_json["train"]["num_dropped"] == 0
-    assert np.array_equal(np.sort(train_part(data_json).arrays["doc_line"]), np.arange(1, 7474))
