@@ -3,10 +3,8 @@
 import json
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
 from shardwise.catalog.families import FAMILIES
@@ -22,15 +20,24 @@ def refusal(data):
     return str(caught.value)
 
 
-def test_an_unknown_family_is_refused_by_name_with_the_list():
-    message = refusal({"model_type": "mamba9"})
-    assert "'mamba9'" in message
-    assert "llama" in message
-
-
-@pytest.mark.parametrize("key", ["custom_pipelines", "trust_remote_code"])
-def test_a_configuration_that_names_code_is_refused_by_the_key(key):
-    assert key in refusal({**LLAMA, key: {"AutoModel": "evil.Model"}})
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"model_type": "mamba9"}, ("'mamba9'", "llama")),
+        ({**LLAMA, "custom_pipelines": {"AutoModel": "evil.Model"}}, ("custom_pipelines",)),
+        ({**LLAMA, "trust_remote_code": True}, ("trust_remote_code",)),
+        ({**LLAMA, "quantization_config": {"bits": 4}}, ("quantization_config",)),
+        ({**LLAMA, "num_attention_heads": 7}, ("not a multiple",)),
+        ({**LLAMA, "num_key_value_heads": 3}, ("does not divide",)),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": ["0"]}, ("mlp_only_layers",)),
+        ({"model_type": "deepseek_v2"}, ("num_experts_per_tok",)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 0}, ("sliding_window_pattern",)),
+        ({"model_type": "gemma3", "text_config": []}, ("text_config",)),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_key(data, words):
+    message = refusal(data)
+    assert all(word in message for word in words)
 
 
 def test_code_beside_a_family_that_is_known_is_passed_over_and_beside_another_refused():
@@ -39,35 +46,9 @@ def test_code_beside_a_family_that_is_known_is_passed_over_and_beside_another_re
     assert "auto_map" in refusal({"model_type": "internlm2", **code})
 
 
-def test_transformers_passes_over_the_same_code_when_it_is_told_to_trust_none(tmp_path):
-    classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "vocab_size": 9, "auto_map": classes}))
-    (tmp_path / "evil.py").write_text("raise SystemExit('code of a stranger was run')")
-    config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    assert type(model).__module__ == "transformers.models.llama.modeling_llama"
-
-
-def test_a_list_of_layers_that_is_none_is_refused_by_key():
-    assert "mlp_only_layers" in refusal({"model_type": "qwen3_moe", "mlp_only_layers": ["0"]})
-    assert "num_experts_per_tok" in refusal({"model_type": "deepseek_v2"})
-    assert "sliding_window_pattern" in refusal({"model_type": "gemma3_text", "sliding_window_pattern": 0})
-    assert "text_config" in refusal({"model_type": "gemma3", "text_config": []})
-
-
-def test_quantised_weights_are_refused():
-    assert "quantization_config" in refusal({**LLAMA, "quantization_config": {"bits": 4}})
-
-
 @pytest.mark.parametrize("value", [0, -1, 1.5, "64", True, None, 10**30, [64], {}])
 def test_a_width_that_is_not_a_sane_whole_number_is_refused_by_key(value):
     assert "hidden_size" in refusal({**LLAMA, "hidden_size": value})
-
-
-def test_heads_that_do_not_divide_are_refused():
-    assert "not a multiple" in refusal({**LLAMA, "num_attention_heads": 7})
-    assert "does not divide" in refusal({**LLAMA, "num_key_value_heads": 3})
 
 
 @pytest.mark.parametrize(
@@ -100,27 +81,10 @@ def test_a_window_counts_only_where_the_family_uses_it():
 
 
 KEYS = (
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "hidden_act",
-    "torch_dtype",
-    "tie_word_embeddings",
-    "intermediate_size",
-    "sliding_window",
-    "sliding_window_pattern",
-    "layer_types",
-    "num_experts",
-    "n_routed_experts",
-    "num_experts_per_tok",
-    "first_k_dense_replace",
-    "mlp_only_layers",
-    "moe_layers",
-    "q_lora_rank",
-    "num_kv_heads",
-    "new_decoder_architecture",
+    *("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "hidden_act"),
+    *("torch_dtype", "tie_word_embeddings", "intermediate_size", "sliding_window", "sliding_window_pattern"),
+    *("layer_types", "num_experts", "n_routed_experts", "num_experts_per_tok", "first_k_dense_replace"),
+    *("mlp_only_layers", "moe_layers", "q_lora_rank", "num_kv_heads", "new_decoder_architecture"),
     "word_embed_proj_dim",
 )
 values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "64", "silu", [1], {}]))

@@ -95,19 +95,6 @@ def ours(config):
         return None
 
 
-def test_a_head_dim_that_is_stated_counts_in_full_size():
-    """Cohere with 32 heads of 64 on a width of 4,096."""
-    config = {
-        "model_type": "cohere",
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-    }
-    assert shape_from_data(config, file="-").num_parameters == parameters(config)
-
-
 @pytest.mark.parametrize(("change", "message"), REFUSED.items())
 def test_what_is_refused_is_refused_by_name(change, message):
     kind, key, value = change

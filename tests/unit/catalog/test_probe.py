@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from shardwise.catalog.devices import holders_of, parse_gpu_list, system_memory
+from shardwise.catalog.devices import holders_of, system_memory
 from shardwise.catalog.gpus import find_gpu, reserved_bytes
 from shardwise.catalog.probe import LIBRARIES, machine_facts, this_machine
 from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, usable_cores
@@ -71,17 +71,11 @@ def test_what_others_hold_is_named_and_planned_around(driver):
     assert cluster.notes == ("GPU 0: 49.9 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
 
 
-def test_an_idle_gpu_has_all_but_what_the_driver_keeps_and_nothing_is_said(driver):
-    driver(H100.format(free=81000))
-    cluster = this_machine()
-    assert cluster.gpu.usable_bytes == find_gpu("H100-SXM").gpu.usable_bytes
-    assert cluster.notes == ()
-
-
 def test_only_the_gpus_that_a_job_takes_count(driver):
     text = "{n}, GPU-{n}, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
     driver(text.format(n=0, free=81000) + text.format(n=1, free=10 * 1024))
     assert this_machine(used=1).notes == ()
+    assert this_machine(used=1).gpu.usable_bytes == find_gpu("H100-SXM").gpu.usable_bytes
     fullest = this_machine()
     assert fullest.gpu.usable_bytes == 10 * GIB
     assert fullest.notes[0].startswith("GPU 1: 69.0 GiB are held by processes that the driver does not name, such as")
@@ -121,9 +115,6 @@ def test_visible_devices_that_are_not_here_are_a_sentence_and_no_run_on_processo
     driver("", code=9)
     with pytest.raises(HardwareError, match=r"nvidia-smi lists \(it lists none\)"):
         this_machine()
-
-
-def test_a_gpu_that_is_named_twice_is_a_sentence(driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
     driver(TWO_H200)
     with pytest.raises(HardwareError, match=r"CUDA_VISIBLE_DEVICES is '0,0', which names 0 twice; name each once"):
@@ -175,10 +166,6 @@ def test_without_gpus_processes_stand_in_with_nominal_rates(driver):
     assert cluster.gpu.dense_flops["float32"] == pytest.approx(NOMINAL_FLOPS["float32"] * cores / count)
     assert not cluster.gpu.measured
     assert 0 < cluster.gpu.memory_bytes * count < 2**50
-
-
-def test_lines_that_are_no_gpu_are_left_out():
-    assert parse_gpu_list("No devices were found\n0, GPU-a, NVIDIA L4, 23034, 1\n\n") == []
 
 
 def test_facts_name_the_libraries_without_importing_them(driver):

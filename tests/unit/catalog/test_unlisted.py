@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,13 +42,6 @@ def test_what_transformers_has_not_is_not_known(kind: object) -> None:
     assert "is not known; known are arcee, bloom, " in str(error) or "has no model_type" in str(error)
 
 
-def test_strange_names_are_refused_at_once() -> None:
-    start = time.process_time()
-    for number in range(100):
-        refused(f"stranger{number}")
-    assert time.process_time() - start < 1
-
-
 def test_code_and_too_many_layers_are_refused_before_anything_is_built() -> None:
     assert "trust_remote_code names Python code" in str(refused("mamba", trust_remote_code=True))
     assert "quantised already" in str(refused("mamba", quantization_config={"bits": 4}))
@@ -68,12 +58,3 @@ def test_without_what_builds_it_is_said_what_to_install(absent: str, monkeypatch
         "model_type 'mamba' is not known; with `pip install shardwise[train]`, other families that transformers has "
         "are counted by building them; known are arcee, " in str(refused("mamba"))
     )
-
-
-def test_a_transformers_that_cannot_be_looked_for_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert module._installed() is None
-
-
-def test_a_transformers_without_lists_has_nothing(tmp_path: Path) -> None:
-    assert not module._has(tmp_path, "mamba")

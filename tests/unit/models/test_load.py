@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,13 @@ from torch import nn
 
 import shardwise.models.weights as weights_module
 from shardwise.api import plan
+from shardwise.catalog.models import known_models
 from shardwise.data.hub import tokenizer_folder
 from shardwise.errors import ModelError
-from shardwise.methods.lora import add_adapters, initial_adapter, is_adapter
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
 from shardwise.models.shape import shape_of
 from shardwise.models.weights import Weights
-from shardwise.spec.job import Job, LoraSpec
+from shardwise.spec.job import Job
 from shardwise.spec.run import RunDirectory, note_revision, revision_of
 from tests.dist.worlds import toy_llama
 
@@ -48,21 +46,13 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_folder_and_a_file_in_it_mean_the_folder(tmp_path: Path) -> None:
-    folder = toy_llama(tmp_path / "m", tied=False)
-    assert find_model_folder(str(folder)) == folder
-    assert find_model_folder(str(folder / "config.json")) == folder
-
-
-@pytest.mark.parametrize("name", ["org/name", "tinyllama-1.1b"])
-def test_hub_ids_and_catalogue_names_load_from_the_cache(name: str, offline: Path) -> None:
-    repository = {"org/name": "org/name", "tinyllama-1.1b": "TinyLlama/TinyLlama-1.1B-Chat-v1.0"}[name]
-    from shardwise.catalog.models import known_models
-
-    if name in known_models():
-        repository = known_models()[name].hub_id
+@pytest.mark.parametrize(
+    ("name", "repository"), [("org/name", "org/name"), ("tinyllama-1.1b", known_models()["tinyllama-1.1b"].hub_id)]
+)
+def test_hub_ids_and_catalogue_names_load_from_the_cache(name: str, repository: str, offline: Path) -> None:
     snapshot = toy_llama(hub_cache(offline, repository), tied=False)
     assert find_model_folder(name) == snapshot
+    assert find_model_folder(str(snapshot)) == find_model_folder(str(snapshot / "config.json")) == snapshot
 
 
 def test_a_revision_that_was_read_before_is_read_again_whatever_is_newest_by_then(
@@ -124,32 +114,6 @@ def test_code_inside_a_folder_is_never_run(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         read_config(tmp_path)
     assert not (tmp_path / "ran").exists()
-
-
-def test_whole_values_of_adapters_exist_one_at_a_time(tmp_path: Path) -> None:
-    folder = toy_llama(tmp_path, tied=False)
-    model = build_on_meta(read_config(folder), attn_implementation="sdpa")
-    add_adapters(model, LoraSpec(r=4), base_model="base")
-    made: dict[str, weakref.ref[torch.Tensor]] = {}
-
-    def initialise(name: str, shape: tuple[int, ...]) -> Callable[[], torch.Tensor] | None:
-        make = initial_adapter(name, shape, seed=3)
-
-        def watched() -> torch.Tensor:
-            assert make is not None
-            assert [earlier for earlier, value in made.items() if value() is not None] == []
-            made[name] = weakref.ref(whole := make())
-            return whole
-
-        return watched if make else None
-
-    materialise(model, weights=Weights(folder), device=torch.device("cpu"), initialise=initialise)
-    adapters = {name: p for name, p in model.named_parameters() if is_adapter(name)}
-    assert made.keys() == adapters.keys()
-    for name, parameter in adapters.items():
-        make = initial_adapter(name, tuple(parameter.shape), seed=3)
-        assert make is not None
-        assert torch.equal(parameter, make())
 
 
 def _with_a_head_of_its_own(folder: Path, *, times: float, rows: int | None = None) -> Path:

@@ -28,12 +28,6 @@ def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None
     shape = shape_from_data({"model_type": family}, file="config.json")
     matrices = {name: style for name, style in plan.items() if style != "replicated_with_grad_allreduce"}
     assert matrices == {matrix.name: WORDS[matrix.sliced_by or ""] for matrix in shape.matrices}
-
-
-@pytest.mark.parametrize("family", TENSOR_FAMILIES)
-def test_what_transformers_keeps_whole_is_a_norm_of_each_head(family: str) -> None:
-    plan = tensor_plan(config_of(family))
-    shape = shape_from_data({"model_type": family}, file="config.json")
     whole = {name for name, style in plan.items() if style == "replicated_with_grad_allreduce"}
     assert whole == {norm.name for norm in shape.norms if norm.name.startswith("self_attn.")}
     assert all(norm.size == shape.head_dim for norm in shape.norms if norm.name in whole)

@@ -8,26 +8,21 @@ from shardwise.catalog.gpus import find_gpu
 from shardwise.spec.attention import attention_refusal
 from shardwise.spec.execution import Attention
 
-
-@pytest.mark.parametrize("name", ["T4", "V100-16GB", "RTX-2080-Ti", "Quadro-RTX-8000"])
-def test_the_second_flash_attention_needs_bfloat16(name: str) -> None:
-    said = attention_refusal("flash_attention_2", find_gpu(name).gpu)
-    assert said is not None
-    assert said.startswith("train.attn_implementation is flash_attention_2, which needs a GPU with bfloat16 ")
-    assert said.endswith(" (Ampere or newer); use sdpa")
-    assert attention_refusal("sdpa", find_gpu(name).gpu) is None
+SECOND = "flash_attention_2, which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"),
-    [("T4", "sdpa"), ("A100-40GB", "flash_attention_2 or sdpa"), ("B200", "flash_attention_2 or sdpa")],
+    ("name", "attention", "said"),
+    [
+        *((name, "flash_attention_2", SECOND) for name in ("T4", "V100-16GB", "RTX-2080-Ti", "Quadro-RTX-8000")),
+        ("T4", "flash_attention_3", f"{THIRD}sdpa"),
+        ("A100-40GB", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),
+        ("B200", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),
+        *((name, "sdpa", None) for name in ("T4", "H100-SXM")),
+        *((name, "flash_attention_3", None) for name in ("H100-SXM", "H200", "GH200")),
+        *(("H200", attention, None) for attention in ("eager", "flex_attention", "flash_attention_2")),
+    ],
 )
-def test_the_third_flash_attention_is_for_hopper(name: str, instead: str) -> None:
-    said = attention_refusal("flash_attention_3", find_gpu(name).gpu)
-    assert said == f"train.attn_implementation is flash_attention_3, which needs a GPU like the H100; use {instead}"
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"])
-@pytest.mark.parametrize("name", ["H100-SXM", "H200", "GH200"])
-def test_hopper_runs_them_all(name: str, attention: Attention) -> None:
-    assert attention_refusal(attention, find_gpu(name).gpu) is None
+def test_a_kernel_is_refused_where_a_gpu_has_none(name: str, attention: Attention, said: str | None) -> None:
+    assert attention_refusal(attention, find_gpu(name).gpu) == (said and f"train.attn_implementation is {said}")

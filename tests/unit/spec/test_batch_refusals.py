@@ -22,11 +22,7 @@ def said(config, **data):
 def test_packing_is_refused_where_a_model_s_code_cannot_tell_documents_apart(family):
     (sentence,) = said({"model_type": family}, packing=True)
     assert sentence.startswith(f"packing is not trained for {family}, ")
-    assert said({"model_type": family}, packing=False) == []
-
-
-def test_packing_is_trained_where_positions_tell_documents_apart():
-    assert said({"model_type": "llama"}, packing=True) == []
+    assert said({"model_type": family}, packing=False) == said({"model_type": "llama"}, packing=True) == []
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.spec.stages import stage_blocks
-
-
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "tinyllama-1.1b"])
-@pytest.mark.parametrize("num_stages", [1, 2, 3, 4, 8])
-def test_every_block_lies_in_one_stage_in_order(name: str, num_stages: int) -> None:
-    model = read_model(name)
-    stages = stage_blocks(model, num_stages=num_stages)
-    assert list(itertools.chain(*stages)) == list(range(model.num_layers))
-    assert all(len(stage) > 0 for stage in stages)
 
 
 def test_a_large_head_takes_blocks_off_the_last_stage() -> None:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.spec.execution import Execution
 from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.layout import Layout
 from shardwise.spec.splits import STAGED_FAMILIES, as_trained
 from shardwise.spec.support import execution_refusals, impossibilities, misfit, refusal
 
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        Layout(pp=2),
-        Layout(pp=2, schedule="sequential"),
-        Layout(pp=2, dp_replicate=2, schedule="zero_bubble"),
-        Layout(pp=4, dp_shard=8, schedule="interleaved"),
-        Layout(pp=2, dp_shard=2, dp_replicate=2),
-    ],
-)
-def test_a_product_of_ways_that_are_trained_is_trained(layout: Layout) -> None:
-    assert refusal(method="lora", layout=layout, model=LLAMA) is None
 
 
 @pytest.mark.parametrize(
@@ -41,14 +26,6 @@ def test_a_product_of_ways_that_are_trained_is_trained(layout: Layout) -> None:
 )
 def test_what_is_not_trained_is_refused_with_the_nearest_that_is(layout: Layout, said: str) -> None:
     assert said in str(refusal(method="full", layout=layout, model=LLAMA))
-
-
-def test_a_family_that_is_not_cut_in_stages_is_refused_by_name() -> None:
-    said = refusal(method="full", layout=Layout(pp=2), model=FALCON)
-    assert said is not None
-    assert said.startswith("falcon is not cut in pipeline stages by this version, which does arcee, ")
-    assert all(f" {family}" in said for family in STAGED_FAMILIES)
-    assert refusal(method="full", layout=Layout(dp_shard=2), model=FALCON) is None
 
 
 def test_a_model_read_off_its_build_is_refused_by_what_was_seen_of_it() -> None:
@@ -79,28 +56,24 @@ def test_more_stages_than_blocks_is_refused_with_the_most_there_can_be() -> None
     ]
 
 
-def test_a_cut_backward_does_not_go_with_selective_recompute() -> None:
+def test_a_cut_backward_does_not_go_with_selective_recompute_or_streamed_parameters() -> None:
     layout = Layout(pp=2, schedule="zero_bubble")
     assert "use full or none" in reasons(layout, gradient_checkpointing="selective")[0]
     assert reasons(layout, gradient_checkpointing="full") == []
+    job = job_from_data({"model": "m", "data": {"path": "d"}})
+    whole = Layout(pp=2, dp_shard=2, schedule="zero_bubble", zero_stage=2, reshard_after_forward=False)
+    for layout in (whole, Layout(pp=2, dp_shard=2, schedule="1f1b")):
+        assert refusal(method="lora", layout=layout, model=LLAMA) is None
+        streamed = Execution(layout=layout, micro_batch_size=1, gradient_accumulation_steps=2, offload="parameters")
+        said = impossibilities(job, streamed)
+        assert [one.endswith("use schedule: 1f1b, or offload: optimizer") for one in said] == [True] * (layout == whole)
 
 
-@pytest.mark.parametrize("schedule", ["zero_bubble", "1f1b"])
-def test_what_a_refused_zero_bubble_is_sent_to_is_trained(schedule: Schedule) -> None:
-    kept: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False} if schedule == "zero_bubble" else {}
-    assert refusal(method="lora", layout=Layout(pp=2, dp_shard=2, schedule=schedule, **kept), model=LLAMA) is None
-    streamed = Execution(
-        layout=Layout(pp=2, dp_shard=2, schedule=schedule, **kept),
-        micro_batch_size=1,
-        gradient_accumulation_steps=2,
-        offload="parameters",
-    )
-    reasons = impossibilities(job_from_data({"model": "m", "data": {"path": "d"}}), streamed)
-    assert [reason.endswith("use schedule: 1f1b, or offload: optimizer") for reason in reasons] == [True] * bool(kept)
-
-
-def test_a_family_that_is_not_cut_in_stages_is_refused_as_such_whatever_its_blocks_and_schedule() -> None:
-    said = "falcon is not cut in pipeline stages by this version"
-    assert str(misfit(FALCON, Layout(pp=64))).startswith(said)
+def test_a_family_that_is_not_cut_in_stages_is_refused_by_name_whatever_its_blocks_and_schedule() -> None:
+    said = refusal(method="full", layout=Layout(pp=2), model=FALCON) or ""
+    assert said.startswith("falcon is not cut in pipeline stages by this version, which does arcee, ")
+    assert all(f" {family}" in said for family in STAGED_FAMILIES)
+    assert refusal(method="full", layout=Layout(dp_shard=2), model=FALCON) is None
+    assert str(misfit(FALCON, Layout(pp=64))).startswith(said[:50])
     sharded = Layout(pp=2, dp_shard=2, schedule="zero_bubble")
-    assert str(refusal(method="full", layout=sharded, model=FALCON)).startswith(said)
+    assert str(refusal(method="full", layout=sharded, model=FALCON)).startswith(said[:50])
