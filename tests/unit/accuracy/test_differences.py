@@ -46,7 +46,7 @@ def test_no_difference_is_the_planners_own_peak():
     work = _work(case_of(row()))
     name, peak = peak_of_stack(work, Difference())
     more = peak_of_stack(work, Difference(stream_copies=1))[1]
-    assert name
+    assert name != "evaluation"
     assert more - peak == pytest.approx(2 * 1024 * 2048 * 2 * 16, rel=0.2)
 
 
@@ -59,8 +59,3 @@ def test_what_is_not_quantised_stays_in_sixteen_bits_where_nothing_prepares_it()
     assert saved == (128256 * 2048 + norms) * 2  # Llama-3.2-1B's embedding is its head too
     assert case_of(qlora).difference.loads_narrow
     assert not case_of(row(**LORA)).difference.loads_narrow
-
-
-def test_evaluation_is_no_instant_of_published_peaks():
-    work = _work(case_of(row()))
-    assert peak_of_stack(work, Difference())[0] != "evaluation"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
 
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.deal import FILLER, Dealer, GlobalBatch
@@ -18,29 +19,14 @@ PADDING = 7
 
 
 def dealer(data: PreparedData, *, rank: int, ranks: int, micro_batch_size: int = 2, **lengths: Any) -> Dealer:
-    return Dealer(
-        data=data,
-        micro_batch_size=micro_batch_size,
-        data_rank=rank,
-        data_world_size=ranks,
-        padding_id=PADDING,
-        **lengths,
-    )
+    places = {"data_rank": rank, "data_world_size": ranks}
+    return Dealer(data=data, micro_batch_size=micro_batch_size, padding_id=PADDING, **places, **lengths)
 
 
-def batches(
-    data: PreparedData,
-    *,
-    rank: int = 0,
-    ranks: int = 1,
-    micro_batch_size: int = 2,
-    fixed_length: int | None = None,
-    length_multiple: int = 1,
-    **order: Any,
-) -> Batches:
-    lengths = {"fixed_length": fixed_length, "length_multiple": length_multiple}
-    settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **order}
-    return Batches(dealer(data, rank=rank, ranks=ranks, micro_batch_size=micro_batch_size, **lengths), **settings)
+def batches(data: PreparedData, *, rank: int = 0, ranks: int = 1, **changes: Any) -> Batches:
+    dealt = {key: changes.pop(key) for key in ("micro_batch_size", "fixed_length", "length_multiple") if key in changes}
+    settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **changes}
+    return Batches(dealer(data, rank=rank, ranks=ranks, **dealt), **settings)
 
 
 def seen(batch: GlobalBatch) -> list[int]:
@@ -191,7 +177,6 @@ def test_evaluation_sees_every_sample_once_for_any_number_of_ranks(data: Prepare
 
 
 def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
-    """Through a real model, which builds its masks from the positions alone, but only without a cache."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -205,10 +190,8 @@ def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
             for micro in batch.micro_batches:
                 with torch.no_grad():
                     output = model(input_ids=micro.input_ids % 97, position_ids=micro.position_ids, use_cache=False)
-                labels = torch.where(micro.labels == IGNORED, IGNORED, micro.labels % 97)
-                total += float(
-                    torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
-                )
+                labels = torch.where(micro.labels == IGNORED, IGNORED, micro.labels % 97).flatten()
+                total += float(cross_entropy(output.logits.flatten(0, 1), labels, reduction="sum"))
         return total
 
     loose = total_loss(store(tmp_path / "loose", lengths))

@@ -22,7 +22,7 @@ from tests.unit.data.helpers import write_jsonl
 
 pytest.importorskip("datasets", reason="the optional extra `hub` is not installed")
 
-#: In a process of its own: `datasets` reads the places of its caches when it is imported.
+#: In a process of its own: `datasets` reads the places of its caches at its import.
 FETCH = """
 import json, sys
 from pathlib import Path
@@ -37,7 +37,6 @@ except DataError as error:
 import pyarrow.parquet as pq
 print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).to_pylist()}))
 """
-
 
 #: Addresses at which no hub answers -> what is said: no server, no such host, no address at all.
 UNREACHABLE = {"http://127.0.0.1:9": "refused", "http://hub.invalid": "hub.invalid|[Nn]ame|resol", "hub": "protocol"}
@@ -109,11 +108,11 @@ for find in (data.tokenizer_folder, models.find_model_folder):
 def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def fetch_nothing(spec: SourceSpec) -> tuple[Path, str]:
-        asked.append(spec.path)
-        return tmp_path / "rows.parquet", "from the hub"
-
     def find(spec: SourceSpec) -> tuple[Source, ...]:
+        def fetch_nothing(spec: SourceSpec) -> tuple[Path, str]:
+            asked.append(spec.path)
+            return tmp_path / "rows.parquet", "from the hub"
+
         return find_sources([spec], fetch=fetch_nothing, key="path", places=Places(by_key={}, file="job.yaml"))
 
     (source,) = find(SourceSpec(path="openai/gsm8k", name="main"))
@@ -126,11 +125,10 @@ def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_n
 
 def test_a_model_in_the_hub_cache_is_found_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    repository = tmp_path / "models--org--small"
-    snapshot = repository / "snapshots" / "abc"
+    refs, snapshot = (tmp_path / "models--org--small" / name for name in ("refs", "snapshots/abc"))
+    refs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("abc")
+    (refs / "main").write_text("abc")
     (snapshot / "tokenizer_config.json").write_text("{}")
     assert tokenizer_folder("org/small") == snapshot
     assert tokenizer_folder(str(snapshot)) == snapshot

@@ -91,6 +91,9 @@ def test_train_on_completion_trains_the_last_assistant_message_only(chat: Tokeni
 def test_train_on_all_trains_everything(chat: Tokenizer) -> None:
     everything = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
     assert shown(chat, talk("hi", "hello"), rules(train_on="all")) == f"⟦{everything}⟧"
+    assert shown(chat, Pair(prompt="hi", completion="hello"), rules(train_on="all")) == f"⟦{everything}⟧"
+    told = [{**USER, "name": "Ann"}, {"role": "assistant", "content": "hello", "timestamp": 3, "rating": "good"}]
+    assert shown(chat, conversation(told), rules(train_on="all")) == f"⟦{everything}⟧"
 
 
 TOOLS = (
@@ -134,12 +137,6 @@ def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(
         encoded(chat, example, rules(template=template, train_on=train_on))
 
 
-def test_what_tells_about_a_message_does_not_hinder_it(chat: Tokenizer) -> None:
-    told = [{**USER, "name": "Ann", "id": "7"}, {"role": "assistant", "content": "a", "timestamp": 3, "rating": "good"}]
-    plain = [USER, {"role": "assistant", "content": "a"}]
-    assert shown(chat, conversation(told), rules()) == shown(chat, conversation(plain), rules())
-
-
 def test_generation_blocks_of_a_template_say_what_is_trained(chat: Tokenizer) -> None:
     assert shown(chat, talk("hi", "hello", "two?", "four."), rules(template=GENERATION)) == (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
@@ -163,10 +160,6 @@ def test_a_pair_without_a_template_is_prompt_completion_and_eos(plain: Tokenizer
     assert shown(plain, example) == "two and two?⟦ four.</s>⟧"
     assert shown(plain, example, rules(train_on="assistant")) == "two and two?⟦ four.</s>⟧"
     assert shown(plain, example, rules(train_on="all")) == "⟦two and two? four.</s>⟧"
-
-
-def test_a_pair_with_a_template_is_a_chat(chat: Tokenizer) -> None:
-    assert shown(chat, Pair(prompt="hi", completion="hello")) == shown(chat, talk("hi", "hello"))
 
 
 def test_plain_text_is_trained_whole_and_ends_with_one_eos(plain: Tokenizer) -> None:
@@ -194,11 +187,6 @@ def test_a_template_that_raises_refuses_the_row_with_its_own_words(chat: Tokeniz
         shown(chat, talk("hi", "hello"), rules(template="{{ raise_exception('no robots') }}"))
     with pytest.raises(RowError, match="the chat template refuses this row: access to attribute '__class__'"):
         shown(chat, talk("hi", "hello"), rules(template="{{ ''.__class__.__mro__ }}"))
-
-
-def test_half_characters_are_refused_before_they_reach_the_tokenizer(plain: Tokenizer) -> None:
-    with pytest.raises(RowError, match=r"half a character \(\\ud83d\)"):
-        shown(plain, Text(text="a\ud83d"))
 
 
 def test_a_token_counts_when_it_overlaps_a_span_and_an_empty_one_belongs_to_what_stands_before_it() -> None:

@@ -24,11 +24,7 @@ QUESTIONS = [{"question": f"what is {number}?", "answer": f"it is {number}"} for
 
 def run_command(run: Path, *, code: str | None = None) -> subprocess.CompletedProcess[str]:
     command = ["-c", code, str(run)] if code else ["-m", "shardwise.data.prepare", str(run)]
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=dict(os.environ))
-
-
-def all_samples(data: PreparedData) -> list[list[int]]:
-    return [data.sample(index)[0].tolist() for index in range(len(data))]
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
 
 
 def train_part(data_json: dict[str, Any]) -> PreparedData:
@@ -104,7 +100,7 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: P
         tmp_path / "run", model=plain_model, data={"path": [str(tmp_path / name) for name in names]}, workers=2
     )
     data = train_part(data_json)
-    samples = all_samples(data)
+    samples = [data.sample(index)[0].tolist() for index in range(len(data))]
     assert [source["num_rows"] for source in data_json["train"]["sources"]] == [50] * 4
     assert samples[:50] == samples[50:100] == samples[100:150] == samples[150:]
     assert data.where(0) == f"{tmp_path}/a/rows.jsonl:1"
@@ -112,7 +108,7 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: P
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
 
 
-def test_a_share_is_set_aside_for_evaluation_and_no_row_is_on_both_sides(tmp_path: Path, plain_model: Path) -> None:
+def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path: Path, plain_model: Path) -> None:
     path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
     data = {"path": path, "eval_fraction": 0.25, "packing": True}
     data_json = prepared(tmp_path / "run", model=plain_model, data=data)
@@ -127,27 +123,18 @@ def test_a_share_is_set_aside_for_evaluation_and_no_row_is_on_both_sides(tmp_pat
     other_evaluation = open_prepared(other, "eval")
     assert other_evaluation is not None
     assert set(other_evaluation.arrays["doc_line"].tolist()) != lines[1]
-
-
-def test_rows_to_evaluate_on_may_come_from_files_of_their_own(tmp_path: Path, plain_model: Path) -> None:
-    train = write_jsonl(tmp_path / "train.jsonl", QUESTIONS)
-    other = write_jsonl(tmp_path / "eval.jsonl", [{"text": "the cat"}, {"text": "the dog"}])
-    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(train), "eval_path": str(other)})
-    evaluation = open_prepared(data_json, "eval")
+    texts = write_jsonl(tmp_path / "eval.jsonl", [{"text": "the cat"}, {"text": "the dog"}])
+    own = prepared(tmp_path / "own", model=plain_model, data={"path": path, "eval_path": str(texts)})
+    evaluation = open_prepared(own, "eval")
     assert evaluation is not None
-    assert (len(train_part(data_json)), len(evaluation)) == (50, 2)
-    assert evaluation.where(1) == f"{other}:2"
-    assert data_json["eval"]["sources"][0]["format"] == "text"
+    assert (len(train_part(own)), len(evaluation), evaluation.where(1)) == (50, 2, f"{texts}:2")
 
 
 def test_long_rows_are_counted_under_each_policy(
     tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [
-        {"prompt": "the cat sat", "completion": " on the mat"},
-        {"prompt": "the cat sat", "completion": " on the mat" * 40},
-        {"prompt": "the cat sat" * 40, "completion": " on the mat"},
-    ]
+    pairs = [("the cat sat", " on the mat"), ("the cat sat", " on the mat" * 40), ("the cat sat" * 40, " on the mat")]
+    rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
     path = str(write_jsonl(tmp_path / "rows.jsonl", rows))
 
     def run(policy: str) -> dict[str, Any]:
@@ -230,16 +217,6 @@ def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path: Path, plain_
     message = rf"{path}:2: has token id \d+ \('.*'\), beyond the model's vocabulary of 262; tokenizer and model do not"
     with pytest.raises(DataError, match=message):
         prepared(tmp_path / "run", model=small, data={"path": str(path)})
-
-
-def test_a_chat_template_that_cannot_be_read_is_refused(tmp_path: Path, plain_model: Path) -> None:
-    path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
-    template = tmp_path / "template.jinja"
-    for content, message in ((None, "cannot be read"), (b"\xff", "is not UTF-8"), (b" " * 2**21, "is larger than")):
-        if content is not None:
-            template.write_bytes(content)
-        with pytest.raises(DataError, match=f"{template}: {message}"):
-            prepared(tmp_path / "run", model=plain_model, data={"path": path, "chat_template": str(template)})
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(

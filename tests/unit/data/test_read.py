@@ -77,16 +77,6 @@ def test_lines_are_those_where_rows_begin(
     assert all(isinstance(row, Row) and row.value["text"] in ("a", "b", "c", "two\nlines", "a, b") for row in rows)
 
 
-def test_a_list_larger_than_the_window_is_read_whole(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    rows = [{"text": f"{number} " + "é" * 700_000} for number in range(5)]
-    path.write_text(json.dumps(rows, ensure_ascii=False, indent=0), encoding="utf-8")
-    found, problems = read_all(path, chunk_bytes=1 << 20)
-    assert problems == []
-    assert [row.value for row in found if isinstance(row, Row)] == rows
-    assert [row.line for row in found] == [2, 5, 8, 11, 14]
-
-
 def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     rows = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]

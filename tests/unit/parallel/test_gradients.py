@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,17 +15,10 @@ from shardwise.parallel.gradients import Finish
 def test_the_copies_of_a_tied_weight_are_added_last_so_that_both_ends_round_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A ring adds elements of a message in an order that depends on their place in it, and the ends' messages differ:
-    with three replicas or more, two sums of the same three numbers may differ in the last bit."""
     added: list[str] = []
-
-    def sum_over(group: Any, tensors: list[torch.Tensor]) -> None:
-        added.append(group)
-
-    monkeypatch.setattr(gradients, "sum_over", sum_over)
+    monkeypatch.setattr(gradients, "sum_over", lambda group, tensors: added.append(group))
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)
-    ends: Any = "ends"
-    replicas: Any = "replicas"
+    ends, replicas = cast(Any, "ends"), cast(Any, "replicas")
     Finish(trained=(weight,), tied=(weight,), ends=ends, replicas=replicas)()
     assert added == ["replicas", "ends"]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.catalog.models import read_model
+from shardwise.errors import JobError
 from shardwise.spec.execution import Execution, accumulation_steps
+from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import AXES, STRATEGIES, Layout
-from shardwise.spec.stages import stage_layers
+from shardwise.spec.stages import stage_blocks, stage_layers
+from shardwise.spec.units import unit_blocks
 
 degrees = st.integers(1, 5)
 layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, pp=degrees, cp=degrees)
@@ -112,3 +117,37 @@ def test_no_other_split_has_a_cheaper_costliest_stage(
 def test_what_is_no_layout_is_refused_in_a_sentence(make: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_a_large_head_takes_blocks_off_the_last_stage() -> None:
+    # The head of Llama-3.2-1B weighs as much as four of its sixteen blocks; that of TinyLlama is small beside its 22.
+    assert [len(stage) for stage in stage_blocks(read_model("llama-3.2-1b"), num_stages=2)] == [9, 7]
+    assert [len(stage) for stage in stage_blocks(read_model("tinyllama-1.1b"), num_stages=2)] == [11, 11]
+    with pytest.raises(ValueError, match="23 pipeline stages for 22 layers; use at most 22"):
+        stage_blocks(read_model("tinyllama-1.1b"), num_stages=23)
+
+
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(0, 200))
+def test_every_block_is_in_one_unit_and_all_but_the_last_are_large_enough(sizes: list[int], least: int) -> None:
+    units = unit_blocks(sizes, least=least)
+    assert [index for unit in units for index in unit] == list(range(len(sizes)))
+    for unit in units[:-1]:
+        held = [sizes[index] for index in unit]
+        assert sum(held) >= least
+        assert sum(held[:-1]) < max(least, 1), "it was large enough before"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"layout": {"dp_replicate": 2, "prefetch": 2}},
+        {"layout": {"dp_shard": 2, "zero_stage": 1, "min_num_params": 5}},
+        {"layout": {"min_num_params": 5}, "train": {"offload": "optimizer"}},
+    ],
+)
+def test_units_of_whole_weights_are_refused_but_where_they_come_from_the_host(keys: dict[str, Any]) -> None:
+    with pytest.raises(JobError, match="has no effect where weights are whole on every GPU"):
+        job_from_data({"model": "m", **keys})
+    job = job_from_data({"model": "m", "layout": {"prefetch": 3}, "train": {"offload": "parameters"}})
+    assert not isinstance(job.layout, str)
+    assert job.layout.to_layout() == Layout(prefetch=3)
