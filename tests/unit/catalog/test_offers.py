@@ -32,6 +32,11 @@ def test_several_machines_are_offered_where_they_have_a_fabric() -> None:
     assert all(parse_hardware(size.name) == size for size in sizes)
     several = {kind[0].gpu.name for kind in offered_hardware(most=1024) if kind[-1].num_nodes > 1}
     assert several == {"A100-40GB", "A100-80GB", "H100-SXM", "H200", "B200", "GB200"}
+    offered = offered_hardware(most=32)
+    assert all(1 <= size.num_gpus <= 32 for kind in offered for size in kind)
+    names = {kind[0].gpu.name for kind in offered}
+    assert len(names) > 40
+    assert not any(name.startswith("MI") for name in names)
 
 
 @pytest.mark.parametrize("name", providers())
@@ -49,14 +54,6 @@ def test_every_number_of_a_node_and_of_whole_nodes_is_a_size() -> None:
     sizes = [size.name for size in every_size(parse_hardware("2 x 3x L4"), most=10)]
     assert sizes == ["1x L4", "2x L4", "3x L4", "2 x 3x L4", "3 x 3x L4"]
     assert [size.num_gpus for size in every_size(parse_hardware("H100-SXM"), most=24)] == [*range(1, 9), 16, 24]
-
-
-def test_what_is_open_is_of_nvidia_and_no_larger_than_asked() -> None:
-    offered = offered_hardware(most=32)
-    assert all(1 <= size.num_gpus <= 32 for kind in offered for size in kind)
-    names = {kind[0].gpu.name for kind in offered}
-    assert len(names) > 40
-    assert not any(name.startswith("MI") for name in names)
 
 
 def test_a_list_in_a_job_is_what_is_written_with_commas() -> None:

@@ -44,25 +44,17 @@ def test_a_citation_names_the_documents_of_the_gpus_that_were_asked_about_and_no
     assert cited(["H20"]) is None
 
 
-def offer(gpu: str, usd_hr: float, *, kind: str = "on-demand", provider: str = "lambda") -> dict[str, object]:
-    return {"gpu": gpu, "usd_hr": usd_hr, "kind": kind, "provider": provider}
+#: GPU, dollars an hour, kind of offer, provider.
+OFFERS = """
+l4 0.5 on-demand lambda; l4 0.6 on-demand lambda; l4 1.0 secure runpod; l4 0.4 community runpod; l4 0.1 spot lambda;
+l4 0.9 serverless modal; l4 0.2 community salad; l4 3.1 on-demand azure; h100 2.0 on-demand lambda;
+rtx-pro-6000 1.5 on-demand lambda; rtx-pro-6000-wk 1.7 on-demand runpod; rtx-pro-6000-server 1.9 on-demand lambda
+"""
 
 
 def test_a_snapshot_becomes_prices_of_providers_without_what_is_taken_away_or_of_no_one_product():
-    offers = [
-        offer("l4", 0.5),
-        offer("l4", 0.6),
-        offer("l4", 1.0, kind="secure", provider="runpod"),
-        offer("l4", 0.4, kind="community", provider="runpod"),
-        offer("l4", 0.1, kind="spot"),
-        offer("l4", 0.9, kind="serverless", provider="modal"),
-        offer("l4", 0.2, kind="community", provider="salad"),
-        offer("l4", 3.1, provider="azure"),
-        offer("h100", 2.0),
-        offer("rtx-pro-6000", 1.5),
-        offer("rtx-pro-6000-wk", 1.7, provider="runpod"),
-        offer("rtx-pro-6000-server", 1.9),
-    ]
+    rows = [offer.split() for offer in OFFERS.split(";")]
+    offers = [{"gpu": gpu, "usd_hr": float(usd), "kind": kind, "provider": name} for gpu, usd, kind, name in rows]
     assert prices_of(offers) == {
         "L4": {"lambda": 0.5, "runpod": 1.0, "runpod-community": 0.4},
         "RTX-PRO-6000-Blackwell": {"lambda": 1.5, "runpod": 1.7},

@@ -41,13 +41,6 @@ def driver(tmp_path, monkeypatch):
     return prints
 
 
-def test_gpus_are_what_the_driver_says_with_its_smallest_memory(driver):
-    driver(TWO_H200)
-    cluster = this_machine()
-    assert cluster.name == "2x H200"
-    assert cluster.gpu.memory_bytes == 143000 * 1024**2
-
-
 @pytest.mark.parametrize(
     ("visible", "name"), [("1", "1x H200"), ("GPU-bbb,0", "2x H200"), ("0,7,1", "1x H200"), ("", None), ("-1", None)]
 )
@@ -55,6 +48,8 @@ def test_hidden_gpus_do_not_count(driver, monkeypatch, visible, name):
     driver(TWO_H200)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert this_machine().name == (name or f"cpu:{min(usable_cores(), MAX_PROCESSES)}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert this_machine().gpu.memory_bytes == 143000 * MIB  # the smallest
 
 
 def test_gpus_of_different_kinds_are_a_sentence(driver):
@@ -63,22 +58,17 @@ def test_gpus_of_different_kinds_are_a_sentence(driver):
         this_machine()
 
 
-def test_what_others_hold_is_named_and_planned_around(driver):
-    driver(H100.format(free=29800), holders="GPU-aaa, 1234, 51200, /usr/bin/python\nGPU-zzz, 9, 70000, other\n")
-    cluster = this_machine()
-    assert cluster.gpu.memory_bytes == 81559 * MIB
-    assert cluster.gpu.usable_bytes == 29800 * MIB
-    assert cluster.notes == ("GPU 0: 49.9 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
-
-
-def test_only_the_gpus_that_a_job_takes_count(driver):
+def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_around(driver):
     text = "{n}, GPU-{n}, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
-    driver(text.format(n=0, free=81000) + text.format(n=1, free=10 * 1024))
+    gpus = text.format(n=0, free=81000) + text.format(n=1, free=29800)
+    driver(gpus, holders="GPU-1, 1234, 51200, /usr/bin/python\nGPU-zzz, 9, 70000, other\n")
     assert this_machine(used=1).notes == ()
     assert this_machine(used=1).gpu.usable_bytes == find_gpu("H100-SXM").gpu.usable_bytes
-    fullest = this_machine()
-    assert fullest.gpu.usable_bytes == 10 * GIB
-    assert fullest.notes[0].startswith("GPU 1: 69.0 GiB are held by processes that the driver does not name, such as")
+    cluster = this_machine()
+    assert (cluster.gpu.memory_bytes, cluster.gpu.usable_bytes) == (81559 * MIB, 29800 * MIB)
+    assert cluster.notes == ("GPU 1: 49.9 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
+    driver(gpus)
+    assert "GPU 1: 49.9 GiB are held by processes that the driver does not name, such as" in this_machine().notes[0]
 
 
 def test_of_several_holders_the_largest_come_first_with_what_they_hold(driver):
@@ -166,9 +156,6 @@ def test_without_gpus_processes_stand_in_with_nominal_rates(driver):
     assert cluster.gpu.dense_flops["float32"] == pytest.approx(NOMINAL_FLOPS["float32"] * cores / count)
     assert not cluster.gpu.measured
     assert 0 < cluster.gpu.memory_bytes * count < 2**50
-
-
-def test_facts_name_the_libraries_without_importing_them(driver):
     facts = machine_facts()
     assert set(facts["libraries"]) == set(LIBRARIES)
     assert facts["cores"] >= 1

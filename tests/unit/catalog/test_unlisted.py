@@ -45,9 +45,8 @@ def test_what_transformers_has_not_is_not_known(kind: object) -> None:
 def test_code_and_too_many_layers_are_refused_before_anything_is_built() -> None:
     assert "trust_remote_code names Python code" in str(refused("mamba", trust_remote_code=True))
     assert "quantised already" in str(refused("mamba", quantization_config={"bits": 4}))
-    assert "num_hidden_layers is 100000; expected a whole number from 1 to 1000" in str(
-        refused("mamba", num_hidden_layers=100_000)
-    )
+    said = str(refused("mamba", num_hidden_layers=100_000))
+    assert "num_hidden_layers is 100000; expected a whole number from 1 to 1000" in said
 
 
 @pytest.mark.parametrize("absent", ["torch", "transformers"])

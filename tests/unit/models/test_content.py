@@ -24,9 +24,8 @@ def folder(tmp_path: Path) -> Path:
     """Two matrices of 16 blocks each, and a norm that is smaller than a block."""
     made = tmp_path / "model"
     made.mkdir()
-    (made / "config.json").write_text('{"model_type": "llama"}')
-    (made / "tokenizer.json").write_text("{}")
-    (made / "README.md").write_text("words")
+    for name in ("config.json", "tokenizer.json", "README.md"):
+        (made / name).write_text("{}")
     tensors = {name: torch.zeros(ROWS, COLUMNS) for name in ("first", "second")}
     save_file(tensors | {"norm": torch.ones(COLUMNS)}, made / WEIGHTS)
     return made
@@ -62,7 +61,7 @@ LAST = ROWS * COLUMNS - 1
         (_set("second", LAST // 2), WEIGHTS),
         (_set("second", LAST), WEIGHTS),
         (_set("norm", 7), WEIGHTS),
-        (lambda other: (other / "config.json").write_text('{"model_type": "qwen"}'), "config.json"),
+        (lambda other: (other / "config.json").write_text("[]"), "config.json"),
         (lambda other: (other / "generation_config.json").write_text("{}"), "generation_config.json"),
         (lambda other: (other / "tokenizer.json").unlink(), "tokenizer.json"),
     ],

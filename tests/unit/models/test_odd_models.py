@@ -29,13 +29,27 @@ def other_logits(_module: nn.Module, _args: Any, output: Any) -> Any:
     return output
 
 
+def linear(rows: int) -> nn.Linear:
+    return nn.Linear(64, rows, bias=False, device="meta")
+
+
+def put(place: str, value: Any) -> Callable[[Any], object]:
+    """A change that sets an attribute of the model or of a module of it."""
+    owner, _, name = place.rpartition(".")
+    return lambda model: setattr(model.get_submodule(owner), name, value)
+
+
+def before(place: str, hook: Any) -> Callable[[Any], object]:
+    return lambda model: model.get_submodule(place).register_forward_pre_hook(hook)
+
+
+def behind(place: str, hook: Any) -> Callable[[Any], object]:
+    return lambda model: model.get_submodule(place).register_forward_hook(hook)
+
+
 def shared_matrix(model: Any) -> None:
     layers = model.model.layers
     layers[1].mlp.up_proj.weight = layers[0].mlp.up_proj.weight
-
-
-def linear(rows: int) -> nn.Linear:
-    return nn.Linear(64, rows, bias=False, device="meta")
 
 
 def look_up_first(model: Any) -> None:
@@ -45,53 +59,32 @@ def look_up_first(model: Any) -> None:
     model.model.register_forward_pre_hook(look_up, with_kwargs=True)
 
 
-def run_first(mlp: Any) -> None:
-    mlp.register_forward_pre_hook(lambda module, args: module.up_proj(args[0]) is None or None)
-
-
+NORM, BLOCK = "model.layers.2.input_layernorm", "in its block model.layers.0"
 #: What is changed of a model -> what is said.
 ODD: list[tuple[Callable[[Any], object], str]] = [
-    (lambda m: m.model.layers[1].register_forward_pre_hook(scaled), "something runs between its blocks"),
+    (before("model.layers.1", scaled), "something runs between its blocks"),
     (
-        lambda m: m.model.register_forward_hook(twice_the_stream),
-        "what its backbone returns is not what its last block, or a norm behind that, gives",
+        behind("model", twice_the_stream),
+        "what its backbone returns is not what its last block, or a norm behind that, ",
     ),
-    (
-        lambda m: m.register_forward_hook(other_logits),
-        "its logits are not made by its head of what its backbone returns",
-    ),
+    (behind("", other_logits), "its logits are not made by its head of what its backbone returns"),
     (look_up_first, "its embedding was seen to run 2 times in a forward; once is expected"),
+    (put("lm_head", linear(98)), r"its head is \(98, 64\) and its embedding \(97, 64\); one shape is known"),
+    (put("model.norm", nn.LayerNorm(64, device="meta")), r"its norms are of 2 kinds \(layer, rms\); one is known"),
+    (put(NORM, nn.RMSNorm(64, device="meta")), rf"its norm {NORM} \(RMSNorm\) .*, as no known norm does"),
     (
-        lambda m: setattr(m, "lm_head", linear(98)),
-        r"its head is \(98, 64\) and its embedding \(97, 64\); one shape is known",
+        put(f"{NORM}.scale", nn.Parameter(torch.empty(1, device="meta"))),
+        f"{NORM} has the parameters weight, scale; a weight, and a bias or none",
     ),
     (
-        lambda m: setattr(m.model, "norm", nn.LayerNorm(64, device="meta")),
-        r"its norms are of 2 kinds \(layer, rms\); one is known",
-    ),
-    (
-        lambda m: setattr(m.model.layers[2], "input_layernorm", nn.RMSNorm(64, device="meta")),
-        r"its norm model.layers.2.input_layernorm \(RMSNorm\) .*, as no known norm does",
-    ),
-    (
-        lambda m: setattr(m.model.layers[2].input_layernorm, "scale", nn.Parameter(torch.empty(1, device="meta"))),
-        "model.layers.2.input_layernorm has the parameters weight, scale; a weight, and a bias or none",
-    ),
-    (
-        lambda m: run_first(m.model.layers[0].mlp),
-        "in its block model.layers.0 model.layers.0.mlp.up_proj runs more than once",
+        before("model.layers.0.mlp", lambda module, args: module.up_proj(args[0]) is None or None),
+        f"{BLOCK} model.layers.0.mlp.up_proj runs more than once",
     ),
     (shared_matrix, "model.layers.0.mlp.up_proj.weight is shared by several modules"),
+    (put("model.layers.0.mlp.gate_proj", linear(1)), f"{BLOCK} an MLP widens to 1 and 112 and is read as 112 wide"),
+    (before("model.layers.0.self_attn.k_proj", scaled), "queries, keys and values are made of different tensors"),
     (
-        lambda m: setattr(m.model.layers[0].mlp, "gate_proj", linear(1)),
-        "in its block model.layers.0 an MLP widens to 1 and 112 and is read as 112 wide",
-    ),
-    (
-        lambda m: m.model.layers[0].self_attn.k_proj.register_forward_pre_hook(scaled),
-        "queries, keys and values are made of different tensors",
-    ),
-    (
-        lambda m: m.model.layers[0].mlp.register_forward_hook(lambda _module, args, _output: args[0]),
+        behind("model.layers.0.mlp", lambda _module, args, _output: args[0]),
         "what attention and the MLP give does not end in the residual stream",
     ),
 ]

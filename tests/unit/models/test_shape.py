@@ -79,7 +79,7 @@ def test_what_is_not_understood_is_refused_in_a_sentence(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in REFUSED])
 def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
-    """And not elsewhere: what is seen must be enough. Seed-OSS drops out by default, which a stage might do again."""
+    # Seed-OSS drops out by default, which a stage might do again.
     found = built(small_config(kind)).built
     assert found is not None
     assert ("stages" in found) == (kind in STAGED_FAMILIES and kind != "seed_oss")

@@ -34,6 +34,9 @@ output_dir: runs/first
 """
 
 
+OFFLOADS = "none, parameters, optimizer or all, or auto"
+
+
 def problems(text: str, *overrides: str) -> list[str]:
     with pytest.raises(JobError) as caught:
         parse_job(text, overrides=list(overrides))
@@ -113,10 +116,7 @@ def test_a_bad_job_is_answered_with_a_sentence(text: str, sentence: str) -> None
     ("text", "sentence"),
     [
         ("train: {precision: fp8}", "is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
-        (
-            "train: {offload: autp}",
-            "is 'autp'; expected none, parameters, optimizer or all, or auto; did you mean 'auto'?",
-        ),
+        ("train: {offload: autp}", f"is 'autp'; expected {OFFLOADS}; did you mean 'auto'?"),
         ("train: {micro_batch_size: 0}", "is 0; expected greater than or equal to 1, or auto"),
         ("lora: {target_modules: 5}", "is 5; expected all-linear, or a list"),
     ],
@@ -154,12 +154,8 @@ def test_a_bad_override_is_named_as_it_was_written(override: str, sentence: str)
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"model: m\n# caf\xe9\n")
     (tmp_path / "pointer.yaml").write_text("version https://git-lfs.github.com/spec/v1\n")
-    for name, sentence in {
-        "missing.yaml": "there is no such file",
-        ".": "is a folder",
-        "latin.yaml": "latin.yaml:2: is not UTF-8 text",
-        "pointer.yaml": "Git LFS pointer",
-    }.items():
+    said = {"missing.yaml": "there is no such file", ".": "is a folder", "pointer.yaml": "Git LFS pointer"}
+    for name, sentence in {**said, "latin.yaml": "latin.yaml:2: is not UTF-8 text"}.items():
         with pytest.raises(JobError, match=sentence):
             read_job(tmp_path / name)
 
