@@ -234,24 +234,6 @@ def test_defaults_are_those_of_transformers(kind):
             assert (getattr(theirs, name) or None) == (value or None), f"{kind}.{name}"
 
 
-@pytest.mark.parametrize(
-    ("kind", "usual", "own", "said"),
-    [
-        ("gpt2", "hidden_size", "n_embd", "hidden_size"),
-        ("gptj", "num_hidden_layers", "n_layer", "num_layers"),
-        ("bloom", "num_attention_heads", "n_head", "num_attention_heads"),
-        ("falcon", "intermediate_size", "ffn_hidden_size", "intermediate_size"),
-    ],
-)
-def test_of_two_names_of_a_key_the_one_that_transformers_reads_counts(kind, usual, own, said):
-    one, other = (64, 128) if "size" in usual else (2, 4)
-    plain = {name: value for name, value in small_config(kind).items() if name not in (usual, own)}
-    for stated in ({usual: one}, {own: other}, {usual: one, own: other}, {own: other, usual: one}):
-        theirs = AutoConfig.for_model(**plain, **stated)
-        expected = getattr(theirs, own) if hasattr(theirs, own) else getattr(theirs, usual)
-        assert getattr(shape_from_data({**plain, **stated}, file="-"), said) == expected, stated
-
-
 @pytest.mark.parametrize("kind", TEXT_PARTS)
 def test_the_language_model_of_a_model_of_text_and_images_is_read(kind):
     part = small_config(TEXT_PARTS[kind])

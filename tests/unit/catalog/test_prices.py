@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from tools.prices import prices_of
 
 from shardwise.catalog.gpus import find_gpu, known_gpus
 from shardwise.catalog.prices import Price, PriceList, cited, price_lists, price_of
@@ -42,24 +41,6 @@ def test_a_citation_names_the_documents_of_the_gpus_that_were_asked_about_and_no
     assert several.source.startswith(f"{one.source}, {one.date}; ")
     assert several.source.endswith(", 2025-06")
     assert cited(["H20"]) is None
-
-
-#: GPU, dollars an hour, kind of offer, provider.
-OFFERS = """
-l4 0.5 on-demand lambda; l4 0.6 on-demand lambda; l4 1.0 secure runpod; l4 0.4 community runpod; l4 0.1 spot lambda;
-l4 0.9 serverless modal; l4 0.2 community salad; l4 3.1 on-demand azure; h100 2.0 on-demand lambda;
-rtx-pro-6000 1.5 on-demand lambda; rtx-pro-6000-wk 1.7 on-demand runpod; rtx-pro-6000-server 1.9 on-demand lambda
-"""
-
-
-def test_a_snapshot_becomes_prices_of_providers_without_what_is_taken_away_or_of_no_one_product():
-    rows = [offer.split() for offer in OFFERS.split(";")]
-    offers = [{"gpu": gpu, "usd_hr": float(usd), "kind": kind, "provider": name} for gpu, usd, kind, name in rows]
-    assert prices_of(offers) == {
-        "L4": {"lambda": 0.5, "runpod": 1.0, "runpod-community": 0.4},
-        "RTX-PRO-6000-Blackwell": {"lambda": 1.5, "runpod": 1.7},
-        "RTX-PRO-6000-Blackwell-Server": {"lambda": 1.9},
-    }
 
 
 def test_the_readme_names_whose_prices_these_are():

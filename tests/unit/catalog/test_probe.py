@@ -74,9 +74,8 @@ def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_arou
 def test_of_several_holders_the_largest_come_first_with_what_they_hold(driver):
     lines = [f"GPU-aaa, {pid}, {mib}, /opt/a{pid}" for pid, mib in ((1, 1024), (2, 4096), (3, 2048), (4, 512), (5, 1))]
     driver("", holders="\n".join([*lines, "GPU-aaa, [N/A], 1, x"]))
-    assert (
-        holders_of("GPU-aaa", without=2) == "a3 (pid 3, 2.0 GiB), a1 (pid 1, 1.0 GiB), a4 (pid 4, 0.5 GiB) and 1 more"
-    )
+    said = "a3 (pid 3, 2.0 GiB), a1 (pid 1, 1.0 GiB), a4 (pid 4, 0.5 GiB) and 1 more"
+    assert holders_of("GPU-aaa", without=2) == said
 
 
 def test_an_unknown_gpu_is_trained_on_with_the_memory_that_the_driver_reports(driver):

@@ -30,6 +30,12 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[bool, ...]]] =
     ("instruction", {"instruction": "hi", "output": "hello"}, [USER, ASSISTANT], (False, True)),
     ("instruction", {"instruction": "hi", "input": None, "output": "hello"}, [USER, ASSISTANT], (False, True)),
     ("question_answer", {"question": "hi", "answer": "hello"}, [USER, ASSISTANT], (False, True)),
+    (
+        "messages",
+        {"messages": [USER, {**ASSISTANT, "anything": 1, "name": None, "tool_calls": [], "note": ""}], "tools": None},
+        [USER, {**ASSISTANT, "anything": 1}],
+        (False, True),
+    ),
     ("query_response", {"query": "hi", "response": "hello"}, [USER, ASSISTANT], (False, True)),
     (
         "prompt_completion",
@@ -63,9 +69,6 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     with pytest.raises(RowError, match="has the columns body, title; expected messages; or conversations") as caught:
         recognise(["body", "title"])
     assert all(column in str(caught.value) for form in FORMATS for column in form.required)
-
-
-def test_a_wanted_format_whose_columns_are_missing_is_refused() -> None:
     with pytest.raises(RowError, match=r"expected question and answer \(format: question_answer\)"):
         recognise(["text"], wanted="question_answer")
 
@@ -83,14 +86,6 @@ def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
         pair = read_row(BY_NAME["prompt_completion"], {"prompt": [USER], "completion": [ASSISTANT], "tools": tools})
         assert isinstance(pair, Conversation)
         assert pair.tools == [{"name": "f"}]
-
-
-def test_whatever_else_a_message_says_is_passed_on_and_what_says_nothing_is_not() -> None:
-    said = {"reasoning_content": "so", "anything": 1, "name": None, "tool_calls": [], "note": ""}
-    example = read_row(BY_NAME["messages"], {"messages": [USER, {**ASSISTANT, **said}], "tools": None})
-    assert isinstance(example, Conversation)
-    assert example.messages[1] == {**ASSISTANT, "reasoning_content": "so", "anything": 1}
-    assert example.tools is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.data.hub import tokenizer_folder
 from shardwise.data.sources import Source, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job_data import SourceSpec
@@ -42,10 +41,13 @@ print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).t
 UNREACHABLE = {"http://127.0.0.1:9": "refused", "http://hub.invalid": "hub.invalid|[Nn]ame|resol", "hub": "protocol"}
 
 
+def run(code: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environ})
+
+
 def fetch(spec: dict[str, str], into: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HOME": str(into / "home"), **(environ or {"HF_HUB_OFFLINE": "1"})}
-    command = [sys.executable, "-c", FETCH, json.dumps(spec), str(into)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return run(FETCH, json.dumps(spec), str(into), HF_HOME=str(into / "home"), **environ or {"HF_HUB_OFFLINE": "1"})
 
 
 def test_a_split_becomes_a_parquet_file_in_the_cache_and_is_kept(tmp_path: Path) -> None:
@@ -96,8 +98,7 @@ for find in (data.tokenizer_folder, models.find_model_folder):
     except InputError as error:
         print(error)
 """
-    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    done = run(code, HF_HOME=str(tmp_path), HF_ENDPOINT=endpoint)
     assert done.returncode == 0, done.stderr
     tokenizer, model = done.stdout.splitlines()
     assert tokenizer.startswith("some-org/some-model: is no folder here, and its tokenizer cannot be fetched")
@@ -121,16 +122,3 @@ def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_n
     for path in ("chats.jsonl", "no/such/folder", "../gone", "/gone"):
         with pytest.raises(DataError, match=f"job.yaml:1: data.path: {path}: there is no such file or folder"):
             find(SourceSpec(path=path))
-
-
-def test_a_model_in_the_hub_cache_is_found_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    refs, snapshot = (tmp_path / "models--org--small" / name for name in ("refs", "snapshots/abc"))
-    refs.mkdir(parents=True)
-    snapshot.mkdir(parents=True)
-    (refs / "main").write_text("abc")
-    (snapshot / "tokenizer_config.json").write_text("{}")
-    assert tokenizer_folder("org/small") == snapshot
-    assert tokenizer_folder(str(snapshot)) == snapshot
-    (snapshot / "config.json").write_text("{}")
-    assert tokenizer_folder(str(snapshot / "config.json")) == snapshot

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
-from shardwise.data.render import DEFAULT_TEMPLATE
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
 from shardwise.data.values import RowError
 from shardwise.spec.job_data import OverLong, TrainOn
@@ -58,42 +57,15 @@ def encoded(tokenizer: Tokenizer, example: Example, wanted: Rules) -> Tokens:
     return tokenizer.encode([tokenizer.renderer(wanted).render(example)])[0]
 
 
-def shown(tokenizer: Tokenizer, example: Example, wanted: Rules | None = None) -> str:
+def shown(tokenizer: Tokenizer, example: Example, wanted: Rules) -> str:
     """The decoded tokens, with brackets around each run of trained ones."""
-    tokens = encoded(tokenizer, example, wanted or rules())
+    tokens = encoded(tokenizer, example, wanted)
     text = ""
     edges = [0, *(np.flatnonzero(np.diff(tokens.trained)) + 1).tolist(), len(tokens.ids)]
     for start, stop in pairwise(edges):
         piece = tokenizer.decode(tokens.ids[start:stop].tolist())
         text += f"⟦{piece}⟧" if tokens.trained[start] else piece
     return text
-
-
-def test_every_assistant_message_is_trained_with_its_end_of_turn_and_nothing_else(chat: Tokenizer) -> None:
-    assert shown(chat, talk("hi", "hello", "two?", "four 🙂.")) == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
-        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four 🙂.<|im_end|>⟧\n"
-    )
-
-
-@pytest.mark.parametrize("template", [None, GENERATION])
-def test_train_on_completion_trains_the_last_assistant_message_only(chat: Tokenizer, template: str | None) -> None:
-    example = talk("hi", "hello", "two?", "four.")
-    expected = (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
-        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four.<|im_end|>⟧\n"
-    )
-    assert shown(chat, example, rules(template=template, train_on="completion")) == expected
-    only_last = Conversation(messages=example.messages, learns=(False, False, False, True))
-    assert shown(chat, only_last, rules(template=template)) == expected
-
-
-def test_train_on_all_trains_everything(chat: Tokenizer) -> None:
-    everything = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
-    assert shown(chat, talk("hi", "hello"), rules(train_on="all")) == f"⟦{everything}⟧"
-    assert shown(chat, Pair(prompt="hi", completion="hello"), rules(train_on="all")) == f"⟦{everything}⟧"
-    told = [{**USER, "name": "Ann"}, {"role": "assistant", "content": "hello", "timestamp": 3, "rating": "good"}]
-    assert shown(chat, conversation(told), rules(train_on="all")) == f"⟦{everything}⟧"
 
 
 TOOLS = (
@@ -111,13 +83,48 @@ RESULT = {"role": "tool", "name": "f", "tool_call_id": "7", "content": "four"}
 ANSWER = {"role": "assistant", "content": "hello", "reasoning_content": "so"}
 
 
-def test_calls_of_tools_and_reasoning_are_trained_where_the_template_writes_them(chat: Tokenizer) -> None:
-    example = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
-    assert shown(chat, example, rules(template=TOOLS)) == (
-        '<|im_start|>system\n[{"name": "f"}]<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n'
-        '<|im_start|>assistant\n⟦{"name": "f", "arguments": {"x": 1}}<|im_end|>⟧\n<|im_start|>tool\nfour<|im_end|>\n'
-        "<|im_start|>assistant\n⟦(so)hello<|im_end|>⟧\n"
-    )
+FOUR = talk("hi", "hello", "two?", "four 🙂.")
+LAST = Conversation(messages=FOUR.messages, learns=(False, False, False, True))
+TOLD = conversation([{**USER, "name": "Ann"}, {"role": "assistant", "content": "hello", "rating": "good"}])
+CALLED = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
+PAIR = Pair(prompt="two and two?", completion=" four.")
+
+EVERY_ANSWER = (
+    "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
+    "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four 🙂.<|im_end|>⟧\n"
+)
+LAST_ANSWER = EVERY_ANSWER.replace("⟦hello<|im_end|>⟧", "hello<|im_end|>")
+EVERYTHING = "⟦<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n⟧"
+TOOLS_AND_ANSWERS = (
+    '<|im_start|>system\n[{"name": "f"}]<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n'
+    '<|im_start|>assistant\n⟦{"name": "f", "arguments": {"x": 1}}<|im_end|>⟧\n<|im_start|>tool\nfour<|im_end|>\n'
+    "<|im_start|>assistant\n⟦(so)hello<|im_end|>⟧\n"
+)
+OF_A_CHAT: list[tuple[Example, Rules, str]] = [
+    (FOUR, rules(), EVERY_ANSWER),
+    (FOUR, rules(template=GENERATION), EVERY_ANSWER),
+    *((LAST, rules(template=template), LAST_ANSWER) for template in (None, GENERATION)),
+    *((FOUR, rules(template=template, train_on="completion"), LAST_ANSWER) for template in (None, GENERATION)),
+    *((one, rules(train_on="all"), EVERYTHING) for one in (TOLD, Pair(prompt="hi", completion="hello"))),
+    (CALLED, rules(template=TOOLS), TOOLS_AND_ANSWERS),
+]
+WITHOUT_A_TEMPLATE: list[tuple[Example, Rules, str]] = [
+    (talk("hi", "hello"), rules(), "<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n"),
+    (talk("hi", "a", "b", "c"), rules(template=INSTRUCT), "<s>[INST] hi [/INST]⟦ a</s>⟧[INST] b [/INST]⟦ c</s>⟧"),
+    *((PAIR, rules(train_on=train_on), "two and two?⟦ four.</s>⟧") for train_on in ("auto", "assistant")),
+    (PAIR, rules(train_on="all"), "⟦two and two? four.</s>⟧"),
+    *((Text(text=text), rules(), "⟦the cat</s>⟧") for text in ("the cat", "the cat</s>")),
+]
+
+
+@pytest.mark.parametrize(("example", "wanted", "expected"), OF_A_CHAT)
+def test_what_is_trained_of_a_chat(chat: Tokenizer, example: Example, wanted: Rules, expected: str) -> None:
+    assert shown(chat, example, wanted) == expected
+
+
+@pytest.mark.parametrize(("example", "wanted", "expected"), WITHOUT_A_TEMPLATE)
+def test_what_is_trained_without_a_template(plain: Tokenizer, example: Example, wanted: Rules, expected: str) -> None:
+    assert shown(plain, example, wanted) == expected
 
 
 @pytest.mark.parametrize("train_on", ["auto", "all"])
@@ -137,49 +144,16 @@ def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(
         encoded(chat, example, rules(template=template, train_on=train_on))
 
 
-def test_generation_blocks_of_a_template_say_what_is_trained(chat: Tokenizer) -> None:
-    assert shown(chat, talk("hi", "hello", "two?", "four."), rules(template=GENERATION)) == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
-        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four.<|im_end|>⟧\n"
-    )
-
-
-def test_a_template_without_generation_prompt_is_read_too(plain: Tokenizer) -> None:
-    assert shown(plain, talk("hi", "hello", "two?", "four."), rules(template=INSTRUCT)) == (
-        "<s>[INST] hi [/INST]⟦ hello</s>⟧[INST] two? [/INST]⟦ four.</s>⟧"
-    )
-
-
-def test_without_a_template_chats_use_the_default_one_and_end_turns_with_eos(plain: Tokenizer) -> None:
-    assert shown(plain, talk("hi", "hello")) == ("<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n")
-    assert "<|im_start|>" in DEFAULT_TEMPLATE
-
-
-def test_a_pair_without_a_template_is_prompt_completion_and_eos(plain: Tokenizer) -> None:
-    example = Pair(prompt="two and two?", completion=" four.")
-    assert shown(plain, example) == "two and two?⟦ four.</s>⟧"
-    assert shown(plain, example, rules(train_on="assistant")) == "two and two?⟦ four.</s>⟧"
-    assert shown(plain, example, rules(train_on="all")) == "⟦two and two? four.</s>⟧"
-
-
-def test_plain_text_is_trained_whole_and_ends_with_one_eos(plain: Tokenizer) -> None:
-    assert shown(plain, Text(text="the cat")) == "⟦the cat</s>⟧"
-    assert shown(plain, Text(text="the cat</s>")) == "⟦the cat</s>⟧"
-
-
 @pytest.mark.parametrize("train_on", ["assistant", "completion"])
 def test_masks_that_have_no_meaning_for_plain_text_are_refused(plain: Tokenizer, train_on: TrainOn) -> None:
-    with pytest.raises(
-        RowError, match=f"train_on: {train_on} has no meaning for plain text; use train_on: auto or all"
-    ):
+    with pytest.raises(RowError, match=f"{train_on} has no meaning for plain text; use train_on: auto or all"):
         shown(plain, Text(text="the cat"), rules(train_on=train_on))
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_unless_all_is_trained(chat: Tokenizer) -> None:
-    example = talk("hi", "hello", "two?", "four.")
     with pytest.raises(RowError, match=r"rewrites earlier turns.*use train_on: all, or"):
-        shown(chat, example, rules(template=UNSTABLE))
-    assert "four." in shown(chat, example, rules(template=UNSTABLE, train_on="all"))
+        shown(chat, FOUR, rules(template=UNSTABLE))
+    assert "four 🙂." in shown(chat, FOUR, rules(template=UNSTABLE, train_on="all"))
 
 
 def test_a_template_that_raises_refuses_the_row_with_its_own_words(chat: Tokenizer) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from tests.unit.data.helpers import prepared, run_directory, write_jsonl
 QUESTIONS = [{"question": f"what is {number}?", "answer": f"it is {number}"} for number in range(50)]
 
 
-def run_command(run: Path, *, code: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = ["-c", code, str(run)] if code else ["-m", "shardwise.data.prepare", str(run)]
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+def run_python(run: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command, str(run)], capture_output=True, text=True, check=False)
 
 
 def train_part(data_json: dict[str, Any]) -> PreparedData:
@@ -33,7 +31,7 @@ def train_part(data_json: dict[str, Any]) -> PreparedData:
     return data
 
 
-def test_a_preparation_says_what_it_found_and_a_second_one_finds_it_done(
+def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(
     tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_jsonl(tmp_path / "chats.jsonl", [{**row, "id": 3} for row in QUESTIONS])
@@ -53,11 +51,12 @@ def test_a_preparation_says_what_it_found_and_a_second_one_finds_it_done(
     assert int(data.trained_counts.sum()) == train["num_trained_tokens"]
     assert data.where(7) == f"{path}:8"
 
-    started = time.perf_counter()
-    again = prepared(tmp_path / "other", model=plain_model, data={"path": str(path)})
-    assert time.perf_counter() - started < 1
-    assert again == data_json
-    assert "was prepared before" in capsys.readouterr().err
+    heavy = "{'torch', 'transformers', 'tokenizers', 'pyarrow', 'datasets', 'huggingface_hub'}"
+    code = f"import sys; from shardwise.data.prepare import main; main(sys.argv[1:]); print({heavy} & set(sys.modules))"
+    done = run_python(run_directory(tmp_path / "other", model=plain_model, data={"path": str(path)}).root, "-c", code)
+    assert (done.returncode, done.stdout) == (0, "set()\n")
+    assert "was prepared before" in done.stderr
+    assert read_json(tmp_path / "other" / "data.json") == data_json
 
 
 def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path: Path, chat_model: Path) -> None:
@@ -73,19 +72,6 @@ def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path: Path, chat
     assert data_json["chat_template"] is None, "the tokenizer's own template is in force"
 
 
-def test_a_finished_preparation_is_found_without_the_heavy_libraries(tmp_path: Path, plain_model: Path) -> None:
-    path = write_jsonl(tmp_path / "chats.jsonl", QUESTIONS)
-    prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    code = (
-        "import sys; from shardwise.data.prepare import main; code = main(sys.argv[1:]); "
-        "heavy = {'torch', 'transformers', 'tokenizers', 'pyarrow', 'datasets', 'huggingface_hub'} & set(sys.modules); "
-        "print(sorted(heavy)); sys.exit(code)"
-    )
-    done = run_command(tmp_path / "run", code=code)
-    assert (done.returncode, done.stdout) == (0, "[]\n")
-    assert "was prepared before" in done.stderr
-
-
 def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: Path) -> None:
     write_jsonl(tmp_path / "a" / "rows.jsonl", QUESTIONS)
     (tmp_path / "b").mkdir()
@@ -96,9 +82,8 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: P
     table = pa.Table.from_pylist([{"picture": b"\xff" * 10, **row} for row in QUESTIONS])
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=20)
     names = ["a", "b", "rows.csv", "rows.parquet"]
-    data_json = prepared(
-        tmp_path / "run", model=plain_model, data={"path": [str(tmp_path / name) for name in names]}, workers=2
-    )
+    paths = [str(tmp_path / name) for name in names]
+    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": paths}, workers=2)
     data = train_part(data_json)
     samples = [data.sample(index)[0].tolist() for index in range(len(data))]
     assert [source["num_rows"] for source in data_json["train"]["sources"]] == [50] * 4
@@ -130,9 +115,7 @@ def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path: Pa
     assert (len(train_part(own)), len(evaluation), evaluation.where(1)) == (50, 2, f"{texts}:2")
 
 
-def test_long_rows_are_counted_under_each_policy(
-    tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_long_rows_are_counted(tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [("the cat sat", " on the mat"), ("the cat sat", " on the mat" * 40), ("the cat sat" * 40, " on the mat")]
     rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
     path = str(write_jsonl(tmp_path / "rows.jsonl", rows))
@@ -171,9 +154,7 @@ def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path
     assert prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})["train"]["num_rows"] == 49
 
 
-def test_an_entry_that_is_damaged_or_not_finished_is_prepared_anew(
-    tmp_path: Path, plain_model: Path, cache: Path
-) -> None:
+def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path: Path, plain_model: Path, cache: Path) -> None:
     data = {"path": str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)), "packing": True}
     first = prepared(tmp_path / "run", model=plain_model, data=data)
     folder = Path(first["train"]["folder"])
@@ -188,7 +169,7 @@ def test_an_entry_that_is_damaged_or_not_finished_is_prepared_anew(
     assert sorted(found.suffix for found in (cache / "data").iterdir()) == ["", ".lock"]
 
 
-def test_a_file_that_changes_during_preparation_stops_it(
+def test_a_file_that_changes_meanwhile_stops_it(
     tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from shardwise.data import ingest
@@ -219,14 +200,12 @@ def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path: Path, plain_
         prepared(tmp_path / "run", model=small, data={"path": str(path)})
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(
-    tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written(tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "file"))
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    done = run_command(run.root)
+    done = run_python(run.root, "-m", "shardwise.data.prepare")
     assert done.returncode == 1
     assert "cannot write the data cache: Not a directory; set SHARDWISE_CACHE" in done.stderr
     assert "Traceback" not in done.stderr

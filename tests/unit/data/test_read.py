@@ -140,9 +140,7 @@ def test_a_broken_line_is_reported_where_it_stands(tmp_path: Path, content: byte
         ("stray.csv", b'text\n"a"b\n', 2, "is not CSV"),
     ],
 )
-def test_a_file_that_is_no_rows_says_what_it_is(
-    tmp_path: Path, name: str, content: bytes, line: int, message: str
-) -> None:
+def test_what_is_no_rows_says_what_it_is(tmp_path: Path, name: str, content: bytes, line: int, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     _, problems = read_all(path)
@@ -160,9 +158,7 @@ def test_a_file_that_is_no_rows_says_what_it_is(
         ("rows.json", b'[{"text": "a"},\n{"text": "\xff"},\n{"a": 1, "a": 2},\n5,\n{"text": "b"}]', [2, 3, 4]),
     ],
 )
-def test_what_is_broken_hides_no_bad_row_before_or_after_it(
-    tmp_path: Path, name: str, content: bytes, lines: list[int]
-) -> None:
+def test_what_is_broken_hides_no_bad_row(tmp_path: Path, name: str, content: bytes, lines: list[int]) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     rows, problems = read_all(path)

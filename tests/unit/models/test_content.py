@@ -73,9 +73,7 @@ def test_a_file_that_differs_has_another_hash_and_weights_do_where_they_are_samp
     assert _differing(folder, change) == {name}
 
 
-def test_of_small_weights_every_element_counts_and_of_large_ones_three_blocks_of_a_tensor(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_large_weights_three_blocks_of_a_tensor_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _differing(folder, _set("first", 2 * BLOCK)) == {WEIGHTS}
     shutil.rmtree(folder.with_name("other"))
     monkeypatch.setattr(content, "WHOLE_BYTES", 1024)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from datetime import timedelta
 
 import pytest
@@ -37,22 +35,6 @@ def test_the_mesh_and_the_layout_agree_on_every_rank(layout: Layout) -> None:
         assert data_ranks[data_rank] == rank
         assert len(timeouts) > 3
         assert {*timeouts} == {TIMEOUT}
-
-
-def _six(layout: Layout) -> int:
-    os.environ["MASTER_ADDR"] = "::1"
-    join_world(layout)
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    return int(total)
-
-
-def test_ranks_meet_on_the_loopback_of_ipv6() -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no loopback of IPv6")
-    assert run_world(2, _six, Layout(dp_shard=2)) == [2, 2]
 
 
 def _wrong_size(layout: Layout) -> str:

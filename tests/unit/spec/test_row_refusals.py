@@ -45,9 +45,7 @@ def test_packing_is_refused_where_a_model_s_code_cannot_tell_documents_apart(fam
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, None),
     ],
 )
-def test_rotary_positions_that_follow_the_longest_sequence_are_trained_up_to_where_they_do_not(
-    config: dict[str, Any], steady: int | None
-) -> None:
+def test_rotary_positions_that_follow_the_longest_sequence(config: dict[str, Any], steady: int | None) -> None:
     model = shape("llama", max_position_embeddings=8192, **config)
     assert said(model, max_length=steady or 100_000) == []
     if steady is not None:
@@ -57,9 +55,7 @@ def test_rotary_positions_that_follow_the_longest_sequence_are_trained_up_to_whe
 
 
 @pytest.mark.parametrize(("tp", "length", "mended"), [(4, 62, None), (3, 64, 63), (3, 63, None), (5, 64, 60)])
-def test_rows_that_a_layout_makes_longer_than_positions_are_steady_for_are_refused(
-    tp: int, length: int, mended: int | None
-) -> None:
+def test_rows_that_a_layout_makes_too_long_are_refused(tp: int, length: int, mended: int | None) -> None:
     heads = {"num_attention_heads": 60, "num_key_value_heads": 60, "hidden_size": 960}
     scaling = {"rope_type": "dynamic", "factor": 2.0}
     model = shape("llama", max_position_embeddings=64, rope_scaling=scaling, **heads)
