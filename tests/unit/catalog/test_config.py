@@ -6,24 +6,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.catalog import unlisted
 from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
 from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.unlisted import UnlistedFamilyError
 from shardwise.errors import ModelError
+from tests.dist.worlds import installed
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
 
 
-def refusal(data):
+def refused(data):
     with pytest.raises(ModelError) as caught:
         shape_from_data(data, file="x/config.json")
     assert str(caught.value).startswith("x/config.json")
-    return str(caught.value)
+    return caught.value
+
+
+def refusal(data):
+    return str(refused(data))
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         ({"model_type": "mamba9"}, ("'mamba9'", "llama")),
+        ({"model_type": "mamba", "trust_remote_code": True}, ("trust_remote_code names Python code",)),
+        ({"model_type": "mamba", "quantization_config": {"bits": 4}}, ("quantised already",)),
+        ({"model_type": "mamba", "num_hidden_layers": 100_000}, ("is 100000; expected a whole number from 1 to 1000",)),
         ({**LLAMA, "custom_pipelines": {"AutoModel": "evil.Model"}}, ("custom_pipelines",)),
         ({**LLAMA, "trust_remote_code": True}, ("trust_remote_code",)),
         ({**LLAMA, "quantization_config": {"bits": 4}}, ("quantization_config",)),
@@ -99,3 +109,36 @@ def test_any_configuration_gives_a_shape_or_a_sentence(kind, changes):
     else:
         assert shape.num_parameters > 0
         json.dumps(shape.to_json())
+
+
+@pytest.mark.parametrize("kind", ["mamba", "bert", "persimmon", "roberta-prelayernorm"])
+def test_what_transformers_has_is_left_to_a_build(kind):
+    error = refused({"model_type": kind, "hidden_size": 8})
+    assert isinstance(error, UnlistedFamilyError)
+    assert (error.data, error.file) == ({"model_type": kind, "hidden_size": 8}, "x/config.json")
+    assert str(error) == f"x/config.json: model_type '{kind}' has no row in the catalogue, and was not built"
+
+
+def test_families_are_found_as_transformers_lists_them():
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    found = unlisted._installed()
+    assert found is not None
+    assert [kind for kind in installed([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]) if not unlisted._has(found, kind)] == []
+
+
+@pytest.mark.parametrize("kind", ["llamax", "", "a" * 100, "../auto", "mam.a", "LlamaConfig", None, 3, ["mamba"]])
+def test_what_transformers_has_not_is_not_known(kind):
+    error = refused({"model_type": kind})
+    assert not isinstance(error, UnlistedFamilyError)
+    assert "is not known; known are arcee, bloom, " in str(error) or "has no model_type" in str(error)
+
+
+@pytest.mark.parametrize("absent", ["torch", "transformers"])
+def test_without_what_builds_it_is_said_what_to_install(absent, monkeypatch):
+    find = unlisted.importlib.util.find_spec
+    monkeypatch.setattr(unlisted.importlib.util, "find_spec", lambda name: None if name == absent else find(name))
+    assert (
+        "model_type 'mamba' is not known; with `pip install shardwise[train]`, other families that transformers has "
+        "are counted by building them; known are arcee, " in refusal({"model_type": "mamba"})
+    )

@@ -16,9 +16,8 @@ from shardwise.spec.model import ModelShape
 from tests.unit.catalog.small import LAYERS, SMALL, build, small_config
 
 VARIANTS = {
+    **{kind: [{"attention_bias": True, "mlp_bias": True}] for kind in ("granite", "arcee", "helium", "nemotron")},
     "llama": [{"attention_bias": True, "mlp_bias": True}, {"num_key_value_heads": None, "head_dim": None}],
-    "granite": [{"attention_bias": True, "mlp_bias": True}],
-    "arcee": [{"attention_bias": True, "mlp_bias": True}],
     "internlm3": [{"attention_bias": True, "mlp_bias": True}, {"qkv_bias": True, "bias": True}],
     "qwen2": [{"use_sliding_window": True, "max_window_layers": most} for most in (0, 2, 99)],
     "qwen3": [{"attention_bias": True}, {"use_sliding_window": True, "max_window_layers": 3}],
@@ -27,7 +26,6 @@ VARIANTS = {
         {"use_sliding_window": True, "sliding_window": 8, "no_rope_layer_interval": 2},
         {"use_sliding_window": True, "sliding_window": 8, "no_rope_layers": [0, 1, 0] + [1] * (LAYERS - 3)},
     ],
-    "helium": [{"attention_bias": True, "mlp_bias": True}],
     "ernie4_5": [{"use_bias": True}],
     "hunyuan_v1_dense": [{"attention_bias": True}, {"num_key_value_heads": None}],
     "ministral": [
@@ -57,7 +55,6 @@ VARIANTS = {
         {"multi_query": False, "parallel_attn": False},
     ],
     "phi": [{"qk_layernorm": True, "head_dim": 16}, {"head_dim": 8}],
-    "nemotron": [{"attention_bias": True, "mlp_bias": True}],
     "phimoe": [{"attention_bias": True, "lm_head_bias": True}],
     "qwen2_moe": [
         *({"use_sliding_window": True, "max_window_layers": most} for most in (0, 3, 99)),

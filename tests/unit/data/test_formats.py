@@ -10,37 +10,22 @@ from shardwise.spec.job_data import RowFormat
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 
+SYSTEM, ADD = {"role": "system", "content": "be kind"}, {"role": "user", "content": "add\n\n1 1"}
+SPOKEN = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
+MORE = {**ASSISTANT, "anything": 1, "name": None, "tool_calls": [], "note": ""}
 ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[bool, ...]]] = [
     ("messages", {"messages": [USER, ASSISTANT], "text": "beside"}, [USER, ASSISTANT], (False, True)),
-    (
-        "conversations",
-        {
-            "system": "be kind",
-            "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}],
-        },
-        [{"role": "system", "content": "be kind"}, USER, ASSISTANT],
-        (False, False, True),
-    ),
-    (
-        "instruction",
-        {"instruction": "add", "input": "1 1", "output": "hello"},
-        [{"role": "user", "content": "add\n\n1 1"}, ASSISTANT],
-        (False, True),
-    ),
+    ("messages", {"messages": [USER, MORE], "tools": None}, [USER, {**ASSISTANT, "anything": 1}], (False, True)),
+    ("conversations", {"system": "be kind", "conversations": SPOKEN}, [SYSTEM, USER, ASSISTANT], (False, False, True)),
+    ("instruction", {"instruction": "add", "input": "1 1", "output": "hello"}, [ADD, ASSISTANT], (False, True)),
     ("instruction", {"instruction": "hi", "output": "hello"}, [USER, ASSISTANT], (False, True)),
     ("instruction", {"instruction": "hi", "input": None, "output": "hello"}, [USER, ASSISTANT], (False, True)),
     ("question_answer", {"question": "hi", "answer": "hello"}, [USER, ASSISTANT], (False, True)),
-    (
-        "messages",
-        {"messages": [USER, {**ASSISTANT, "anything": 1, "name": None, "tool_calls": [], "note": ""}], "tools": None},
-        [USER, {**ASSISTANT, "anything": 1}],
-        (False, True),
-    ),
     ("query_response", {"query": "hi", "response": "hello"}, [USER, ASSISTANT], (False, True)),
     (
         "prompt_completion",
         {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]},
-        [USER, ASSISTANT, USER, ASSISTANT],
+        [USER, ASSISTANT] * 2,
         (False, False, False, True),
     ),
 ]

@@ -28,7 +28,6 @@ from pathlib import Path
 from shardwise.data.hub import fetch_hub_rows
 from shardwise.errors import DataError
 from shardwise.spec.job_data import SourceSpec
-from shardwise.spec.places import Places
 try:
     path, note = fetch_hub_rows(SourceSpec(**json.loads(sys.argv[1])), into=Path(sys.argv[2]))
 except DataError as error:

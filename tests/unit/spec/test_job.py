@@ -34,6 +34,7 @@ output_dir: runs/first
 """
 
 
+LORA = "model: m\nmethod: lora\n"
 OFFLOADS = "none, parameters, optimizer or all, or auto"
 
 
@@ -102,28 +103,19 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\n? [a, b]\n: c", "job.yaml:2: a key must be a plain word"),
         ("model: m\ndata: {path: [a, {path: b, wieght: 2}]}", "key 'data.path.1.wieght'; did you mean 'weight'?"),
         ("model: m\ndata: {path: [{weight: 2}]}", "the key 'data.path.0.path' is missing"),
+        (f"{LORA}train: {{precision: fp8}}", "train.precision is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
+        (f"{LORA}train: {{offload: autp}}", f"3: train.offload is 'autp'; expected {OFFLOADS}; did you mean 'auto'?"),
+        (f"{LORA}train: {{micro_batch_size: 0}}", "size is 0; expected greater than or equal to 1, or auto"),
+        (f"{LORA}lora: {{target_modules: 5}}", "3: lora.target_modules is 5; expected all-linear, or a list"),
         ("a: " + "[" * 60 + "]" * 60, "nested deeper than 32 levels"),
         ("\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))]), "aliases"),
     ],
 )
 def test_a_bad_job_is_answered_with_a_sentence(text: str, sentence: str) -> None:
     found = problems(text)
-    assert any(sentence in problem for problem in found), found
-    assert all(problem.startswith("job.yaml:") for problem in found)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("train: {precision: fp8}", "is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
-        ("train: {offload: autp}", f"is 'autp'; expected {OFFLOADS}; did you mean 'auto'?"),
-        ("train: {micro_batch_size: 0}", "is 0; expected greater than or equal to 1, or auto"),
-        ("lora: {target_modules: 5}", "is 5; expected all-linear, or a list"),
-    ],
-)
-def test_a_value_that_no_branch_of_a_union_takes_is_one_sentence(text: str, sentence: str) -> None:
-    section, key = text.split(": {", maxsplit=1)[0], text.split("{")[1].split(":", maxsplit=1)[0]
-    assert problems(f"model: m\nmethod: lora\n{text}") == [f"job.yaml:3: {section}.{key} {sentence}"]
+    assert len(found) == 1 or "aliases" in sentence
+    assert found[0].startswith("job.yaml:")
+    assert sentence in found[0]
 
 
 def test_overrides_replace_what_the_file_says() -> None:

@@ -42,9 +42,6 @@ def test_a_strategy_name_means_the_layout_that_bears_it(strategy: str) -> None:
     assert layout.strategy == strategy
     assert Layout.from_strategy(strategy, world_size=1).strategy == "single"
     assert Layout.from_strategy("hsdp", world_size=12, gpus_per_node=2) == Layout(dp_replicate=6, dp_shard=2)
-
-
-def test_products_are_named_by_their_parts() -> None:
     assert Layout(dp_shard=2, tp=2).strategy == "fsdp x tp"
     assert Layout(dp_replicate=2, pp=2).strategy == "ddp x pp"
     assert Layout(dp_replicate=2, dp_shard=2, tp=2).strategy == "hsdp x tp"
@@ -85,6 +82,14 @@ def test_no_other_split_has_a_cheaper_costliest_stage(
     assert worst(tuple(stage.start for stage in found[1:])) == best
 
 
+EVEN = r"give no such product\. Use fsdp, or an even number of them, 4 or more"
+
+
+def strategy(name: str, *gpus: int) -> Callable[[], object]:
+    """The layout of a strategy on so many processes, and so many GPUs per node."""
+    return lambda: Layout.from_strategy(name, **dict(zip(("world_size", "gpus_per_node"), gpus, strict=False)))
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -92,26 +97,11 @@ def test_no_other_split_has_a_cheaper_costliest_stage(
         (lambda: Layout(tp=2).coordinates(2), "outside the world of 2"),
         *((lambda degree=degree: Layout(tp=degree), "a degree is a whole number") for degree in (0, -1, 1.5, True)),
         (lambda: Layout(dp_shard=4, ep=2), "ep = 2: expert parallel is neither forecast nor trained"),
-        (
-            lambda: Layout.from_strategy("magic", world_size=2),
-            "'magic' is not a strategy; the strategies are mp, ddp",
-        ),
         (lambda: stage_layers([1.0, 1.0], num_stages=3), "3 pipeline stages for 2 layers"),
-        *(
-            (
-                lambda size=size: Layout.from_strategy("hsdp", world_size=size),
-                r"give no such product\. Use fsdp, or an even number of them, 4 or more",
-            )
-            for size in (2, 3, 5)
-        ),
-        (
-            lambda: Layout.from_strategy("hsdp", world_size=12, gpus_per_node=1),
-            r"these 12 nodes has 1 GPU\. Use fsdp, or nodes of at least 2 GPUs",
-        ),
-        (
-            lambda: Layout.from_strategy("hsdp", world_size=8, gpus_per_node=3),
-            r"8 processes in groups of 3 .* Use fsdp, or a multiple of 3 of them",
-        ),
+        (strategy("magic", 2), "'magic' is not a strategy; the strategies are mp, ddp"),
+        *((strategy("hsdp", size), EVEN) for size in (2, 3, 5)),
+        (strategy("hsdp", 12, 1), r"these 12 nodes has 1 GPU\. Use fsdp, or nodes of at least 2 GPUs"),
+        (strategy("hsdp", 8, 3), r"8 processes in groups of 3 .* Use fsdp, or a multiple of 3 of them"),
     ],
 )
 def test_what_is_no_layout_is_refused_in_a_sentence(make: Callable[[], object], says: str) -> None:

@@ -1,4 +1,4 @@
-"""Which layouts are not trained or do not fit a model, each with its sentence, for planner and trainer alike."""
+"""Layouts and kernels that are not trained or do not fit, each with its sentence, for planner and trainer alike."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.gpus import find_gpu
 from shardwise.catalog.models import read_model
-from shardwise.spec.execution import Execution
+from shardwise.spec.attention import attention_refusal
+from shardwise.spec.execution import Attention, Execution
 from shardwise.spec.job import Job
 from shardwise.spec.job_file import job_from_data
 from shardwise.spec.layout import Layout
@@ -141,3 +143,23 @@ def test_all_that_does_not_come_out_even_is_told_at_once(model: ModelShape) -> N
         "tp = 16 does not divide the model's 8 key-value heads; the largest tp that slices it evenly is 8; "
         "64 pipeline stages for 32 layers; use pp: 32 at most; or use fsdp"
     )
+
+
+SECOND = "flash_attention_2, which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+THIRD = "flash_attention_3, which needs a GPU like the H100; use "
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "said"),
+    [
+        *((name, "flash_attention_2", SECOND) for name in ("T4", "V100-16GB", "RTX-2080-Ti", "Quadro-RTX-8000")),
+        ("T4", "flash_attention_3", f"{THIRD}sdpa"),
+        ("A100-40GB", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),
+        ("B200", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),
+        *((name, "sdpa", None) for name in ("T4", "H100-SXM")),
+        *((name, "flash_attention_3", None) for name in ("H100-SXM", "H200", "GH200")),
+        *(("H200", attention, None) for attention in ("eager", "flex_attention", "flash_attention_2")),
+    ],
+)
+def test_a_kernel_is_refused_where_a_gpu_has_none(name: str, attention: Attention, said: str | None) -> None:
+    assert attention_refusal(attention, find_gpu(name).gpu) == (said and f"train.attn_implementation is {said}")
