@@ -3,34 +3,51 @@
 import json
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM
 
+from shardwise.catalog import unlisted
 from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
 from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.unlisted import UnlistedFamilyError
 from shardwise.errors import ModelError
+from tests.dist.worlds import installed
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
 
 
-def refusal(data):
+def refused(data):
     with pytest.raises(ModelError) as caught:
         shape_from_data(data, file="x/config.json")
     assert str(caught.value).startswith("x/config.json")
-    return str(caught.value)
+    return caught.value
 
 
-def test_an_unknown_family_is_refused_by_name_with_the_list():
-    message = refusal({"model_type": "mamba9"})
-    assert "'mamba9'" in message
-    assert "llama" in message
+def refusal(data):
+    return str(refused(data))
 
 
-@pytest.mark.parametrize("key", ["custom_pipelines", "trust_remote_code"])
-def test_a_configuration_that_names_code_is_refused_by_the_key(key):
-    assert key in refusal({**LLAMA, key: {"AutoModel": "evil.Model"}})
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"model_type": "mamba9"}, ("'mamba9'", "llama")),
+        ({"model_type": "mamba", "trust_remote_code": True}, ("trust_remote_code names Python code",)),
+        ({"model_type": "mamba", "quantization_config": {"bits": 4}}, ("quantised already",)),
+        ({"model_type": "mamba", "num_hidden_layers": 100_000}, ("is 100000; expected a whole number from 1 to 1000",)),
+        ({**LLAMA, "custom_pipelines": {"AutoModel": "evil.Model"}}, ("custom_pipelines",)),
+        ({**LLAMA, "trust_remote_code": True}, ("trust_remote_code",)),
+        ({**LLAMA, "quantization_config": {"bits": 4}}, ("quantization_config",)),
+        ({**LLAMA, "num_attention_heads": 7}, ("not a multiple",)),
+        ({**LLAMA, "num_key_value_heads": 3}, ("does not divide",)),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": ["0"]}, ("mlp_only_layers",)),
+        ({"model_type": "deepseek_v2"}, ("num_experts_per_tok",)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 0}, ("sliding_window_pattern",)),
+        ({"model_type": "gemma3", "text_config": []}, ("text_config",)),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_key(data, words):
+    message = refusal(data)
+    assert all(word in message for word in words)
 
 
 def test_code_beside_a_family_that_is_known_is_passed_over_and_beside_another_refused():
@@ -39,35 +56,9 @@ def test_code_beside_a_family_that_is_known_is_passed_over_and_beside_another_re
     assert "auto_map" in refusal({"model_type": "internlm2", **code})
 
 
-def test_transformers_passes_over_the_same_code_when_it_is_told_to_trust_none(tmp_path):
-    classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "vocab_size": 9, "auto_map": classes}))
-    (tmp_path / "evil.py").write_text("raise SystemExit('code of a stranger was run')")
-    config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    assert type(model).__module__ == "transformers.models.llama.modeling_llama"
-
-
-def test_a_list_of_layers_that_is_none_is_refused_by_key():
-    assert "mlp_only_layers" in refusal({"model_type": "qwen3_moe", "mlp_only_layers": ["0"]})
-    assert "num_experts_per_tok" in refusal({"model_type": "deepseek_v2"})
-    assert "sliding_window_pattern" in refusal({"model_type": "gemma3_text", "sliding_window_pattern": 0})
-    assert "text_config" in refusal({"model_type": "gemma3", "text_config": []})
-
-
-def test_quantised_weights_are_refused():
-    assert "quantization_config" in refusal({**LLAMA, "quantization_config": {"bits": 4}})
-
-
 @pytest.mark.parametrize("value", [0, -1, 1.5, "64", True, None, 10**30, [64], {}])
 def test_a_width_that_is_not_a_sane_whole_number_is_refused_by_key(value):
     assert "hidden_size" in refusal({**LLAMA, "hidden_size": value})
-
-
-def test_heads_that_do_not_divide_are_refused():
-    assert "not a multiple" in refusal({**LLAMA, "num_attention_heads": 7})
-    assert "does not divide" in refusal({**LLAMA, "num_key_value_heads": 3})
 
 
 @pytest.mark.parametrize(
@@ -100,27 +91,10 @@ def test_a_window_counts_only_where_the_family_uses_it():
 
 
 KEYS = (
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "hidden_act",
-    "torch_dtype",
-    "tie_word_embeddings",
-    "intermediate_size",
-    "sliding_window",
-    "sliding_window_pattern",
-    "layer_types",
-    "num_experts",
-    "n_routed_experts",
-    "num_experts_per_tok",
-    "first_k_dense_replace",
-    "mlp_only_layers",
-    "moe_layers",
-    "q_lora_rank",
-    "num_kv_heads",
-    "new_decoder_architecture",
+    *("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "hidden_act"),
+    *("torch_dtype", "tie_word_embeddings", "intermediate_size", "sliding_window", "sliding_window_pattern"),
+    *("layer_types", "num_experts", "n_routed_experts", "num_experts_per_tok", "first_k_dense_replace"),
+    *("mlp_only_layers", "moe_layers", "q_lora_rank", "num_kv_heads", "new_decoder_architecture"),
     "word_embed_proj_dim",
 )
 values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "64", "silu", [1], {}]))
@@ -135,3 +109,36 @@ def test_any_configuration_gives_a_shape_or_a_sentence(kind, changes):
     else:
         assert shape.num_parameters > 0
         json.dumps(shape.to_json())
+
+
+@pytest.mark.parametrize("kind", ["mamba", "bert", "persimmon", "roberta-prelayernorm"])
+def test_what_transformers_has_is_left_to_a_build(kind):
+    error = refused({"model_type": kind, "hidden_size": 8})
+    assert isinstance(error, UnlistedFamilyError)
+    assert (error.data, error.file) == ({"model_type": kind, "hidden_size": 8}, "x/config.json")
+    assert str(error) == f"x/config.json: model_type '{kind}' has no row in the catalogue, and was not built"
+
+
+def test_families_are_found_as_transformers_lists_them():
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    found = unlisted._installed()
+    assert found is not None
+    assert [kind for kind in installed([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]) if not unlisted._has(found, kind)] == []
+
+
+@pytest.mark.parametrize("kind", ["llamax", "", "a" * 100, "../auto", "mam.a", "LlamaConfig", None, 3, ["mamba"]])
+def test_what_transformers_has_not_is_not_known(kind):
+    error = refused({"model_type": kind})
+    assert not isinstance(error, UnlistedFamilyError)
+    assert "is not known; known are arcee, bloom, " in str(error) or "has no model_type" in str(error)
+
+
+@pytest.mark.parametrize("absent", ["torch", "transformers"])
+def test_without_what_builds_it_is_said_what_to_install(absent, monkeypatch):
+    find = unlisted.importlib.util.find_spec
+    monkeypatch.setattr(unlisted.importlib.util, "find_spec", lambda name: None if name == absent else find(name))
+    assert (
+        "model_type 'mamba' is not known; with `pip install shardwise[train]`, other families that transformers has "
+        "are counted by building them; known are arcee, " in refusal({"model_type": "mamba"})
+    )

@@ -27,45 +27,11 @@ def test_a_catalogue_entry_counts_what_its_model_card_says(name):
 
 def test_the_catalogue_has_the_well_known_models():
     assert len(known_models()) >= 120
-    assert sum(model.num_parameters is not None for model in known_models().values()) >= 115
-    assert {"tinyllama-1.1b", "llama-3.1-405b", "codellama-34b", "qwen3-8b", "deepseek-v3"} <= set(known_models())
-
-
-#: The families that were promised, by model_type; InternLM's own is read in its third version, which transformers has.
-PROMISED = {
-    "Llama 1-3": ["llama"],
-    "Llama 4 (text)": ["llama4_text"],
-    "Mistral, Mixtral": ["mistral", "mixtral"],
-    "Qwen 2, 2.5, 3 and their mixtures": ["qwen2", "qwen3", "qwen2_moe", "qwen3_moe"],
-    "Gemma 1-3 (text)": ["gemma", "gemma2", "gemma3_text"],
-    "Phi 1-4": ["phi", "phi3", "phimoe"],
-    "GPT-2, GPT-NeoX, GPT-J": ["gpt2", "gpt_neox", "gptj"],
-    "OPT, BLOOM, Falcon, MPT": ["opt", "bloom", "falcon", "mpt"],
-    "StableLM, StarCoder2": ["stablelm", "starcoder2"],
-    "OLMo 1-3, OLMoE": ["olmo", "olmo2", "olmo3", "olmoe"],
-    "Cohere 1-2": ["cohere", "cohere2"],
-    "Granite, SmolLM3, GLM-4": ["granite", "granitemoe", "smollm3", "glm", "glm4", "glm4_moe"],
-    "DeepSeek-V2, V3": ["deepseek_v2", "deepseek_v3"],
-    "EXAONE 4, Nemotron, InternLM": ["exaone4", "nemotron", "internlm3"],
-}
-
-
-@pytest.mark.parametrize("name", PROMISED)
-def test_the_promised_families_are_there(name):
-    """`test_families.py` builds every family with transformers, tied and untied, and counts by kind of module."""
-    assert set(PROMISED[name]) <= set(FAMILIES)
-
-
-#: Families proven by building them, of which no config.json of the hub is known to us.
-BY_FILE_ONLY = {"ernie4_5", "hunyuan_v1_dense", "ministral"}
-
-
-def test_every_family_has_a_model_in_the_catalogue():
-    assert set(FAMILIES) - BY_FILE_ONLY == {model.config["model_type"] for model in known_models().values()}
-
-
-def test_the_hub_id_of_a_catalogue_entry_works_offline():
+    # Families proven by building them, of which no config.json of the hub is known to us.
+    unseen = {"ernie4_5", "hunyuan_v1_dense", "ministral"}
+    assert set(FAMILIES) - unseen == {model.config["model_type"] for model in known_models().values()}
     assert find_model("meta-llama/Llama-3.1-8B", offline=True) == find_model("llama-3.1-8b", offline=True)
+    assert {"tinyllama-1.1b", "llama-3.1-405b", "codellama-34b", "qwen3-8b", "deepseek-v3"} <= set(known_models())
 
 
 def test_a_folder_and_its_config_are_the_same_model(tmp_path):
@@ -88,11 +54,7 @@ def test_an_unknown_name_is_a_sentence_with_the_nearest(tmp_path, monkeypatch):
         find_model("llama-3.1-8", offline=True)
     with pytest.raises(ModelError, match="no known model"):
         find_model("no such model!", offline=True)
-
-
-@pytest.mark.parametrize("name", ["../etc/passwd", "a/b/c", "", "a b", "/tmp", "-x/y"])
-def test_what_is_no_hub_id_is_never_asked_for(name):
-    assert not is_hub_id(name)
+    assert not any(is_hub_id(name) for name in ("../etc/passwd", "a/b/c", "", "a b", "/tmp", "-x/y"))
 
 
 @pytest.fixture

@@ -1,14 +1,18 @@
-"""Sizes that hardware is rented in, and lists of alternatives."""
+"""Sizes that hardware is rented in, at which prices, and lists of alternatives."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from shardwise.catalog.gpus import find_gpu, known_gpus, parse_hardware
 from shardwise.catalog.offers import alternatives, every_size, is_open, offered_hardware, offered_sizes, providers
+from shardwise.catalog.prices import Price, PriceList, cited, price_lists, price_of
 from shardwise.errors import HardwareError
 from shardwise.spec.job import Job
 from shardwise.spec.request import Override, request_of_flags
+from tests.unit.house.tree import ROOT
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,11 @@ def test_several_machines_are_offered_where_they_have_a_fabric() -> None:
     assert all(parse_hardware(size.name) == size for size in sizes)
     several = {kind[0].gpu.name for kind in offered_hardware(most=1024) if kind[-1].num_nodes > 1}
     assert several == {"A100-40GB", "A100-80GB", "H100-SXM", "H200", "B200", "GB200"}
+    offered = offered_hardware(most=32)
+    assert all(1 <= size.num_gpus <= 32 for kind in offered for size in kind)
+    names = {kind[0].gpu.name for kind in offered}
+    assert len(names) > 40
+    assert not any(name.startswith("MI") for name in names)
 
 
 @pytest.mark.parametrize("name", providers())
@@ -51,27 +60,15 @@ def test_every_number_of_a_node_and_of_whole_nodes_is_a_size() -> None:
     assert [size.num_gpus for size in every_size(parse_hardware("H100-SXM"), most=24)] == [*range(1, 9), 16, 24]
 
 
-def test_what_is_open_is_of_nvidia_and_no_larger_than_asked() -> None:
-    offered = offered_hardware(most=32)
-    assert all(1 <= size.num_gpus <= 32 for kind in offered for size in kind)
-    names = {kind[0].gpu.name for kind in offered}
-    assert len(names) > 40
-    assert not any(name.startswith("MI") for name in names)
-
-
 def test_a_list_in_a_job_is_what_is_written_with_commas() -> None:
     job = Job.model_validate({"model": "m", "hardware": ["4x A100-80GB", "8x L40S"]})
     assert job.hardware == "4x A100-80GB, 8x L40S"
     assert Job.model_validate(job.to_json()) == job
     assert [cluster.num_gpus for cluster in alternatives(job.hardware)] == [4, 8]
-
-
-@pytest.mark.parametrize("written", ["[4x A100-80GB, 8x L40S]", " [ 4x A100-80GB, 8x L40S ] "])
-def test_a_list_may_have_its_brackets_as_text_too(written: str) -> None:
-    assert Job.model_validate({"model": "m", "hardware": written}).hardware == "4x A100-80GB, 8x L40S"
+    written = " [ 4x A100-80GB, 8x L40S ] "
+    assert Job.model_validate({"model": "m", "hardware": written}).hardware == job.hardware
     flag = Override.of_flag("--hardware", key="hardware", value=written)
-    assert request_of_flags(["model=m", flag]).job.hardware == "4x A100-80GB, 8x L40S"
-    assert Job.model_validate({"model": "m", "hardware": "[cpu:2]"}).hardware == "cpu:2"
+    assert request_of_flags(["model=m", flag]).job.hardware == job.hardware
 
 
 def test_what_is_open_is_refused_where_one_hardware_is_needed() -> None:
@@ -81,9 +78,46 @@ def test_what_is_open_is_refused_where_one_hardware_is_needed() -> None:
         parse_hardware("any")
     with pytest.raises(HardwareError, match="leaves it open"):
         parse_hardware("4x A100-80GB, 8x L40S")
-    with pytest.raises(
-        HardwareError, match="any stands for all hardware on offer and cannot be part of a list; write any alone"
-    ):
+    with pytest.raises(HardwareError, match="any stands for all hardware on offer and cannot be part of a list; write"):
         alternatives("Any, 4x A100-80GB")
     with pytest.raises(HardwareError, match="A900"):
         alternatives("4x A900, 8x L40S")
+
+
+@pytest.mark.parametrize("prices", price_lists(), ids=lambda prices: prices.date)
+def test_every_list_says_when_it_was_written_and_every_price_is_of_a_known_gpu(prices: PriceList) -> None:
+    assert re.fullmatch(r"20\d\d-[01]\d(-[0-3]\d)?", prices.date)
+    assert prices.source and prices.url.startswith("https://")
+    assert prices.usd_per_hour.keys() | prices.lowest.keys()
+    assert prices.usd_per_hour.keys() | prices.lowest.keys() <= known_gpus().keys()
+    each = [price for one in prices.usd_per_hour.values() for price in one.values()]
+    assert all(0.02 <= price <= 20 for price in (*each, *prices.lowest.values()))
+
+
+def test_the_typical_price_is_the_median_of_providers_and_lowest_offers_have_no_part_in_it() -> None:
+    price = price_of("H100-NVL")  # three providers, one of them with two clouds, and a marketplace
+    assert price == Price(lowest=1.99, highest=6.98, typical=3.055, providers=4)
+    gpu = find_gpu("H100-NVL").gpu
+    assert (gpu.usd_per_hour, gpu.typical_usd_per_hour) == ((1.99, 6.98), 3.055)
+    # Of a provider in two lists the first counts.
+    assert price_of("GB200") == Price(lowest=8.0, highest=10.5, typical=9.25, providers=2)
+    # Of a marketplace alone no typical price is known, of others none at all.
+    assert price_of("RTX-4070-Ti") == Price(lowest=0.09, highest=0.09, typical=None, providers=0)
+    assert price_of("Titan-RTX") is None
+
+
+def test_a_citation_names_the_documents_of_the_gpus_that_were_asked_about_and_no_others() -> None:
+    one = cited(["MI300X"])
+    assert one is not None
+    assert (one.date, one.source) == ("2026-08-22", "gpurentalprices.com (CC BY 4.0)")
+    several = cited(["MI300X", "A10G", "H20"])
+    assert several is not None
+    assert several.date == "2025-06 to 2026-08-22"
+    assert several.source.startswith(f"{one.source}, {one.date}; ")
+    assert several.source.endswith(", 2025-06")
+    assert cited(["H20"]) is None
+
+
+def test_the_readme_names_whose_prices_these_are() -> None:
+    # Their licence asks for it.
+    assert "https://gpurentalprices.com" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from shardwise.catalog.devices import holders_of, parse_gpu_list, system_memory
+from shardwise.catalog.devices import holders_of, system_memory
 from shardwise.catalog.gpus import find_gpu, reserved_bytes
 from shardwise.catalog.probe import LIBRARIES, machine_facts, this_machine
 from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, usable_cores
@@ -41,13 +41,6 @@ def driver(tmp_path, monkeypatch):
     return prints
 
 
-def test_gpus_are_what_the_driver_says_with_its_smallest_memory(driver):
-    driver(TWO_H200)
-    cluster = this_machine()
-    assert cluster.name == "2x H200"
-    assert cluster.gpu.memory_bytes == 143000 * 1024**2
-
-
 @pytest.mark.parametrize(
     ("visible", "name"), [("1", "1x H200"), ("GPU-bbb,0", "2x H200"), ("0,7,1", "1x H200"), ("", None), ("-1", None)]
 )
@@ -55,6 +48,8 @@ def test_hidden_gpus_do_not_count(driver, monkeypatch, visible, name):
     driver(TWO_H200)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert this_machine().name == (name or f"cpu:{min(usable_cores(), MAX_PROCESSES)}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert this_machine().gpu.memory_bytes == 143000 * MIB  # the smallest
 
 
 def test_gpus_of_different_kinds_are_a_sentence(driver):
@@ -63,36 +58,24 @@ def test_gpus_of_different_kinds_are_a_sentence(driver):
         this_machine()
 
 
-def test_what_others_hold_is_named_and_planned_around(driver):
-    driver(H100.format(free=29800), holders="GPU-aaa, 1234, 51200, /usr/bin/python\nGPU-zzz, 9, 70000, other\n")
-    cluster = this_machine()
-    assert cluster.gpu.memory_bytes == 81559 * MIB
-    assert cluster.gpu.usable_bytes == 29800 * MIB
-    assert cluster.notes == ("GPU 0: 49.9 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
-
-
-def test_an_idle_gpu_has_all_but_what_the_driver_keeps_and_nothing_is_said(driver):
-    driver(H100.format(free=81000))
-    cluster = this_machine()
-    assert cluster.gpu.usable_bytes == find_gpu("H100-SXM").gpu.usable_bytes
-    assert cluster.notes == ()
-
-
-def test_only_the_gpus_that_a_job_takes_count(driver):
+def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_around(driver):
     text = "{n}, GPU-{n}, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
-    driver(text.format(n=0, free=81000) + text.format(n=1, free=10 * 1024))
+    gpus = text.format(n=0, free=81000) + text.format(n=1, free=29800)
+    driver(gpus, holders="GPU-1, 1234, 51200, /usr/bin/python\nGPU-zzz, 9, 70000, other\n")
     assert this_machine(used=1).notes == ()
-    fullest = this_machine()
-    assert fullest.gpu.usable_bytes == 10 * GIB
-    assert fullest.notes[0].startswith("GPU 1: 69.0 GiB are held by processes that the driver does not name, such as")
+    assert this_machine(used=1).gpu.usable_bytes == find_gpu("H100-SXM").gpu.usable_bytes
+    cluster = this_machine()
+    assert (cluster.gpu.memory_bytes, cluster.gpu.usable_bytes) == (81559 * MIB, 29800 * MIB)
+    assert cluster.notes == ("GPU 1: 49.9 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
+    driver(gpus)
+    assert "GPU 1: 49.9 GiB are held by processes that the driver does not name, such as" in this_machine().notes[0]
 
 
 def test_of_several_holders_the_largest_come_first_with_what_they_hold(driver):
     lines = [f"GPU-aaa, {pid}, {mib}, /opt/a{pid}" for pid, mib in ((1, 1024), (2, 4096), (3, 2048), (4, 512), (5, 1))]
     driver("", holders="\n".join([*lines, "GPU-aaa, [N/A], 1, x"]))
-    assert (
-        holders_of("GPU-aaa", without=2) == "a3 (pid 3, 2.0 GiB), a1 (pid 1, 1.0 GiB), a4 (pid 4, 0.5 GiB) and 1 more"
-    )
+    said = "a3 (pid 3, 2.0 GiB), a1 (pid 1, 1.0 GiB), a4 (pid 4, 0.5 GiB) and 1 more"
+    assert holders_of("GPU-aaa", without=2) == said
 
 
 def test_an_unknown_gpu_is_trained_on_with_the_memory_that_the_driver_reports(driver):
@@ -121,9 +104,6 @@ def test_visible_devices_that_are_not_here_are_a_sentence_and_no_run_on_processo
     driver("", code=9)
     with pytest.raises(HardwareError, match=r"nvidia-smi lists \(it lists none\)"):
         this_machine()
-
-
-def test_a_gpu_that_is_named_twice_is_a_sentence(driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
     driver(TWO_H200)
     with pytest.raises(HardwareError, match=r"CUDA_VISIBLE_DEVICES is '0,0', which names 0 twice; name each once"):
@@ -175,13 +155,6 @@ def test_without_gpus_processes_stand_in_with_nominal_rates(driver):
     assert cluster.gpu.dense_flops["float32"] == pytest.approx(NOMINAL_FLOPS["float32"] * cores / count)
     assert not cluster.gpu.measured
     assert 0 < cluster.gpu.memory_bytes * count < 2**50
-
-
-def test_lines_that_are_no_gpu_are_left_out():
-    assert parse_gpu_list("No devices were found\n0, GPU-a, NVIDIA L4, 23034, 1\n\n") == []
-
-
-def test_facts_name_the_libraries_without_importing_them(driver):
     facts = machine_facts()
     assert set(facts["libraries"]) == set(LIBRARIES)
     assert facts["cores"] >= 1

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from shardwise.data.build import Shard, ShardWriter, copy_tokens, gather, write_store
 from shardwise.data.pool import Limits
 from shardwise.data.prepare import prepare
 from shardwise.data.store import PreparedData
 from shardwise.data.tokens import Tokens
+from shardwise.errors import DataError
+from shardwise.spec.places import write_places
 from shardwise.spec.run import RunDirectory
 
 
@@ -43,7 +46,7 @@ def store(
     return PreparedData.open(folder)
 
 
-def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -55,6 +58,18 @@ def run_directory(folder: Path, *, model: Path, data: Mapping[str, Any], seed: i
     run = RunDirectory(folder)
     run.resolved.write_text(json.dumps({"model": str(model), "data": dict(data), "train": {"seed": seed}}))
     return run
+
+
+def refused(
+    folder: Path, *, model: Path, data: Mapping[str, Any], places: Mapping[str, str] | None = None, **options: Any
+) -> DataError:
+    """What a preparation says that is refused; `places` are those of the job's keys."""
+    run = run_directory(folder, model=model, data=data)
+    if places is not None:
+        write_places(run, dict(places))
+    with pytest.raises(DataError) as caught:
+        prepare(run, num_workers=options.pop("workers", 1), **options)
+    return caught.value
 
 
 def prepared(

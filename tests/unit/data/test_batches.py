@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
 
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.deal import FILLER, Dealer, GlobalBatch
@@ -20,29 +17,14 @@ PADDING = 7
 
 
 def dealer(data: PreparedData, *, rank: int, ranks: int, micro_batch_size: int = 2, **lengths: Any) -> Dealer:
-    return Dealer(
-        data=data,
-        micro_batch_size=micro_batch_size,
-        data_rank=rank,
-        data_world_size=ranks,
-        padding_id=PADDING,
-        **lengths,
-    )
+    places = {"data_rank": rank, "data_world_size": ranks}
+    return Dealer(data=data, micro_batch_size=micro_batch_size, padding_id=PADDING, **places, **lengths)
 
 
-def batches(
-    data: PreparedData,
-    *,
-    rank: int = 0,
-    ranks: int = 1,
-    micro_batch_size: int = 2,
-    fixed_length: int | None = None,
-    length_multiple: int = 1,
-    **order: Any,
-) -> Batches:
-    lengths = {"fixed_length": fixed_length, "length_multiple": length_multiple}
-    settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **order}
-    return Batches(dealer(data, rank=rank, ranks=ranks, micro_batch_size=micro_batch_size, **lengths), **settings)
+def batches(data: PreparedData, *, rank: int = 0, ranks: int = 1, **changes: Any) -> Batches:
+    dealt = {key: changes.pop(key) for key in ("micro_batch_size", "fixed_length", "length_multiple") if key in changes}
+    settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **changes}
+    return Batches(dealer(data, rank=rank, ranks=ranks, **dealt), **settings)
 
 
 def seen(batch: GlobalBatch) -> list[int]:
@@ -62,9 +44,7 @@ def labels_of(rank_batches: list[GlobalBatch]) -> list[int]:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 5])
-def test_global_batches_are_the_same_for_any_ranks_and_micro_batches(
-    data: PreparedData, ranks: int, micro_batch_size: int
-) -> None:
+def test_global_batches_are_the_same_for_any_ranks(data: PreparedData, ranks: int, micro_batch_size: int) -> None:
     alone = list(batches(data, num_epochs=2).from_(0))
     shares = [
         list(batches(data, rank=rank, ranks=ranks, micro_batch_size=micro_batch_size, num_epochs=2).from_(0))
@@ -77,42 +57,29 @@ def test_global_batches_are_the_same_for_any_ranks_and_micro_batches(
             assert (part.tokens, part.trained_tokens) == (whole.tokens, whole.trained_tokens)
         assert Counter(sample for part in parts for sample in seen(part)) == Counter(whole.sample_ids)
         assert labels_of(parts) == labels_of([whole])
+        assert whole.trained_tokens == len(labels_of(parts)) == data.trained_counts[list(whole.sample_ids)].sum()
+        assert whole.tokens == data.lengths[list(whole.sample_ids)].sum()
         shapes = [[micro.input_ids.shape for micro in part.micro_batches] for part in parts]
         assert all(shape == shapes[0] for shape in shapes)
 
 
-@given(size=st.integers(1, 40), batch=st.integers(1, 9), micro=st.integers(1, 4), ranks=st.integers(1, 4))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_sample_is_seen_exactly_once_per_epoch(
-    tmp_path_factory: pytest.TempPathFactory, size: int, batch: int, micro: int, ranks: int
-) -> None:
-    data = store(tmp_path_factory.mktemp("store"), [2 + number % 5 for number in range(size)])
-    counts: list[int] = []
-    for rank in range(ranks):
-        share = batches(data, rank=rank, ranks=ranks, global_batch_size=batch, micro_batch_size=micro, num_epochs=1)
-        counts += [sample for step in share.from_(0) for sample in seen(step)]
-    assert sorted(counts) == list(range(size))
-
-
-def test_what_counts_is_what_the_labels_say(data: PreparedData) -> None:
-    for batch in batches(data).from_(0):
-        counted = sum(int((micro.labels != IGNORED).sum()) for micro in batch.micro_batches)
-        assert counted == batch.trained_tokens == data.trained_counts[list(batch.sample_ids)].sum()
-        assert batch.tokens == data.lengths[list(batch.sample_ids)].sum()
-
-
 def test_a_batch_reached_directly_is_the_one_reached_by_going_through(data: PreparedData) -> None:
     through = list(batches(data, num_epochs=3).from_(0))
-    for step in range(len(through)):
+    for step, expected in enumerate(through):
         direct = next(batches(data, num_epochs=3).from_(step))
-        assert (direct.step, direct.epoch, direct.sample_ids) == (
-            through[step].step,
-            through[step].epoch,
-            through[step].sample_ids,
-        )
-        for one, other in zip(direct.micro_batches, through[step].micro_batches, strict=True):
+        assert (direct.step, direct.epoch, direct.sample_ids) == (expected.step, expected.epoch, expected.sample_ids)
+        for one, other in zip(direct.micro_batches, expected.micro_batches, strict=True):
             assert torch.equal(one.input_ids, other.input_ids)
             assert torch.equal(one.labels, other.labels)
+
+
+@pytest.mark.parametrize(
+    ("num_epochs", "max_steps", "total"),
+    [(1.0, None, 4), (2.5, None, 10), (0.1, None, 1), (1.0, 7, 7), (0.75, None, 3), (1e-6, None, 1)],
+)
+def test_steps_follow_from_epochs(data: PreparedData, num_epochs: float, max_steps: int | None, total: int) -> None:
+    run = batches(data, num_epochs=num_epochs, max_steps=max_steps)
+    assert (run.steps_per_epoch, run.total_steps, len(list(run.from_(0)))) == (4, total, total)
 
 
 def test_no_batch_mixes_two_epochs_and_the_last_may_be_short(data: PreparedData) -> None:
@@ -120,76 +87,30 @@ def test_no_batch_mixes_two_epochs_and_the_last_may_be_short(data: PreparedData)
     assert [len(batch.sample_ids) for batch in found] == [6, 6, 6, 5] * 2
     assert [batch.epoch for batch in found] == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]
     assert {len(batch.micro_batches) for batch in found} == {3}
+    larger = batches(data, global_batch_size=10**15, num_epochs=2)
+    assert [len(batch.sample_ids) for batch in larger.from_(0)] == [23, 23]
 
 
-def test_a_global_batch_larger_than_the_data_is_the_data(data: PreparedData) -> None:
-    run = batches(data, global_batch_size=10**15, num_epochs=2)
-    assert (run.steps_per_epoch, run.total_steps) == (1, 2)
-    assert [len(batch.sample_ids) for batch in run.from_(0)] == [23, 23]
+def test_rows_are_padded_on_the_right_to_multiples_of_eight_and_stay_one_document(data: PreparedData) -> None:
+    fillers = 0
+    for micro in (micro for batch in batches(data).from_(0) for micro in batch.micro_batches):
+        samples = [sample for sample in micro.sample_ids if sample != FILLER]
+        assert micro.input_ids.shape[1] == -(-int(data.lengths[samples].max()) // 8) * 8
+        for row, sample in enumerate(micro.sample_ids):
+            length = 0 if sample == FILLER else int(data.lengths[sample])
+            fillers += sample == FILLER
+            assert (micro.input_ids[row, :length] != PADDING).all()
+            assert (micro.input_ids[row, length:] == PADDING).all()
+            assert (micro.labels[row, length:] == IGNORED).all()
+        assert torch.equal(micro.position_ids, torch.arange(micro.input_ids.shape[1]).expand_as(micro.position_ids))
+    assert fillers == 1
 
 
-def test_fillers_weigh_nothing(data: PreparedData) -> None:
-    last = list(batches(data).from_(0))[-1]
-    fillers = [
-        (micro.input_ids[row], micro.labels[row])
-        for micro in last.micro_batches
-        for row, sample in enumerate(micro.sample_ids)
-        if sample == FILLER
-    ]
-    assert len(fillers) == 1
-    for ids, labels in fillers:
-        assert (ids == PADDING).all()
-        assert (labels == IGNORED).all()
-
-
-@pytest.mark.parametrize(
-    ("num_epochs", "max_steps", "total"),
-    [(1.0, None, 4), (2.5, None, 10), (0.1, None, 1), (1.0, 7, 7), (0.75, None, 3), (1e-6, None, 1)],
-)
-def test_steps_follow_from_epochs_unless_stated(
-    data: PreparedData, num_epochs: float, max_steps: int | None, total: int
-) -> None:
-    run = batches(data, num_epochs=num_epochs, max_steps=max_steps)
-    assert (run.steps_per_epoch, run.total_steps, len(list(run.from_(0)))) == (4, total, total)
-
-
-def test_seed_and_epoch_give_the_order_and_ranks_do_not(data: PreparedData) -> None:
-    def ids(**settings: int) -> list[tuple[int, ...]]:
-        return [batch.sample_ids for batch in batches(data, num_epochs=2, **settings).from_(0)]
-
-    assert ids(seed=3) == ids(seed=3)
-    assert ids(seed=3) != ids(seed=4)
-    assert ids()[:4] != ids()[4:]
-    first = batches(data, shuffle=False).from_(0)
-    assert [batch.sample_ids[0] for batch in first] == [0, 6, 12, 18]
-
-
-def test_rows_are_padded_on_the_right_to_multiples_of_eight(data: PreparedData) -> None:
-    for batch in batches(data).from_(0):
-        for micro in batch.micro_batches:
-            samples = [sample for sample in micro.sample_ids if sample != FILLER]
-            longest = int(data.lengths[samples].max())
-            assert micro.input_ids.shape[1] == -(-longest // 8) * 8
-            for row, sample in enumerate(micro.sample_ids):
-                if sample == FILLER:
-                    continue
-                length = int(data.lengths[sample])
-                assert (micro.input_ids[row, :length] != PADDING).all()
-                assert (micro.input_ids[row, length:] == PADDING).all()
-                assert (micro.labels[row, length:] == IGNORED).all()
-
-
-def test_padding_stops_at_max_length(tmp_path: Path) -> None:
-    data = store(tmp_path, [13, 11], max_length=13)
-    micro = next(batches(data).from_(0)).micro_batches[0]
-    assert micro.input_ids.shape == (2, 13)
-
-
-def test_a_fixed_length_is_the_shape_of_every_micro_batch(data: PreparedData) -> None:
-    shapes = {
-        micro.input_ids.shape for batch in batches(data, fixed_length=64).from_(0) for micro in batch.micro_batches
-    }
-    assert shapes == {(2, 64)}
+def test_rows_stop_at_max_length_or_have_a_fixed_length(tmp_path: Path, data: PreparedData) -> None:
+    short = store(tmp_path, [13, 11], max_length=13)
+    assert next(batches(short).from_(0)).micro_batches[0].input_ids.shape == (2, 13)
+    fixed = batches(data, fixed_length=64).from_(0)
+    assert {micro.input_ids.shape for batch in fixed for micro in batch.micro_batches} == {(2, 64)}
 
 
 def test_labels_are_the_next_tokens_and_the_last_has_none(tmp_path: Path) -> None:
@@ -200,32 +121,6 @@ def test_labels_are_the_next_tokens_and_the_last_has_none(tmp_path: Path) -> Non
     assert labels.tolist() == [IGNORED, IGNORED, 4, 5, 6, IGNORED]
     assert data.trained_counts.tolist() == [3]
     assert data.where(0) == "source-0.jsonl:1"
-
-
-def test_unpacked_rows_stay_one_document_so_that_attention_needs_no_mask(data: PreparedData) -> None:
-    for batch in batches(data).from_(0):
-        for micro in batch.micro_batches:
-            assert torch.equal(micro.position_ids, torch.arange(micro.input_ids.shape[1]).expand_as(micro.position_ids))
-
-
-def test_packed_documents_keep_their_positions_and_labels_to_themselves(tmp_path: Path) -> None:
-    lengths = [9, 4, 6, 5, 3, 7, 2]
-    data = store(tmp_path, lengths, packed=True, max_length=16)
-    assert data.lengths.max() <= 16
-    found: list[int] = []
-    for sample in range(len(data)):
-        ids, positions, labels = data.sample(sample)
-        starts = [*np.flatnonzero(positions == 0).tolist(), len(ids)]
-        for start, stop in pairwise(starts):
-            document = int(ids[start] // 1000)
-            found.append(document)
-            assert ids[start:stop].tolist() == [1000 * document + 1 + at for at in range(lengths[document])]
-            assert positions[start:stop].tolist() == list(range(stop - start))
-            counted = labels[start:stop]
-            assert counted[-1] == IGNORED
-            assert all(label in (IGNORED, ids[start + at + 1]) for at, label in enumerate(counted[:-1]))
-        assert np.count_nonzero(labels != IGNORED) == data.trained_counts[sample]
-    assert sorted(found) == list(range(len(lengths)))
 
 
 def test_padding_behind_a_pack_is_a_document_of_its_own(tmp_path: Path) -> None:
@@ -241,23 +136,11 @@ def test_padding_behind_a_pack_is_a_document_of_its_own(tmp_path: Path) -> None:
 
 
 def test_packs_do_not_mix_sources_and_weights_act_on_them(tmp_path: Path) -> None:
-    data = store(
-        tmp_path, [3, 3, 3, 3, 3, 3], sources=[0, 0, 0, 1, 1, 1], weights=(1.0, 2.0), packed=True, max_length=9
-    )
+    weighed = {"sources": [0, 0, 0, 1, 1, 1], "weights": (1.0, 2.0)}
+    data = store(tmp_path, [3, 3, 3, 3, 3, 3], **weighed, packed=True, max_length=9)
     assert [data.documents(sample).tolist() for sample in range(len(data))] == [[0, 1, 2], [3, 4, 5]]
     found = [sample for batch in batches(data, global_batch_size=2).from_(0) for sample in batch.sample_ids]
     assert sorted(found) == [0, 1, 1]
-
-
-def test_mixed_sources_are_seen_as_often_as_they_weigh(tmp_path: Path) -> None:
-    data = store(tmp_path, [4] * 14, sources=[0] * 10 + [1] * 4, weights=(0.5, 2.0))
-    run = batches(data, num_epochs=2)
-    assert run.steps_per_epoch == 3
-    epochs = [[sample for batch in islice(run.from_(start), 3) for sample in batch.sample_ids] for start in (0, 3)]
-    for epoch in epochs:
-        assert len([sample for sample in epoch if sample < 10]) == 5
-        assert Counter(sample for sample in epoch if sample >= 10) == {10: 2, 11: 2, 12: 2, 13: 2}
-    assert sorted(sample for epoch in epochs for sample in epoch if sample < 10) == list(range(10))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -272,16 +155,7 @@ def test_evaluation_sees_every_sample_once_for_any_number_of_ranks(data: Prepare
         assert len({part.micro_batches[0].input_ids.shape for part in parts}) == 1
 
 
-def test_a_run_resumed_again_and_again_on_other_ranks_sees_each_sample_once_per_epoch(data: PreparedData) -> None:
-    found: list[int] = []
-    for step, ranks in enumerate([1, 2, 4, 3, 2, 1, 4, 2]):
-        shares = [batches(data, rank=rank, ranks=ranks, num_epochs=2).from_(step) for rank in range(ranks)]
-        found += [sample for share in shares for sample in seen(next(share))]
-    assert sorted(found) == sorted([*range(23), *range(23)])
-
-
 def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
-    """Through a real model, which builds its masks from the positions alone, but only without a cache."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -295,10 +169,8 @@ def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
             for micro in batch.micro_batches:
                 with torch.no_grad():
                     output = model(input_ids=micro.input_ids % 97, position_ids=micro.position_ids, use_cache=False)
-                labels = torch.where(micro.labels == IGNORED, IGNORED, micro.labels % 97)
-                total += float(
-                    torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
-                )
+                labels = torch.where(micro.labels == IGNORED, IGNORED, micro.labels % 97).flatten()
+                total += float(cross_entropy(output.logits.flatten(0, 1), labels, reduction="sum"))
         return total
 
     loose = total_loss(store(tmp_path / "loose", lengths))

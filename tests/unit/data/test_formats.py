@@ -1,91 +1,61 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from shardwise.data.formats import BY_NAME, FORMATS, Conversation, Pair, Text, read_row, recognise
-from shardwise.data.messages import RowError
+from shardwise.data.values import RowError
+from shardwise.spec.job_data import RowFormat
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 
-ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "messages": ({"messages": [USER, ASSISTANT]}, [USER, ASSISTANT]),
-    "conversations": (
-        {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]},
-        [USER, ASSISTANT],
+SYSTEM, ADD = {"role": "system", "content": "be kind"}, {"role": "user", "content": "add\n\n1 1"}
+SPOKEN = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
+MORE = {**ASSISTANT, "anything": 1, "name": None, "tool_calls": [], "note": ""}
+ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[bool, ...]]] = [
+    ("messages", {"messages": [USER, ASSISTANT], "text": "beside"}, [USER, ASSISTANT], (False, True)),
+    ("messages", {"messages": [USER, MORE], "tools": None}, [USER, {**ASSISTANT, "anything": 1}], (False, True)),
+    ("conversations", {"system": "be kind", "conversations": SPOKEN}, [SYSTEM, USER, ASSISTANT], (False, False, True)),
+    ("instruction", {"instruction": "add", "input": "1 1", "output": "hello"}, [ADD, ASSISTANT], (False, True)),
+    ("instruction", {"instruction": "hi", "output": "hello"}, [USER, ASSISTANT], (False, True)),
+    ("instruction", {"instruction": "hi", "input": None, "output": "hello"}, [USER, ASSISTANT], (False, True)),
+    ("question_answer", {"question": "hi", "answer": "hello"}, [USER, ASSISTANT], (False, True)),
+    ("query_response", {"query": "hi", "response": "hello"}, [USER, ASSISTANT], (False, True)),
+    (
+        "prompt_completion",
+        {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]},
+        [USER, ASSISTANT] * 2,
+        (False, False, False, True),
     ),
-    "instruction": (
-        {"instruction": "add", "input": "1 1", "output": "2"},
-        [{"role": "user", "content": "add\n\n1 1"}, {"role": "assistant", "content": "2"}],
-    ),
-    "question_answer": ({"question": "hi", "answer": "hello"}, [USER, ASSISTANT]),
-    "query_response": ({"query": "hi", "response": "hello"}, [USER, ASSISTANT]),
-}
+]
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_rows_of_each_chat_format_are_recognised_by_their_columns_and_become_messages(name: str) -> None:
-    row, messages = ROWS[name]
+@pytest.mark.parametrize(("name", "row", "messages", "learns"), ROWS)
+def test_rows_of_each_chat_format_are_recognised_by_their_columns_and_become_messages(
+    name: str, row: dict[str, Any], messages: list[dict[str, Any]], learns: tuple[bool, ...]
+) -> None:
     form = recognise(tuple(row))
     example = read_row(form, row)
     assert form.name == name
     assert isinstance(example, Conversation)
-    assert example.messages == messages
-    assert example.learns == tuple(message["role"] == "assistant" for message in messages)
+    assert (example.messages, example.learns) == (messages, learns)
 
 
 def test_pairs_and_plain_text_are_recognised() -> None:
-    assert read_row(recognise(["prompt", "completion"]), {"prompt": "a", "completion": "b"}) == Pair(
-        prompt="a", completion="b"
-    )
+    pair = {"prompt": "a", "completion": "b"}
+    assert read_row(recognise(tuple(pair)), pair) == Pair(prompt="a", completion="b")
     assert read_row(recognise(["text", "id"]), {"text": "a", "id": 3}) == Text(text="a")
-
-
-def test_every_format_of_the_job_file_has_a_reader() -> None:
-    from typing import get_args
-
-    from shardwise.spec.job_data import RowFormat
-
+    assert recognise(["text", "messages"], wanted="text").name == "text"
     assert set(get_args(RowFormat)) == {"auto", *BY_NAME}
-
-
-def test_a_chat_is_preferred_to_a_text_column_beside_it_unless_the_job_says_otherwise() -> None:
-    columns = ["text", "messages"]
-    assert recognise(columns).name == "messages"
-    assert recognise(columns, wanted="text").name == "text"
 
 
 def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     with pytest.raises(RowError, match="has the columns body, title; expected messages; or conversations") as caught:
         recognise(["body", "title"])
     assert all(column in str(caught.value) for form in FORMATS for column in form.required)
-
-
-def test_a_wanted_format_whose_columns_are_missing_is_refused() -> None:
     with pytest.raises(RowError, match=r"expected question and answer \(format: question_answer\)"):
         recognise(["text"], wanted="question_answer")
-
-
-def test_alpaca_rows_without_input_have_only_the_instruction_as_prompt() -> None:
-    for row in ({"instruction": "say hi", "output": "hi"}, {"instruction": "say hi", "input": None, "output": "hi"}):
-        example = read_row(BY_NAME["instruction"], row)
-        assert isinstance(example, Conversation)
-        assert example.messages[0]["content"] == "say hi"
-
-
-def test_a_conversational_pair_may_train_its_completion_only() -> None:
-    row = {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]}
-    example = read_row(BY_NAME["prompt_completion"], row)
-    assert isinstance(example, Conversation)
-    assert example.learns == (False, False, False, True)
-
-
-def test_a_system_column_of_sharegpt_comes_first() -> None:
-    row = {"system": "be kind", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}
-    example = read_row(BY_NAME["conversations"], row)
-    assert isinstance(example, Conversation)
-    assert [message["role"] for message in example.messages] == ["system", "user", "assistant"]
 
 
 def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
@@ -103,14 +73,6 @@ def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
         assert pair.tools == [{"name": "f"}]
 
 
-def test_whatever_else_a_message_says_is_passed_on_and_what_says_nothing_is_not() -> None:
-    said = {"reasoning_content": "so", "anything": 1, "name": None, "tool_calls": [], "note": ""}
-    example = read_row(BY_NAME["messages"], {"messages": [USER, {**ASSISTANT, **said}], "tools": None})
-    assert isinstance(example, Conversation)
-    assert example.messages[1] == {**ASSISTANT, "reasoning_content": "so", "anything": 1}
-    assert example.tools is None
-
-
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
@@ -118,11 +80,7 @@ def test_whatever_else_a_message_says_is_passed_on_and_what_says_nothing_is_not(
         ("messages", {"messages": []}, "messages is empty"),
         ("messages", {"messages": ["hi"]}, r"messages\[0\] is 'hi'; expected an object with role and content"),
         ("messages", {"messages": [{"role": "user"}]}, "has the keys role; expected role and content"),
-        (
-            "messages",
-            {"messages": [{"role": "robot", "content": "x"}]},
-            r"messages\[0\].role is 'robot'; expected system",
-        ),
+        ("messages", {"messages": [{**USER, "role": "robot"}]}, r"messages\[0\].role is 'robot'; expected system"),
         ("messages", {"messages": [{"role": 3, "content": "x"}]}, r"messages\[0\].role is 3"),
         ("messages", {"messages": [USER, {"role": "assistant", "content": 4}]}, r"\[1\].content is 4; expected text"),
         ("messages", {"messages": [USER, {"role": "assistant", "content": " "}]}, r"\[1\].content is empty"),
@@ -130,26 +88,14 @@ def test_whatever_else_a_message_says_is_passed_on_and_what_says_nothing_is_not(
         ("messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "parts that are not text"),
         ("messages", {"messages": [USER, ASSISTANT], "tools": "f"}, "tools is 'f'; expected a list of objects"),
         ("messages", {"messages": [USER, {**ASSISTANT, "tool_calls": "x"}]}, r"tool_calls is 'x'; expected a list of"),
-        (
-            "messages",
-            {"messages": [USER, {**ASSISTANT, "tool_calls": [{}]}]},
-            "tool_calls is a list; expected a list of",
-        ),
+        ("messages", {"messages": [USER, {**ASSISTANT, "tool_calls": [{}]}]}, "is a list; expected a list of"),
         ("messages", {"messages": [USER, {**ASSISTANT, "content": "", "tool_calls": []}]}, "content is empty"),
-        (
-            "messages",
-            {"messages": [USER, {"role": "assistant", "reasoning_content": "x"}]},
-            "expected role and content",
-        ),
+        ("messages", {"messages": [USER, {"role": "assistant", "reasoning_content": "x"}]}, "expected role and "),
         ("prompt_completion", {"prompt": "x", "completion": "y", "tools": [{"name": "f"}]}, "tools has no meaning"),
         ("conversations", {"conversations": [{"from": "bot", "value": "x"}]}, "from is 'bot'; expected system, human"),
         ("question_answer", {"question": None, "answer": "x"}, "question is null; expected text"),
         ("question_answer", {"question": "x", "answer": ""}, "answer is empty; expected text to train on"),
-        (
-            "question_answer",
-            {"question": "x"},
-            "has the columns question; expected question and answer, as this file's",
-        ),
+        ("question_answer", {"question": "x"}, "has the columns question; expected question and answer, as this "),
         ("instruction", {"instruction": "x", "output": ["y"]}, "output is a list; expected text"),
         ("instruction", {"instruction": "x", "output": "y", "input": 3}, "input is 3; expected text"),
         ("prompt_completion", {"prompt": "x", "completion": {}}, "completion is an object; expected text"),

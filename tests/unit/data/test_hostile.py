@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.data.pool import Limits
-from shardwise.data.prepare import prepare
-from shardwise.errors import DataError
-from shardwise.spec.places import write_places
+from shardwise.data.limits import Limits
 from shardwise.units import MIB
-from tests.unit.data.helpers import prepared, run_directory, write_jsonl
+from tests.unit.data.helpers import refused, write_jsonl
 
 LIMITS = Limits(memory_bytes=256 * MIB, cpu_seconds=2)
 
@@ -32,7 +29,7 @@ BOMBS = {
     ),
 }
 
-#: Those that need a row to go off.
+#: Those that need a row.
 AT_A_ROW = ("memory while rendering", "escape")
 
 
@@ -43,15 +40,13 @@ def test_a_hostile_template_ends_in_a_sentence_within_its_limits(tmp_path: Path,
     path = write_jsonl(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a"}] * 3)
     data = {"path": str(path), "chat_template": str(tmp_path / "template.jinja")}
     started = time.monotonic()
-    run = run_directory(tmp_path / "run", model=plain_model, data=data)
-    write_places(run, {"data.chat_template": "job.yaml:9"})
-    with pytest.raises(DataError) as caught:
-        prepare(run, limits=LIMITS, num_workers=1)
+    places = {"data.chat_template": "job.yaml:9"}
+    said = str(refused(tmp_path / "run", model=plain_model, data=data, places=places, limits=LIMITS))
     assert time.monotonic() - started < 60
     place = f"{path}:1: " if name in AT_A_ROW else f"job.yaml:9: data.chat_template: {tmp_path / 'template.jinja'}: "
-    assert str(caught.value).startswith(place)
-    assert "\n" not in str(caught.value) or name == "escape"  # once, and not once per row
-    assert message in str(caught.value)
+    assert said.startswith(place)
+    assert "\n" not in said or name == "escape"  # once, and not once per row
+    assert message in said
 
 
 def test_rows_that_end_a_worker_do_not_hide_what_is_wrong_elsewhere(tmp_path: Path, plain_model: Path) -> None:
@@ -59,9 +54,8 @@ def test_rows_that_end_a_worker_do_not_hide_what_is_wrong_elsewhere(tmp_path: Pa
     hostile = [write_jsonl(tmp_path / f"{name}.jsonl", [{"question": "q", "answer": "a"}]) for name in "ac"]
     wrong = write_jsonl(tmp_path / "b.jsonl", [{"question": "q", "answer": 5}])
     data = {"path": [str(hostile[0]), str(wrong), str(hostile[1])], "chat_template": str(tmp_path / "template.jinja")}
-    with pytest.raises(DataError) as caught:
-        prepared(tmp_path / "run", model=plain_model, data=data, limits=LIMITS, workers=2)
-    said = {problem.where: problem.message for problem in caught.value.problems}
+    error = refused(tmp_path / "run", model=plain_model, data=data, limits=LIMITS, workers=2)
+    said = {problem.where: problem.message for problem in error.problems}
     assert said[f"{wrong}:1"].startswith("answer is 5; expected text")
     assert said[f"{hostile[0]}:1"].startswith("this row or one after it needs more than 256 MiB of memory")
 
@@ -74,17 +68,13 @@ def test_a_tokenizer_that_names_code_of_its_own_runs_none(tmp_path: Path) -> Non
     (model / "tokenizer_config.json").write_text(json.dumps(auto))
     (model / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a b"}])
-    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
-        prepared(tmp_path / "run", model=model, data={"path": str(path)})
+    error = refused(tmp_path / "run", model=model, data={"path": str(path)})
+    assert "has no tokenizer that can be loaded" in str(error)
     assert not (tmp_path / "ran").exists()
 
 
 def test_an_enormous_row_is_refused_without_being_held(tmp_path: Path, plain_model: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    with path.open("wb") as file:
-        file.write(b'{"text": "a b"}\n{"text": "')
-        for _ in range(20):
-            file.write(b"x" * MIB)
-        file.write(b'"}\n')
-    with pytest.raises(DataError, match=f"{path}:2: this row is longer than 16 MiB; a row holds one training example"):
-        prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    path.write_bytes(b'{"text": "a b"}\n{"text": "' + b"x" * (20 * MIB) + b'"}\n')
+    error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    assert f"{path}:2: this row is longer than 16 MiB; a row holds one training example" in str(error)

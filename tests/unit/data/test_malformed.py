@@ -1,11 +1,11 @@
-"""Sixty malformed files, folders and settings: each is named with its line, all at once, with exit code 2 and without
-a traceback.
-"""
+"""Malformed files, folders and settings are named with their lines, all at once, without a traceback."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwise.data import cache
-from shardwise.data.prepare import prepare
-from shardwise.errors import DataError
-from shardwise.spec.places import write_places
-from shardwise.spec.run import RunDirectory
-from tests.marks import first
-from tests.unit.data.helpers import prepared, run_directory, write_jsonl
+from shardwise.data import fingerprint
+from tests.unit.data.helpers import refused, run_directory, write_jsonl
 
 GOOD = b'{"question": "q", "answer": "a"}\n'
 CHAT = b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
@@ -34,21 +29,14 @@ def _parquet(names: list[str], columns: list[Any]) -> bytes:
     return into.getvalue()
 
 
-#: name -> (content, line, what is said); what `test_read.py` has stands there alone.
+#: name -> (content, line, what is said); more of files is in `test_read.py`, of rows in `test_formats.py`.
 FILES: dict[str, tuple[bytes, int, str]] = {
     "late.jsonl": (GOOD * 3000 + b'{"question": "q", "answer": 5}\n', 3001, "answer is 5; expected text"),
     "surrogate.jsonl": (GOOD + b'{"question": "q", "answer": "\\ud800"}\n', 2, "half a character"),
     "other.jsonl": (b'{"body": "x"}\n', 1, "has the columns body; expected messages"),
     "changes.jsonl": (GOOD + b'{"text": "x"}\n', 2, "has the columns text; expected question and answer"),
-    "nothing.jsonl": (GOOD + b'{"question": "q", "answer": ""}\n', 2, "answer is empty"),
-    "missing.jsonl": (GOOD + b'{"question": null, "answer": "a"}\n', 2, "question is null"),
     "long.jsonl": (GOOD + b'{"question": "q", "answer": "' + b"cat " * 2000 + b'"}\n', 2, "tokens; max_length is 1024"),
     "user.jsonl": (CHAT + b'{"messages": [{"role": "user", "content": "q"}]}\n', 2, "has no trained token"),
-    "role.jsonl": (CHAT + b'{"messages": [{"role": "bot", "content": "q"}]}\n', 2, "role is 'bot'"),
-    "types.jsonl": (CHAT + b'{"messages": "hello"}\n', 2, "expected a list of messages"),
-    "content.jsonl": (CHAT + b'{"messages": [{"role": "user", "content": 1}]}\n', 2, "content is 1; expected text"),
-    "keys.jsonl": (CHAT + b'{"messages": [{"who": "user"}]}\n', 2, "has the keys who; expected role and content"),
-    "speaker.jsonl": (b'{"conversations": [{"from": "x", "value": "y"}]}\n', 1, "from is 'x'"),
     "type.json": (b'[{"text": "a"},\n{"text": 5}]', 2, "text is 5; expected text"),
     "cells.csv": (b"question,answer\na,b\na,b,c\n", 3, "has 3 cells; the header names 2 columns"),
     "bytes.csv": (b"question,answer\na,b\na,\xff\n", 3, "is not UTF-8"),
@@ -58,95 +46,75 @@ FILES: dict[str, tuple[bytes, int, str]] = {
 
 
 def test_every_malformed_file_is_named_with_its_line(tmp_path: Path, plain_model: Path) -> None:
-    chosen = list(FILES.items())
-    for name, (content, _, _) in chosen:
+    for name, (content, _, _) in FILES.items():
         (tmp_path / name).write_bytes(content)
-    paths = [str(tmp_path / name) for name, _ in chosen]
-    with pytest.raises(DataError) as caught:
-        prepared(tmp_path / "run", model=plain_model, data={"path": paths}, workers=2)
-    assert caught.value.exit_code == 2
-    assert caught.value.total == len(chosen)
-    for problem, (name, (_, line, message)) in zip(caught.value.problems, chosen, strict=True):
+    paths = [str(tmp_path / name) for name in FILES]
+    error = refused(tmp_path / "run", model=plain_model, data={"path": paths}, workers=2)
+    assert (error.exit_code, error.total) == (2, len(FILES))
+    for problem, (name, (_, line, message)) in zip(error.problems, FILES.items(), strict=True):
         assert problem.where == f"{tmp_path / name}:{line}"
         assert message in problem.message
 
 
 def test_the_first_twenty_problems_are_listed_and_all_are_counted(tmp_path: Path, plain_model: Path) -> None:
-    rows = [{"question": "q", "answer": "a"}, *({"question": "q", "answer": number} for number in range(5000))]
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(DataError) as caught:
-        prepared(tmp_path / "run", model=plain_model, data={"path": str(path)}, workers=2)
-    assert caught.value.total == 5000
-    assert [problem.where for problem in caught.value.problems] == [f"{path}:{line}" for line in range(2, 22)]
-    assert "... and 4980 more (5000 in all)" in str(caught.value)
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}, *({"text": number} for number in range(5000))])
+    error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, workers=2)
+    assert "... and 4980 more (5000 in all)" in str(error)
+    assert [problem.where for problem in error.problems] == [f"{path}:{line}" for line in range(2, 22)]
 
 
-@pytest.mark.parametrize("name", first(1, ["late.jsonl", "cells.csv"]))
-def test_the_command_says_so_on_stderr_and_ends_with_2(tmp_path: Path, plain_model: Path, name: str) -> None:
-    content, line, message = FILES[name]
-    (tmp_path / name).write_bytes(content)
-    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / name)})
-    done = subprocess.run(
-        [sys.executable, "-m", "shardwise.data.prepare", str(run.root)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=dict(os.environ),
-    )
-    assert done.returncode == 2
-    assert f"error: {tmp_path / name}:{line}: " in done.stderr
+def test_a_damaged_parquet_page_is_a_sentence(tmp_path: Path, plain_model: Path) -> None:
+    content = bytearray(_parquet(["text"], [["the cat " * 100] * 500]))
+    content[4:200] = b"\xff" * 196
+    (tmp_path / "rows.parquet").write_bytes(content)
+    error = refused(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "rows.parquet")})
+    assert re.search(r"rows\.parquet:1\b", str(error))
+    assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize("damage", [None, "{"])
+def test_a_tokenizer_that_cannot_be_loaded_is_named_with_its_line(tmp_path: Path, damage: str | None) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
+    (tmp_path / "model").mkdir()
+    if damage is not None:
+        (tmp_path / "model" / "tokenizer.json").write_text(damage)
+    places = {"model": "job.yaml:1"}
+    error = refused(tmp_path / "run", model=tmp_path / "model", data={"path": str(rows)}, places=places)
+    assert re.match(r"job\.yaml:1: model: .*has no tokenizer that can be loaded", str(error))
+
+
+def test_the_command_says_so_on_stderr_and_ends_with_2(tmp_path: Path, plain_model: Path) -> None:
+    content, line, message = FILES["late.jsonl"]
+    (tmp_path / "late.jsonl").write_bytes(content)
+    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "late.jsonl")})
+    command = [sys.executable, "-m", "shardwise.data.prepare", str(run.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: {tmp_path / 'late.jsonl'}:{line}: " in done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not run.data.exists()
 
 
-def test_a_cell_that_cannot_be_converted_is_named_with_its_row_and_hides_nothing(
-    tmp_path: Path, plain_model: Path
-) -> None:
+def test_a_cell_that_cannot_be_converted_is_named_with_its_row(tmp_path: Path, plain_model: Path) -> None:
     late = pa.array([0, 2**62, 0], pa.timestamp("us"))  # no year of Python's
     path = tmp_path / "rows.parquet"
     path.write_bytes(_parquet(["text"], [late]))
     other = write_jsonl(tmp_path / "rows.jsonl", [{"text": 5}])
-    with pytest.raises(DataError) as caught:
-        prepared(tmp_path / "run", model=plain_model, data={"path": [str(path), str(other)]})
-    said = {problem.where: problem.message for problem in caught.value.problems}
+    error = refused(tmp_path / "run", model=plain_model, data={"path": [str(path), str(other)]})
+    said = {problem.where: problem.message for problem in error.problems}
     assert said[f"{path}:2"] == "text cannot be read: date value out of range"
     assert said[f"{path}:1"].startswith("text is datetime.datetime(1970")
     assert set(said) == {f"{path}:1", f"{path}:2", f"{path}:3", f"{other}:1"}
 
 
-def test_a_damaged_parquet_page_is_a_sentence(tmp_path: Path, plain_model: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist([{"text": "the cat " * 100}] * 500), path, compression="none")
-    content = bytearray(path.read_bytes())
-    content[4:200] = b"\xff" * 196
-    path.write_bytes(bytes(content))
-    with pytest.raises(DataError, match=rf"{path}:1\b.*") as caught:
-        prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_source_of_which_every_row_is_dropped_is_named(
-    tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = write_jsonl(tmp_path / "short.jsonl", [{"text": "a"}])
-    long = write_jsonl(tmp_path / "long.jsonl", [{"text": "the cat sat on the mat " * 9}] * 3)
-    data = {"path": [str(short), str(long)], "max_length": 8, "over_long": "drop"}
-    prepared(tmp_path / "run", model=plain_model, data=data)
-    said = capsys.readouterr().err
-    assert f"{long}: 3 rows, text\n  all its rows dropped as longer than max_length\n" in said
-    assert said.count("rows dropped as") == 1
-
-
 def _whole_files(folder: Path) -> dict[str, str]:
     """Paths that are no file of rows at all -> what is said."""
-    (folder / "empty").mkdir()
-    (folder / "photos").mkdir()
-    (folder / "photos" / "a.png").write_bytes(b"x")
-    for name in ("rows.txt", "sheet.xlsx", "rows", "rows.jsonl.gz"):
+    for name in ("empty", "photos", "linked"):
+        (folder / name).mkdir()
+    for name in ("photos/a.png", "rows.txt", "rows", "rows.jsonl.gz"):
         (folder / name).write_bytes(GOOD)
     os.mkfifo(folder / "pipe.jsonl")
-    (folder / "linked").mkdir()
     (folder / "linked" / "rows.jsonl").symlink_to(folder / "rows.txt")
     (folder / "loop.jsonl").symlink_to(folder / "loop.jsonl")
     return {
@@ -154,7 +122,6 @@ def _whole_files(folder: Path) -> dict[str, str]:
         "empty": "is a folder without rows; expected files that end in .jsonl",
         "photos": "is a folder without rows",
         "rows.txt": "is of an unknown kind; expected a name that ends in .jsonl",
-        "sheet.xlsx": "is of an unknown kind",
         "rows": "is of an unknown kind",
         "rows.jsonl.gz": "is of an unknown kind",
         "pipe.jsonl": "is not a regular file",
@@ -165,75 +132,57 @@ def _whole_files(folder: Path) -> dict[str, str]:
 
 def test_what_is_no_file_of_rows_is_named_with_the_line_of_the_job(tmp_path: Path, plain_model: Path) -> None:
     said = _whole_files(tmp_path)
-    run = run_directory(tmp_path / "run", model=plain_model, data={"path": [str(tmp_path / name) for name in said]})
-    write_places(run, {f"data.path.{index}": f"job.yaml:{index + 5}" for index in range(len(said))})
-    with pytest.raises(DataError) as caught:
-        prepare(run)
-    for index, (problem, name) in enumerate(zip(caught.value.problems, said, strict=True)):
+    places = {f"data.path.{index}": f"job.yaml:{index + 5}" for index in range(len(said))}
+    data = {"path": [str(tmp_path / name) for name in said]}
+    error = refused(tmp_path / "run", model=plain_model, data=data, places=places)
+    for index, (problem, name) in enumerate(zip(error.problems, said, strict=True)):
         assert problem.where == f"job.yaml:{index + 5}"
         assert problem.message.startswith(f"data.path: {tmp_path / name}")
         assert said[name] in problem.message
 
 
-def test_a_file_that_may_not_be_read_is_named_with_the_line_of_the_job(
-    tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_may_not_be_read(tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
-    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    write_places(run, {"data.path": "job.yaml:4"})
 
     def refuse(path: str) -> str:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(cache, "sha256_of", refuse)  # root may read whatever its mode says
-    with pytest.raises(DataError, match=rf"^job\.yaml:4: data\.path: {path}: cannot be read: Permission denied$"):
-        prepare(run)
+    monkeypatch.setattr(fingerprint, "sha256_of", refuse)  # root may read whatever its mode says
+    places = {"data.path": "job.yaml:4"}
+    error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, places=places)
+    assert str(error) == f"job.yaml:4: data.path: {path}: cannot be read: Permission denied"
+
+
+SHORT = {"max_length": 2}
 
 
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("{path: ROWS, chat_template: FOLDER/rows.txt}", "data.chat_template: FOLDER/rows.txt: is not UTF-8 text"),
-        ("{path: ROWS, max_length: 2, over_long: drop}", "data.max_length: ROWS: every row was dropped"),
+        ({"path": []}, "data.path is missing; name the rows to train on, for example path: chats.jsonl"),
+        ({"chat_template": "FOLDER/rows.txt"}, "data.chat_template: FOLDER/rows.txt: is not UTF-8 text"),
+        ({"chat_template": "FOLDER/large"}, "data.chat_template: FOLDER/large: is larger than"),
+        ({"chat_template": "FOLDER/gone"}, "data.chat_template: FOLDER/gone: cannot be read"),
+        ({"over_long": "drop", **SHORT}, "data.max_length: ROWS: every row was dropped"),
         (
-            "{path: ROWS, max_length: 2, over_long: truncate}",
-            "data.max_length: ROWS: no row has a token to train on among its first 2, to which rows are cut; raise it",
+            {"over_long": "truncate", **SHORT},
+            "data.max_length: ROWS: no row has a token to train on among its first 2",
         ),
-        ("{path: ROWS, eval_fraction: 0.5}", "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
-        ("{path: {path: ROWS, weight: 1.0e+6}}", "data.path: ROWS: weight: 1e+06 is too much"),
-        ("{path: {path: ROWS, name: main}}", "data.path: ROWS: name: main chooses a configuration"),
+        ({"eval_fraction": 0.5}, "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
+        ({"path": {"path": "ROWS", "weight": 1e6}}, "data.path: ROWS: weight: 1e+06 is too much"),
+        ({"path": {"path": "ROWS", "name": "main"}}, "data.path: ROWS: name: main chooses a configuration"),
         (
-            "{path: {path: ROWS, split: test}}",
-            "data.path: ROWS: split: test chooses a split of a hub data set, but this",
+            {"path": {"path": "ROWS", "split": "a"}},
+            "data.path: ROWS: split: a chooses a split of a hub data set, but",
         ),
-        ("{path: ROWS, eval_path: {path: ROWS, weight: 2.0}}", "data.eval_path: ROWS: weight: means nothing here"),
+        ({"eval_path": {"path": "ROWS", "weight": 2.0}}, "data.eval_path: ROWS: weight: means nothing here"),
     ],
 )
-def test_what_the_job_makes_of_good_rows_is_named_with_the_line_of_the_job(
-    tmp_path: Path, plain_model: Path, data: str, says: str
-) -> None:
+def test_what_a_job_makes_of_good_rows_is_named(tmp_path: Path, plain_model: Path, data: Any, says: str) -> None:
     (tmp_path / "rows.txt").write_bytes(b"\xff")
+    (tmp_path / "large").write_bytes(b" " * 2**21)
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a long one"}])
-    text = f"model: {plain_model}\n\ndata: {data.replace('ROWS', str(rows)).replace('FOLDER', str(tmp_path))}\n"
-    run = RunDirectory(tmp_path / "run")
-    run.root.mkdir()
-    run.resolved.write_text(text)
-    write_places(run, {"data": "job.yaml:3"})
-    with pytest.raises(DataError) as caught:
-        prepare(run)
-    expected = says.replace("ROWS", str(rows)).replace("FOLDER", str(tmp_path))
-    assert str(caught.value).startswith(f"job.yaml:3: {expected}")
-
-
-@pytest.mark.parametrize("damage", [None, "{"])
-def test_a_tokenizer_that_cannot_be_loaded_is_named_with_the_line_of_the_job(
-    tmp_path: Path, damage: str | None
-) -> None:
-    rows = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
-    (tmp_path / "model").mkdir()
-    if damage is not None:
-        (tmp_path / "model" / "tokenizer.json").write_text(damage)
-    run = run_directory(tmp_path / "run", model=tmp_path / "model", data={"path": str(rows)})
-    write_places(run, {"model": "job.yaml:1"})
-    with pytest.raises(DataError, match=r"^job\.yaml:1: model: .*has no tokenizer that can be loaded"):
-        prepare(run)
+    texts = (json.dumps({"path": "ROWS", **data}), says)
+    found, expected = (text.replace("ROWS", str(rows)).replace("FOLDER", str(tmp_path)) for text in texts)
+    error = refused(tmp_path / "run", model=plain_model, data=json.loads(found), places={"data": "job.yaml:3"})
+    assert str(error).startswith(f"job.yaml:3: {expected}")

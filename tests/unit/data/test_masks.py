@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
-from shardwise.data.messages import RowError
-from shardwise.data.render import DEFAULT_TEMPLATE, Rendered
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
-from shardwise.errors import DataError
+from shardwise.data.values import RowError
 from shardwise.spec.job_data import OverLong, TrainOn
 
 GENERATION = (
@@ -60,34 +57,15 @@ def encoded(tokenizer: Tokenizer, example: Example, wanted: Rules) -> Tokens:
     return tokenizer.encode([tokenizer.renderer(wanted).render(example)])[0]
 
 
-def shown(tokenizer: Tokenizer, example: Example, wanted: Rules | None = None) -> str:
+def shown(tokenizer: Tokenizer, example: Example, wanted: Rules) -> str:
     """The decoded tokens, with brackets around each run of trained ones."""
-    tokens = encoded(tokenizer, example, wanted or rules())
+    tokens = encoded(tokenizer, example, wanted)
     text = ""
     edges = [0, *(np.flatnonzero(np.diff(tokens.trained)) + 1).tolist(), len(tokens.ids)]
     for start, stop in pairwise(edges):
         piece = tokenizer.decode(tokens.ids[start:stop].tolist())
         text += f"⟦{piece}⟧" if tokens.trained[start] else piece
     return text
-
-
-def test_every_assistant_message_is_trained_with_its_end_of_turn_and_nothing_else(chat: Tokenizer) -> None:
-    assert shown(chat, talk("hi", "hello", "two?", "four 🙂.")) == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
-        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four 🙂.<|im_end|>⟧\n"
-    )
-
-
-def test_train_on_completion_trains_the_last_assistant_message_only(chat: Tokenizer) -> None:
-    assert shown(chat, talk("hi", "hello", "two?", "four."), rules(train_on="completion")) == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
-        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four.<|im_end|>⟧\n"
-    )
-
-
-def test_train_on_all_trains_everything(chat: Tokenizer) -> None:
-    everything = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n"
-    assert shown(chat, talk("hi", "hello"), rules(train_on="all")) == f"⟦{everything}⟧"
 
 
 TOOLS = (
@@ -105,113 +83,77 @@ RESULT = {"role": "tool", "name": "f", "tool_call_id": "7", "content": "four"}
 ANSWER = {"role": "assistant", "content": "hello", "reasoning_content": "so"}
 
 
-def test_calls_of_tools_and_reasoning_are_trained_where_the_template_writes_them(chat: Tokenizer) -> None:
-    example = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
-    assert shown(chat, example, rules(template=TOOLS)) == (
-        '<|im_start|>system\n[{"name": "f"}]<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n'
-        '<|im_start|>assistant\n⟦{"name": "f", "arguments": {"x": 1}}<|im_end|>⟧\n<|im_start|>tool\nfour<|im_end|>\n'
-        "<|im_start|>assistant\n⟦(so)hello<|im_end|>⟧\n"
-    )
+FOUR = talk("hi", "hello", "two?", "four 🙂.")
+LAST = Conversation(messages=FOUR.messages, learns=(False, False, False, True))
+TOLD = conversation([{**USER, "name": "Ann"}, {"role": "assistant", "content": "hello", "rating": "good"}])
+CALLED = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
+PAIR = Pair(prompt="two and two?", completion=" four.")
+
+EVERY_ANSWER = (
+    "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
+    "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four 🙂.<|im_end|>⟧\n"
+)
+LAST_ANSWER = EVERY_ANSWER.replace("⟦hello<|im_end|>⟧", "hello<|im_end|>")
+EVERYTHING = "⟦<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n⟧"
+TOOLS_AND_ANSWERS = (
+    '<|im_start|>system\n[{"name": "f"}]<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n'
+    '<|im_start|>assistant\n⟦{"name": "f", "arguments": {"x": 1}}<|im_end|>⟧\n<|im_start|>tool\nfour<|im_end|>\n'
+    "<|im_start|>assistant\n⟦(so)hello<|im_end|>⟧\n"
+)
+OF_A_CHAT: list[tuple[Example, Rules, str]] = [
+    (FOUR, rules(), EVERY_ANSWER),
+    (FOUR, rules(template=GENERATION), EVERY_ANSWER),
+    *((LAST, rules(template=template), LAST_ANSWER) for template in (None, GENERATION)),
+    *((FOUR, rules(template=template, train_on="completion"), LAST_ANSWER) for template in (None, GENERATION)),
+    *((one, rules(train_on="all"), EVERYTHING) for one in (TOLD, Pair(prompt="hi", completion="hello"))),
+    (CALLED, rules(template=TOOLS), TOOLS_AND_ANSWERS),
+]
+WITHOUT_A_TEMPLATE: list[tuple[Example, Rules, str]] = [
+    (talk("hi", "hello"), rules(), "<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n"),
+    (talk("hi", "a", "b", "c"), rules(template=INSTRUCT), "<s>[INST] hi [/INST]⟦ a</s>⟧[INST] b [/INST]⟦ c</s>⟧"),
+    *((PAIR, rules(train_on=train_on), "two and two?⟦ four.</s>⟧") for train_on in ("auto", "assistant")),
+    (PAIR, rules(train_on="all"), "⟦two and two? four.</s>⟧"),
+    *((Text(text=text), rules(), "⟦the cat</s>⟧") for text in ("the cat", "the cat</s>")),
+]
+
+
+@pytest.mark.parametrize(("example", "wanted", "expected"), OF_A_CHAT)
+def test_what_is_trained_of_a_chat(chat: Tokenizer, example: Example, wanted: Rules, expected: str) -> None:
+    assert shown(chat, example, wanted) == expected
+
+
+@pytest.mark.parametrize(("example", "wanted", "expected"), WITHOUT_A_TEMPLATE)
+def test_what_is_trained_without_a_template(plain: Tokenizer, example: Example, wanted: Rules, expected: str) -> None:
+    assert shown(plain, example, wanted) == expected
 
 
 @pytest.mark.parametrize("train_on", ["auto", "all"])
 @pytest.mark.parametrize(
-    ("template", "messages", "tools", "lost"),
+    ("template", "example", "lost"),
     [
-        (None, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
-        (GENERATION, [USER, CALLS], None, r"tool_calls of message 2 \(assistant\)"),
-        (None, [USER, ANSWER], None, r"reasoning_content of message 2 \(assistant\)"),
-        (None, [USER, {"role": "assistant", "content": "a"}], [{"name": "f"}], "tools"),
+        (None, conversation([USER, CALLS]), r"tool_calls of message 2 \(assistant\)"),
+        (GENERATION, conversation([USER, CALLS]), r"tool_calls of message 2 \(assistant\)"),
+        (None, conversation([USER, ANSWER]), r"reasoning_content of message 2 \(assistant\)"),
+        (None, conversation([USER, {"role": "assistant", "content": "a"}], tools=[{"name": "f"}]), "tools"),
     ],
 )
 def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(
-    chat: Tokenizer,
-    train_on: TrainOn,
-    template: str | None,
-    messages: list[dict[str, Any]],
-    tools: list[dict[str, Any]] | None,
-    lost: str,
+    chat: Tokenizer, train_on: TrainOn, template: str | None, example: Example, lost: str
 ) -> None:
     with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
-        encoded(chat, conversation(messages, tools=tools), rules(template=template, train_on=train_on))
-
-
-def test_reasoning_that_a_template_leaves_out_of_earlier_turns_is_no_loss(chat: Tokenizer) -> None:
-    example = conversation([USER, ANSWER, USER, ANSWER])
-    text = shown(chat, example, rules(template=TOOLS, train_on="all"))
-    assert text.count("hello") == 2
-    assert text.count("(so)hello") == 1
-
-
-def test_what_tells_about_a_message_does_not_hinder_it(chat: Tokenizer) -> None:
-    told = [{**USER, "name": "Ann", "id": "7"}, {"role": "assistant", "content": "a", "timestamp": 3, "rating": "good"}]
-    plain = [USER, {"role": "assistant", "content": "a"}]
-    assert shown(chat, conversation(told), rules()) == shown(chat, conversation(plain), rules())
-
-
-def test_generation_blocks_of_a_template_say_what_is_trained(chat: Tokenizer) -> None:
-    assert shown(chat, talk("hi", "hello", "two?", "four."), rules(template=GENERATION)) == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
-        "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four.<|im_end|>⟧\n"
-    )
-
-
-def test_blocks_and_prefixes_give_the_same_tokens_and_masks(chat: Tokenizer) -> None:
-    example = talk("the cat sat", "on the mat", "how are you?", "  four\n\n")
-    tagged, prefixed = encoded(chat, example, rules(template=GENERATION)), encoded(chat, example, rules())
-    np.testing.assert_array_equal(tagged.ids, prefixed.ids)
-    np.testing.assert_array_equal(tagged.trained, prefixed.trained)
-
-
-def test_a_template_without_generation_prompt_is_read_too(plain: Tokenizer) -> None:
-    assert shown(plain, talk("hi", "hello", "two?", "four."), rules(template=INSTRUCT)) == (
-        "<s>[INST] hi [/INST]⟦ hello</s>⟧[INST] two? [/INST]⟦ four.</s>⟧"
-    )
-
-
-def test_without_a_template_chats_use_the_default_one_and_end_turns_with_eos(plain: Tokenizer) -> None:
-    assert shown(plain, talk("hi", "hello")) == ("<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n")
-    assert "<|im_start|>" in DEFAULT_TEMPLATE
-
-
-def test_messages_that_may_not_learn_are_not_trained(chat: Tokenizer) -> None:
-    example = talk("hi", "hello", "two?", "four.")
-    only_last = Conversation(messages=example.messages, learns=(False, False, False, True))
-    for template in (None, GENERATION):
-        assert shown(chat, only_last, rules(template=template)) == shown(
-            chat, example, rules(template=template, train_on="completion")
-        )
-
-
-def test_a_pair_without_a_template_is_prompt_completion_and_eos(plain: Tokenizer) -> None:
-    example = Pair(prompt="two and two?", completion=" four.")
-    assert shown(plain, example) == "two and two?⟦ four.</s>⟧"
-    assert shown(plain, example, rules(train_on="assistant")) == "two and two?⟦ four.</s>⟧"
-    assert shown(plain, example, rules(train_on="all")) == "⟦two and two? four.</s>⟧"
-
-
-def test_a_pair_with_a_template_is_a_chat(chat: Tokenizer) -> None:
-    assert shown(chat, Pair(prompt="hi", completion="hello")) == shown(chat, talk("hi", "hello"))
-
-
-def test_plain_text_is_trained_whole_and_ends_with_one_eos(plain: Tokenizer) -> None:
-    assert shown(plain, Text(text="the cat")) == "⟦the cat</s>⟧"
-    assert shown(plain, Text(text="the cat</s>")) == "⟦the cat</s>⟧"
+        encoded(chat, example, rules(template=template, train_on=train_on))
 
 
 @pytest.mark.parametrize("train_on", ["assistant", "completion"])
 def test_masks_that_have_no_meaning_for_plain_text_are_refused(plain: Tokenizer, train_on: TrainOn) -> None:
-    with pytest.raises(
-        RowError, match=f"train_on: {train_on} has no meaning for plain text; use train_on: auto or all"
-    ):
+    with pytest.raises(RowError, match=f"{train_on} has no meaning for plain text; use train_on: auto or all"):
         shown(plain, Text(text="the cat"), rules(train_on=train_on))
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_unless_all_is_trained(chat: Tokenizer) -> None:
-    example = talk("hi", "hello", "two?", "four.")
     with pytest.raises(RowError, match=r"rewrites earlier turns.*use train_on: all, or"):
-        shown(chat, example, rules(template=UNSTABLE))
-    assert "four." in shown(chat, example, rules(template=UNSTABLE, train_on="all"))
+        shown(chat, FOUR, rules(template=UNSTABLE))
+    assert "four 🙂." in shown(chat, FOUR, rules(template=UNSTABLE, train_on="all"))
 
 
 def test_a_template_that_raises_refuses_the_row_with_its_own_words(chat: Tokenizer) -> None:
@@ -221,26 +163,10 @@ def test_a_template_that_raises_refuses_the_row_with_its_own_words(chat: Tokeniz
         shown(chat, talk("hi", "hello"), rules(template="{{ ''.__class__.__mro__ }}"))
 
 
-def test_half_characters_are_refused_before_they_reach_the_tokenizer(plain: Tokenizer) -> None:
-    with pytest.raises(RowError, match=r"half a character \(\\ud83d\)"):
-        shown(plain, Text(text="a\ud83d"))
-
-
-def test_mixed_kinds_of_rows_keep_their_order(plain: Tokenizer) -> None:
-    examples: list[Example] = [Text(text="one"), talk("a", "b"), Pair(prompt="c", completion="d"), Text(text="two")]
-    renderer = plain.renderer(rules())
-    together = plain.encode([renderer.render(example) for example in examples])
-    for example, tokens in zip(examples, together, strict=True):
-        np.testing.assert_array_equal(tokens.ids, encoded(plain, example, rules()).ids)
-
-
-def test_a_token_counts_when_it_overlaps_a_span() -> None:
+def test_a_token_counts_when_it_overlaps_a_span_and_an_empty_one_belongs_to_what_stands_before_it() -> None:
     offsets = [(0, 0), (0, 2), (2, 5), (5, 6), (5, 6), (6, 8)]
     assert trained_tokens(offsets, [(3, 6)]).tolist() == [False, False, True, True, True, False]
     assert trained_tokens(offsets, []).tolist() == [False] * 6
-
-
-def test_white_space_that_a_tokenizer_reports_as_empty_belongs_to_what_stands_before_it() -> None:
     # "Answer: 42": the token of the space is reported as (8, 8), and the span begins at 8
     assert trained_tokens([(0, 7), (8, 8), (8, 10)], [(8, 10)]).tolist() == [False, False, True]
 
@@ -249,53 +175,29 @@ def tokens(length: int, *, trained_from: int) -> Tokens:
     return Tokens(ids=np.arange(length, dtype=np.int32), trained=np.arange(length) >= trained_from)
 
 
-def test_rows_that_fit_pass_every_policy() -> None:
-    row = tokens(10, trained_from=5)
-    for policy in ("error", "drop", "truncate"):
-        assert shorten(row, rules(max_length=10, over_long=policy)) is row
+@pytest.mark.parametrize(
+    ("row", "policy", "complaint"),
+    [
+        (tokens(11, trained_from=5), "error", "has 11 tokens; max_length is 10: raise max_length, or set over_long: "),
+        (tokens(11, trained_from=5), "drop", None),
+        (tokens(20, trained_from=10), "truncate", None),
+        (tokens(5, trained_from=5), "error", "has no trained token"),
+        (tokens(0, trained_from=0), "error", "has no token: the model's tokenizer makes nothing of its text"),
+    ],
+)
+def test_rows_that_are_too_long_or_train_nothing(row: Tokens, policy: OverLong, complaint: str | None) -> None:
+    found = shorten(row, rules(max_length=10, over_long=policy))
+    assert found is None if complaint is None else str(found).startswith(complaint)
 
 
-def test_long_rows_follow_the_policy() -> None:
+def test_a_row_is_cut_to_max_length() -> None:
     row = tokens(11, trained_from=5)
-    complaint = shorten(row, rules(max_length=10, over_long="error"))
-    assert complaint == "has 11 tokens; max_length is 10: raise max_length, or set over_long: truncate or drop"
-    assert shorten(row, rules(max_length=10, over_long="drop")) is None
     kept = shorten(row, rules(max_length=10, over_long="truncate"))
     assert isinstance(kept, Tokens)
     assert (len(kept.ids), kept.num_trained, kept.was_truncated) == (10, 5, True)
-
-
-def test_a_row_that_truncation_leaves_without_trained_tokens_is_dropped_and_one_that_never_had_any_is_wrong() -> None:
-    assert shorten(tokens(20, trained_from=10), rules(max_length=10, over_long="truncate")) is None
-    complaint = shorten(tokens(5, trained_from=5), rules())
-    assert isinstance(complaint, str)
-    assert complaint.startswith("has no trained token")
-
-
-def test_a_text_of_which_a_tokenizer_makes_nothing_is_no_fault_of_the_row() -> None:
-    complaint = shorten(tokens(0, trained_from=0), rules())
-    assert isinstance(complaint, str)
-    assert complaint.startswith("has no token: the model's tokenizer makes nothing of its text")
+    assert shorten(row, rules(max_length=11)) is row
 
 
 def test_the_first_token_is_never_a_target() -> None:
     assert tokens(5, trained_from=0).num_trained == 4
     assert isinstance(shorten(tokens(1, trained_from=0), rules()), str)
-
-
-def test_a_folder_without_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
-        load_tokenizer(str(tmp_path))
-
-
-def test_a_damaged_tokenizer_is_refused_in_a_sentence(tmp_path: Path, plain_model: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text((plain_model / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": ')
-    with pytest.raises(DataError, match="has no tokenizer that can be loaded"):
-        load_tokenizer(str(tmp_path))
-
-
-def test_rendered_rows_say_whether_the_tokenizer_adds_its_own_special_tokens(plain: Tokenizer) -> None:
-    renderer = plain.renderer(rules())
-    assert renderer.render(Text(text="a")) == Rendered(text="a", spans=None, special_tokens=True, ends=True)
-    assert not renderer.render(talk("a", "b")).special_tokens

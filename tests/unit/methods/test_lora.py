@@ -24,26 +24,17 @@ def adapted(**settings: Any) -> dict[str, torch.nn.Parameter]:
 
 
 def test_all_linear_means_every_matrix_of_every_block_and_not_the_head() -> None:
-    adapters = {name for name in adapted() if is_adapter(name)}
+    parameters = adapted()
+    adapters = {name for name in parameters if is_adapter(name)}
     assert len(adapters) == 3 * 7 * 2
+    assert all(parameter.requires_grad == (name in adapters) for name, parameter in parameters.items())
     assert not any("lm_head" in name or "embed" in name for name in adapters)
+    assert len([name for name in adapted(target_modules=["q_proj", "v_proj"]) if is_adapter(name)]) == 3 * 2 * 2
 
 
-def test_only_adapters_are_trained() -> None:
-    assert all(parameter.requires_grad == is_adapter(name) for name, parameter in adapted().items())
-
-
-def test_named_targets_are_the_only_ones() -> None:
-    adapters = [name for name in adapted(target_modules=["q_proj", "v_proj"]) if is_adapter(name)]
-    assert len(adapters) == 3 * 2 * 2
-
-
-def test_targets_that_are_not_in_the_model_are_a_sentence() -> None:
+def test_targets_and_copies_that_are_not_in_the_model_are_a_sentence() -> None:
     with pytest.raises(JobError, match=r"lora.target_modules is \['no_proj'\]"):
         adapted(target_modules=["no_proj"])
-
-
-def test_copies_that_cannot_be_made_are_a_sentence() -> None:
     with pytest.raises(JobError, match=r"names lm_haed, which is no module of the model; it has .*lm_head"):
         adapted(modules_to_save=["lm_haed"])
     with pytest.raises(JobError, match=r"lora.modules_to_save is \['layers'\]: "):
@@ -62,10 +53,10 @@ def test_initial_values_depend_on_seed_name_and_shape_alone() -> None:
     assert torch.equal(first, initial(NAME, (4, 32), seed=1))
     assert not torch.equal(first, initial(NAME, (4, 32), seed=2))
     assert not torch.equal(first, initial(NAME.replace("0", "1"), (4, 32), seed=1))
+    assert initial_adapter("model.layers.0.self_attn.q_proj.base_layer.weight", (4, 4), seed=1) is None
 
 
 def test_initial_values_are_distributed_as_in_peft() -> None:
-    """PEFT draws A with kaiming_uniform_(a=sqrt(5)); the spread of ours must be the same, and B zero."""
     ours = initial(NAME, (64, 1024), seed=1)
     reference = torch.nn.init.kaiming_uniform_(torch.empty(64, 1024), a=5**0.5)
     assert ours.std().item() == pytest.approx(reference.std().item(), rel=0.02)
@@ -73,13 +64,8 @@ def test_initial_values_are_distributed_as_in_peft() -> None:
     assert not initial(NAME.replace("lora_A", "lora_B"), (32, 4), seed=1).any()
 
 
-def test_weights_of_the_base_are_not_made_up() -> None:
-    assert initial_adapter("model.layers.0.self_attn.q_proj.base_layer.weight", (4, 4), seed=1) is None
-
-
 @pytest.mark.parametrize("revision", [None, "b" * 40])
 def test_what_is_saved_names_the_revision_of_a_base_on_the_hub(revision: str | None) -> None:
-    """PEFT loads the base by it; a newer one is another model."""
     model = build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="sdpa")
     config = add_adapters(model, LoraSpec(r=4), base_model="org/name", revision=revision).peft_config["default"]
     assert (config.base_model_name_or_path, config.revision) == ("org/name", revision)

@@ -1,4 +1,4 @@
-"""The parts of a model are found by structure, in families that name them differently."""
+"""The parts of a model are found by structure, and transformers slices its matrices as the catalogue says."""
 
 from __future__ import annotations
 
@@ -7,56 +7,39 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import nn
 
+from shardwise.catalog.config import shape_from_data
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import find_anatomy
 from shardwise.models.load import build_on_meta
+from shardwise.models.plans import tensor_plan
+from shardwise.spec.splits import TENSOR_FAMILIES
+from tests.dist.worlds import installed
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 64, "intermediate_size": 64}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", SMALL),
-    "mistral": ("MistralConfig", {**SMALL, "num_key_value_heads": 2}),
-    "qwen2": ("Qwen2Config", {**SMALL, "num_key_value_heads": 2}),
-    "qwen3": ("Qwen3Config", {**SMALL, "num_key_value_heads": 2, "head_dim": 8}),
-    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 64}),
-    "gpt_neox": ("GPTNeoXConfig", SMALL),
-    "phi3": ("Phi3Config", {**SMALL, "pad_token_id": 0}),
-    "gemma": ("GemmaConfig", {**SMALL, "num_key_value_heads": 2, "head_dim": 8}),
-}
+GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 64}
+CONFIGS = [
+    (transformers.LlamaConfig(**SMALL, tie_word_embeddings=False), True),
+    (transformers.GPT2Config(**GPT2), True),
+    (transformers.Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=8, final_logit_softcapping=30.0), False),
+]
 
 
-def build(family: str, **changes: Any) -> nn.Module:
-    name, settings = FAMILIES[family]
-    config = getattr(transformers, name)(**{**settings, **changes})
-    return build_on_meta(config, attn_implementation="eager" if family == "gpt2" else "sdpa")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_embedding_blocks_and_head_are_found(family: str) -> None:
-    anatomy = find_anatomy(build(family))
+@pytest.mark.parametrize(("config", "plain"), CONFIGS)
+def test_embedding_blocks_and_head_are_found(config: Any, plain: bool) -> None:
+    anatomy = find_anatomy(build_on_meta(config, attn_implementation="eager"))
     assert len(anatomy.blocks) == 3
-    assert anatomy.embedding.weight.shape == (64, 32)
-    assert anatomy.head.weight.shape == (64, 32)
-    assert anatomy.plain_head
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_tying_is_found_by_identity(tied: bool) -> None:
-    assert find_anatomy(build("llama", tie_word_embeddings=tied)).tied == tied
+    assert anatomy.embedding.weight.shape == anatomy.head.weight.shape == (64, 32)
+    assert anatomy.tied == config.tie_word_embeddings
+    assert anatomy.plain_head == plain  # Gemma 2 caps its logits
 
 
 def test_parameters_are_on_meta_and_buffers_are_real() -> None:
-    model = build("llama")
+    model = build_on_meta(CONFIGS[0][0], attn_implementation="sdpa")
     assert all(parameter.is_meta for parameter in model.parameters())
     buffers = dict(model.named_buffers())
     assert buffers
     assert all(not buffer.is_meta and bool(torch.isfinite(buffer).all()) for buffer in buffers.values())
-
-
-def test_a_head_that_caps_its_logits_is_not_plain() -> None:
-    config = transformers.Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=8, final_logit_softcapping=30.0)
-    assert not find_anatomy(build_on_meta(config, attn_implementation="eager")).plain_head
 
 
 def test_a_model_without_a_head_is_refused() -> None:
@@ -69,3 +52,35 @@ def test_a_model_without_a_head_is_refused() -> None:
 def test_an_attention_that_is_not_installed_is_a_sentence() -> None:
     with pytest.raises(UnsupportedError, match="llama cannot be built here"):
         build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="flash_attention_2")
+
+
+WORDS = {"rows": "colwise", "columns": "rowwise"}
+
+
+def config_of(family: str) -> Any:
+    if family not in installed([family]):
+        pytest.skip(f"the installed transformers has no {family}")
+    return transformers.AutoConfig.for_model(family)
+
+
+@pytest.mark.parametrize("family", TENSOR_FAMILIES)
+def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None:
+    plan = tensor_plan(config_of(family))
+    shape = shape_from_data({"model_type": family}, file="config.json")
+    matrices = {name: style for name, style in plan.items() if style != "replicated_with_grad_allreduce"}
+    assert matrices == {matrix.name: WORDS[matrix.sliced_by or ""] for matrix in shape.matrices}
+    whole = {name for name, style in plan.items() if style == "replicated_with_grad_allreduce"}
+    assert whole == {norm.name for norm in shape.norms if norm.name.startswith("self_attn.")}
+    assert all(norm.size == shape.head_dim for norm in shape.norms if norm.name in whole)
+
+
+def test_a_model_without_a_plan_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="gpt2 has no tensor parallel plan of its blocks in transformers"):
+        tensor_plan(transformers.GPT2Config())
+
+
+def test_a_plan_that_names_the_tied_embedding_is_that_of_the_blocks() -> None:
+    config = config_of("llama")  # transformers 5.17 adds this entry when it builds a tied model
+    blocks = dict(config.base_model_tp_plan)
+    config.base_model_tp_plan = {**blocks, "embed_tokens": "embedding_rowwise"}
+    assert tensor_plan(config) == {name.removeprefix("layers.*."): style for name, style in blocks.items()}

@@ -18,7 +18,7 @@ from shardwise.spec.model import ModelShape
 from shardwise.spec.splits import STAGED_FAMILIES, TENSOR_FAMILIES
 from tests.dist.worlds import installed
 from tests.marks import every_second
-from tests.unit.catalog.small import LAYERS, small_config
+from tests.unit.catalog.small import small_config
 from tests.unit.catalog.test_families import VARIANTS, name_of
 
 #: Families of the catalogue that are not read off a build, and what is said of them.
@@ -79,7 +79,7 @@ def test_what_is_not_understood_is_refused_in_a_sentence(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in REFUSED])
 def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
-    """And not elsewhere: what is seen must be enough. Seed-OSS drops out by default, which a stage might do again."""
+    # Seed-OSS drops out by default, which a stage might do again.
     found = built(small_config(kind)).built
     assert found is not None
     assert ("stages" in found) == (kind in STAGED_FAMILIES and kind != "seed_oss")
@@ -95,79 +95,42 @@ def stranger(kind: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": kind, **sizes, "max_position_embeddings": 40, **SPECIALS, **changes}
 
 
-STRANGERS = {
-    "mamba": "no softmax attention with heads was seen, as transformers runs it by name, but .*convolution, exp, ",
-    "bert": "in its block bert.encoder.layer.0 attention is not seen to be causal: a token may see those after it",
-    "apertus": "mlp.act_fn.alpha_n, .*mlp.act_fn.alpha_p.* belong to no matrix, norm or embedding",
-    "bamba": "no softmax attention with heads was seen",
-    "diffllama": "2 times softmax attention with heads was seen",
-    "modernbert-decoder": "lm_head.dense stands outside its blocks, and is not the head",
-    "minicpm3": "runs copy_, which is no part of attention or an MLP that is known",
-    "granite_swa": "attention is told s_aux, which is not known",
-    "bart": "BartDecoderWrapper has 0 lists of 3 blocks",
-    "xglm": "no softmax attention with heads was seen",
-    "dots1": r"transformers cannot build it \(TypeError: ",
-    "bitnet": "what attention gives is not read by one matrix as it is",
-}
+MIXTURE = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
+EXPERTS = "mixtures of experts are counted from the catalogue only"
+STRANGERS: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "mamba",
+        {},
+        "no softmax attention with heads was seen, as transformers runs it by name, but .*convolution, exp, ",
+    ),
+    (
+        "bert",
+        {},
+        "in its block bert.encoder.layer.0 attention is not seen to be causal: a token may see those after it",
+    ),
+    ("apertus", {}, "mlp.act_fn.alpha_n, .*mlp.act_fn.alpha_p.* belong to no matrix, norm or embedding"),
+    ("diffllama", {}, "2 times softmax attention with heads was seen"),
+    ("modernbert-decoder", {}, "lm_head.dense stands outside its blocks, and is not the head"),
+    ("minicpm3", {}, "runs copy_, which is no part of attention or an MLP that is known"),
+    ("granite_swa", {}, "attention is told s_aux, which is not known"),
+    ("bart", {}, "BartDecoderWrapper has 0 lists of 3 blocks"),
+    ("dots1", {}, r"transformers cannot build it \(TypeError: "),
+    ("bitnet", {}, "what attention gives is not read by one matrix as it is"),
+    ("jamba", MIXTURE, f"num_experts is 16: {EXPERTS}"),
+    ("jamba", {**MIXTURE, "num_experts": 1}, "no softmax attention with heads was seen, .*convolution, exp"),
+    ("doge", {**MIXTURE, "is_moe": True}, f"num_experts is 16384: {EXPERTS}"),
+    ("doge", MIXTURE, "attention is not seen to be causal: a token may see those after it"),
+]
 
 
-@pytest.mark.parametrize("kind", STRANGERS)
-def test_a_stranger_is_refused_by_what_was_found(kind: str) -> None:
-    with pytest.raises(ModelError, match=STRANGERS[kind]):
-        built_shape(stranger(kind), file="config.json")
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("jamba", {}, "num_experts is 16: mixtures of experts are counted from the catalogue only"),
-        ("jamba", {"num_experts": 1}, "no softmax attention with heads was seen, .*convolution, exp"),
-        ("hunyuan_v1_moe", {"num_experts": 4}, "num_experts is 4: mixtures of experts are counted from the catalogue"),
-        ("hunyuan_v1_moe", {}, "its forward cannot be followed without numbers"),
-        ("doge", {"is_moe": True}, "num_experts is 16384: mixtures of experts are counted from the catalogue only"),
-        ("doge", {}, "attention is not seen to be causal: a token may see those after it"),
-    ],
-)
-def test_a_mixture_is_what_has_experts_to_choose_from(kind: str, changes: dict[str, Any], message: str) -> None:
-    sizes = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
+@pytest.mark.parametrize(("kind", "changes", "message"), STRANGERS)
+def test_a_stranger_is_refused_by_what_was_found(kind: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        built_shape(stranger(kind, **sizes, **changes), file="config.json")
+        built_shape(stranger(kind, **changes), file="config.json")
 
 
-@pytest.mark.parametrize(
-    ("stated", "key"),
-    [
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.type is 'dynamic'"),
-        (
-            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-            "rope_parameters.rope_type is",
-        ),
-    ],
-)
-def test_positions_that_follow_the_length_of_sequences_are_named_by_their_key(stated: dict[str, Any], key: str) -> None:
-    why = f"cannot be followed without numbers: {key}.*, by which rotary frequencies follow how long sequences are"
-    with pytest.raises(ModelError, match=why):
-        built({**small_config("llama"), **stated})
-
-
-def test_olmo_with_clipped_projections_is_not_read_off_a_build() -> None:
-    """The catalogue's row has it; README names it beside Granite's head."""
-    assert shape_from_data(small_config("olmo", clip_qkv=8.0), file="-").family == "olmo"
-    with pytest.raises(ModelError, match="runs clamp_, which is no part of attention or an MLP that is known"):
-        built(small_config("olmo", clip_qkv=8.0))
-
-
-def test_why_a_configuration_cannot_be_read_is_said_with_its_cause() -> None:
-    with pytest.raises(
-        ModelError, match="cannot read it: Validation error for field 'time_step_limit': TypeError: Field"
-    ):
-        built_shape(stranger("falcon_h1", time_step_limit=[0.0, "inf"]), file="config.json")
-
-
-def test_a_shape_of_a_build_comes_back_from_its_json() -> None:
-    shape = built(small_config("llama"))
-    assert shape.built == ("stages", "slices")
-    assert ModelShape.from_json(json.loads(json.dumps(shape.to_json()))) == shape
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+FOLLOWS = ".*, by which rotary frequencies follow how long sequences are"
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: dict[str, Any]) -> dict[str, Any]:
@@ -176,11 +139,11 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], con
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_program_answers_with_a_shape_or_with_reasons(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask(monkeypatch, capsys, {**small_config("llama"), **SPECIALS})
-    assert ModelShape.from_json(answer["shape"]).num_layers == LAYERS
+    shape = built(small_config("llama"))
+    assert shape.built == ("stages", "slices")
+    assert ModelShape.from_json(answer["shape"]) == shape
     (reason,) = ask(monkeypatch, capsys, {**small_config("llama"), "quantization_config": {"bits": 4}})["refused"]
     assert reason.startswith("quantization_config says the weights are quantised already")
 
@@ -193,6 +156,8 @@ def test_the_program_answers_with_a_shape_or_with_reasons(
         ({"hidden_act": "mish"}, "runs mish, which is no part of attention or an MLP that is known"),
         ({"hidden_act": "sigmoid"}, "the MLP runs sigmoid, mul, which is no activation that is known"),
         ({"rope_parameters": {"rope_type": "nothing"}}, r"transformers cannot (read|build) it"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, f"rope_scaling.type is 'dynamic'{FOLLOWS}"),
+        ({"rope_parameters": DYNAMIC}, f"cannot be followed without numbers: rope_parameters.rope_type is{FOLLOWS}"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_a_sentence(changes: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""The job file: strict, in the ecosystem's words, every error with its line."""
+"""The job file: every error with its line."""
 
 from __future__ import annotations
 
@@ -34,28 +34,25 @@ output_dir: runs/first
 """
 
 
+LORA = "model: m\nmethod: lora\n"
+OFFLOADS = "none, parameters, optimizer or all, or auto"
+
+
 def problems(text: str, *overrides: str) -> list[str]:
     with pytest.raises(JobError) as caught:
         parse_job(text, overrides=list(overrides))
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_the_example_of_the_documentation_is_a_job() -> None:
-    job = parse_job(FULL)
+def test_the_example_of_the_documentation_is_a_job(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbf" + FULL.encode())  # a byte order mark is no error
+    job = read_job(tmp_path / "job.yaml")
     assert job.data.path[0].path == "chats.jsonl"
-    assert job.train.num_train_epochs == 3.0
+    assert (job.train.num_train_epochs, job.train.learning_rate) == (3.0, 2e-4)
     assert job.adapters is not None
     assert job.adapters.r == 16
-
-
-def test_a_job_survives_json() -> None:
-    job = parse_job(FULL)
     assert job_from_data(job.to_json()) == job
-
-
-@pytest.mark.parametrize("number", ["1e-4", "1.0e-4", "0.0001", "1E-4"])
-def test_numbers_are_numbers_however_they_are_written(number: str) -> None:
-    assert parse_job(f"model: m\ntrain: {{learning_rate: {number}}}").train.learning_rate == 1e-4
+    assert parse_job("model: m\ntrain: {learning_rate: 1e-4}").train.learning_rate == 1e-4
 
 
 def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
@@ -84,10 +81,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: ''", "job.yaml:1: model is ''"),
         ("model: m\nlora: {r: 4}", "job.yaml:2: lora: is set but method is full"),
         ("model: m\ntrain: {warmup_ratio: 0.1, warmup_steps: 4}", "warmup_ratio and warmup_steps exclude each other"),
-        (
-            "model: m\ntrain: {momentum: 0.9}",
-            "momentum is set, which optimizer auto does not have; write optimizer: sgd",
-        ),
+        ("model: m\ntrain: {momentum: 0.9}", "which optimizer auto does not have; write optimizer: sgd"),
         ("model: m\ndata: {eval_path: e, eval_fraction: 0.1}", "eval_path and eval_fraction exclude each other"),
         ("model: m\nlayout: {tp: 0}", "job.yaml:2: layout.tp is 0"),
         ("model: m\nlayout: {dp_shard: 4, ep: 2}", "ep = 2: expert parallel is neither forecast nor trained"),
@@ -95,10 +89,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\ntrain: 3", "job.yaml:2: train is 3; expected keys below it"),
         ("model: m\ntrain: {optimizer: adam}", "did you mean 'adamw'?"),
         ("model: m\ntrain: {optimizer: sgd, adam_beta1: 0.5}", "adam_beta1 is set, which optimizer sgd does not have"),
-        (
-            "model: m\ntrain: {eval_steps: 5}",
-            "job.yaml:2: train: eval_steps is set but there is nothing to evaluate on",
-        ),
+        ("model: m\ntrain: {eval_steps: 5}", "2: train: eval_steps is set but there is nothing to evaluate on"),
         ("model: m\nlayout: {dp_replicate: 2, zero_stage: 2}", "have no effect without dp_shard"),
         ("model: m\nlayout: {dp_shard: 2, schedule: gpipe}", "schedule gpipe has no effect without pp"),
         ("model: m\nlora: {target_modules: q_proj}\nmethod: lora", "job.yaml:2: lora.target_modules is 'q_proj'"),
@@ -110,40 +101,21 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: &a m\nmethod: *a", "anchors and aliases (& and *) are not read"),
         ("model: !!python/object:os.system x", "job.yaml:1: the YAML tag 'python/object:os.system' is not read"),
         ("model: m\n? [a, b]\n: c", "job.yaml:2: a key must be a plain word"),
-        (
-            "model: m\ndata: {path: [a, {path: b, wieght: 2}]}",
-            "unknown key 'data.path.1.wieght'; did you mean 'weight'?",
-        ),
+        ("model: m\ndata: {path: [a, {path: b, wieght: 2}]}", "key 'data.path.1.wieght'; did you mean 'weight'?"),
         ("model: m\ndata: {path: [{weight: 2}]}", "the key 'data.path.0.path' is missing"),
+        (f"{LORA}train: {{precision: fp8}}", "train.precision is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
+        (f"{LORA}train: {{offload: autp}}", f"3: train.offload is 'autp'; expected {OFFLOADS}; did you mean 'auto'?"),
+        (f"{LORA}train: {{micro_batch_size: 0}}", "size is 0; expected greater than or equal to 1, or auto"),
+        (f"{LORA}lora: {{target_modules: 5}}", "3: lora.target_modules is 5; expected all-linear, or a list"),
         ("a: " + "[" * 60 + "]" * 60, "nested deeper than 32 levels"),
+        ("\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))]), "aliases"),
     ],
 )
 def test_a_bad_job_is_answered_with_a_sentence(text: str, sentence: str) -> None:
     found = problems(text)
-    assert any(sentence in problem for problem in found), found
-    assert all(problem.startswith("job.yaml:") for problem in found)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("train: {precision: fp8}", "is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
-        (
-            "train: {offload: autp}",
-            "is 'autp'; expected none, parameters, optimizer or all, or auto; did you mean 'auto'?",
-        ),
-        ("train: {micro_batch_size: 0}", "is 0; expected greater than or equal to 1, or auto"),
-        ("lora: {target_modules: 5}", "is 5; expected all-linear, or a list"),
-    ],
-)
-def test_a_value_that_no_branch_of_a_union_takes_is_one_sentence(text: str, sentence: str) -> None:
-    section, key = text.split(": {", maxsplit=1)[0], text.split("{")[1].split(":", maxsplit=1)[0]
-    assert problems(f"model: m\nmethod: lora\n{text}") == [f"job.yaml:3: {section}.{key} {sentence}"]
-
-
-def test_an_alias_bomb_is_refused_in_no_time() -> None:
-    lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)]
-    assert "anchors and aliases" in problems("\n".join(lines))[0]
+    assert len(found) == 1 or "aliases" in sentence
+    assert found[0].startswith("job.yaml:")
+    assert sentence in found[0]
 
 
 def test_overrides_replace_what_the_file_says() -> None:
@@ -151,6 +123,9 @@ def test_overrides_replace_what_the_file_says() -> None:
     assert job.train.learning_rate == 1e-5
     assert not job.data.packing
     assert job.to_json()["layout"]["dp_shard"] == 4
+    job = parse_job("model: m\nlayout: {dp_shard: 4, zero_stage: 2}")
+    assert isinstance(job.layout, LayoutSpec)
+    assert job.layout.to_layout() == Layout.from_strategy("zero2", world_size=4)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +135,7 @@ def test_overrides_replace_what_the_file_says() -> None:
         ("=3", "--set =3: expected KEY=VALUE"),
         ("train.learnin_rate=3", "--set train.learnin_rate=3: unknown key 'train.learnin_rate'"),
         ("trian.seed=3", "--set trian.seed=3: unknown key 'trian'; did you mean 'train'?"),
-        (
-            "train.learning_rate=fast",
-            "--set train.learning_rate=fast: train.learning_rate is 'fast'; expected a number",
-        ),
+        ("train.seed=fast", "--set train.seed=fast: train.seed is 'fast'; expected a whole number"),
         ("model=[", "--set model=[: not valid YAML"),
     ],
 )
@@ -174,30 +146,10 @@ def test_a_bad_override_is_named_as_it_was_written(override: str, sentence: str)
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"model: m\n# caf\xe9\n")
     (tmp_path / "pointer.yaml").write_text("version https://git-lfs.github.com/spec/v1\n")
-    for name, sentence in {
-        "missing.yaml": "there is no such file",
-        ".": "is a folder",
-        "latin.yaml": "latin.yaml:2: is not UTF-8 text",
-        "pointer.yaml": "Git LFS pointer",
-    }.items():
+    said = {"missing.yaml": "there is no such file", ".": "is a folder", "pointer.yaml": "Git LFS pointer"}
+    for name, sentence in {**said, "latin.yaml": "latin.yaml:2: is not UTF-8 text"}.items():
         with pytest.raises(JobError, match=sentence):
             read_job(tmp_path / name)
-
-
-def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbfmodel: m\n")
-    assert read_job(tmp_path / "job.yaml") == Job(model="m")
-
-
-def test_zero_stage_two_keeps_gathered_weights() -> None:
-    job = parse_job("model: m\nlayout: {dp_shard: 4, zero_stage: 2}")
-    assert isinstance(job.layout, LayoutSpec)
-    assert job.layout.to_layout() == Layout.from_strategy("zero2", world_size=4)
-
-
-def test_a_job_is_frozen() -> None:
-    with pytest.raises(Exception, match="frozen"):
-        parse_job(FULL).model = "other"
 
 
 EVERY_KEY: dict[str, Any] = {
@@ -206,24 +158,12 @@ EVERY_KEY: dict[str, Any] = {
     "lora": LoraSpec().model_dump(),
     "layout": LayoutSpec().model_dump(),
 }
+
+
 ODD_VALUES: list[Any] = [
-    None,
-    "",
-    "x",
-    "x\0",
-    "x\ud800",
-    "x" * 5000,
-    -1,
-    0,
-    2.5,
-    10**40,
-    float("nan"),
-    True,
-    [],
-    [0],
-    {},
+    *(None, "", "x", "x\0", "x\ud800", "x" * 5000, -1, 0, 2.5, 10**40, float("nan"), True, [], [0], {}),
+    *({1: 2}, {"a": []}, [[]], [None], [""], ["x\ud800"], b"x", {"path": ""}, [{"path": ""}]),
 ]
-ODD_VALUES += [{1: 2}, {"a": []}, [[]], [None], [""], ["x\ud800"], b"x", {"path": ""}, [{"path": ""}]]
 
 
 def _spoiled(data: dict[str, Any]) -> Iterator[dict[str, Any]]:

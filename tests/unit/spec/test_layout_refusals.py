@@ -1,0 +1,165 @@
+"""Layouts and kernels that are not trained or do not fit, each with its sentence, for planner and trainer alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.gpus import find_gpu
+from shardwise.catalog.models import read_model
+from shardwise.spec.attention import attention_refusal
+from shardwise.spec.execution import Attention, Execution
+from shardwise.spec.job import Job
+from shardwise.spec.job_file import job_from_data
+from shardwise.spec.layout import Layout
+from shardwise.spec.model import ModelShape
+from shardwise.spec.splits import STAGED_FAMILIES, as_trained
+from shardwise.spec.support import execution_refusals, impossibilities, misfit, not_trained, open_refusal, refusal
+
+LLAMA = read_model("tinyllama-1.1b")
+FALCON = read_model("falcon-7b")
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(cp=2, pp=2), "pp x cp is not trained by this version; the nearest layout that is: fsdp"),
+        (Layout(pp=2, dp_shard=2, schedule="zero_bubble"), "write zero_stage: 2, or schedule: 1f1b"),
+    ],
+)
+def test_what_is_not_trained_is_refused_with_the_nearest_that_is(layout: Layout, said: str) -> None:
+    assert said in str(refusal(method="full", layout=layout, model=LLAMA))
+
+
+def test_a_model_read_off_its_build_is_refused_by_what_was_seen_of_it() -> None:
+    whole, dropping = replace(LLAMA, built=()), replace(LLAMA, built=("stages without dropout", "slices"))
+    pipeline, sliced = Layout(pp=2), Layout(tp=2)
+    for layout, how in ((pipeline, "cut in pipeline stages"), (sliced, "sliced by tensor parallel (tp)")):
+        said = refusal(method="full", layout=layout, model=whole) or ""
+        assert said.endswith(f"was not seen to work when it is {how}; the nearest layout that trains it: fsdp")
+    said = refusal(method="full", layout=pipeline, model=dropping) or ""
+    assert "set train.disable_dropout: true, or use fsdp" in said
+    job = job_from_data({"model": "m", "data": {"num_rows": 8}, "train": {"disable_dropout": True}})
+    assert refusal(method="full", layout=pipeline, model=as_trained(job, dropping)) is None
+    assert refusal(method="full", layout=pipeline, model=as_trained(job, whole)) is not None
+    odd = replace(whole, num_key_value_heads=1)
+    assert "does not divide the model's 1 key-value heads" in (refusal(method="full", layout=sliced, model=odd) or "")
+
+
+def reasons(layout: Layout, **options: str) -> list[str]:
+    job = job_from_data({"model": "tinyllama-1.1b", "data": {"max_length": 64, "num_rows": 8}})
+    execution = Execution(layout=layout, micro_batch_size=1, gradient_accumulation_steps=1, **options)  # type: ignore[arg-type]
+    return execution_refusals(job, execution, model=LLAMA)
+
+
+def test_more_stages_than_blocks_is_refused_with_the_most_there_can_be() -> None:
+    assert reasons(Layout(pp=24)) == ["pp makes 24 stages, and the model has 22 blocks; use pp: 22 at most"]
+    assert reasons(Layout(pp=16, schedule="interleaved")) == [
+        "pp makes 32 stages, and the model has 22 blocks; use pp: 11 at most"
+    ]
+
+
+def test_a_cut_backward_does_not_go_with_selective_recompute_or_streamed_parameters() -> None:
+    layout = Layout(pp=2, schedule="zero_bubble")
+    assert "use full or none" in reasons(layout, gradient_checkpointing="selective")[0]
+    assert reasons(layout, gradient_checkpointing="full") == []
+    job = job_from_data({"model": "m", "data": {"path": "d"}})
+    whole = Layout(pp=2, dp_shard=2, schedule="zero_bubble", zero_stage=2, reshard_after_forward=False)
+    for layout in (whole, Layout(pp=2, dp_shard=2, schedule="1f1b")):
+        assert refusal(method="lora", layout=layout, model=LLAMA) is None
+        streamed = Execution(layout=layout, micro_batch_size=1, gradient_accumulation_steps=2, offload="parameters")
+        said = impossibilities(job, streamed)
+        assert [one.endswith("use schedule: 1f1b, or offload: optimizer") for one in said] == [True] * (layout == whole)
+
+
+def test_a_family_that_is_not_cut_in_stages_is_refused_by_name_whatever_its_blocks_and_schedule() -> None:
+    said = refusal(method="full", layout=Layout(pp=2), model=FALCON) or ""
+    assert said.startswith("falcon is not cut in pipeline stages by this version, which does arcee, ")
+    assert all(f" {family}" in said for family in STAGED_FAMILIES)
+    assert refusal(method="full", layout=Layout(dp_shard=2), model=FALCON) is None
+    assert str(misfit(FALCON, Layout(pp=64))).startswith(said[:50])
+    sharded = Layout(pp=2, dp_shard=2, schedule="zero_bubble")
+    assert str(refusal(method="full", layout=sharded, model=FALCON)).startswith(said[:50])
+
+
+@pytest.fixture
+def job() -> Job:
+    return job_from_data({"model": "tinyllama-1.1b", "data": {"path": "rows.jsonl"}, "method": "full"})
+
+
+@pytest.fixture
+def model() -> ModelShape:
+    """32 heads, 8 of keys and values, an MLP 14336 wide."""
+    return replace(shape_from_data({"model_type": "mistral"}, file="config.json"), family="llama")
+
+
+def sliced(tp: int) -> Execution:
+    return Execution(layout=Layout(tp=tp), micro_batch_size=1, gradient_accumulation_steps=1, precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("tp", "says"), [(16, "8 key-value heads"), (64, "32 attention heads"), (3, "14336 elements of the MLP's width")]
+)
+def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str, job: Job, model: ModelShape) -> None:
+    assert not_trained(job, sliced(8), model=model) == []
+    reasons = not_trained(job, sliced(tp), model=model)
+    assert any(f"tp = {tp} does not divide the model's" in reason and says in reason for reason in reasons)
+
+
+def test_what_is_left_open_is_chosen_among_what_the_model_can_be_sliced_into(model: ModelShape) -> None:
+    assert open_refusal(method="lora", layout=Layout(tp=8), model=model) is None
+    assert "8 key-value heads" in str(open_refusal(method="lora", layout=Layout(tp=16), model=model))
+
+
+@pytest.mark.parametrize("tp", [2, 3, 16])
+def test_a_family_that_is_not_sliced_is_refused_as_such_whatever_its_heads(tp: int, model: ModelShape) -> None:
+    other = replace(model, family="phi3")
+    said = "phi3 is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: "
+    assert refusal(method="full", layout=Layout(tp=tp), model=other) == said + "fsdp"
+    assert misfit(other, Layout(tp=tp)) == (None if tp == 2 else said + "fsdp")
+    assert refusal(method="full", layout=Layout(tp=tp, pp=2), model=other) == said + "fsdp"
+
+
+def test_experts_are_planned_under_any_tp_that_divides_their_heads() -> None:
+    mixtral = shape_from_data({"model_type": "mixtral"}, file="config.json")
+    assert misfit(mixtral, Layout(tp=8)) is None
+    assert "the largest tp that slices it evenly is 8" in str(misfit(mixtral, Layout(tp=16)))
+    assert str(misfit(mixtral, Layout(tp=16), stated=True)).endswith("is 8; or use fsdp")
+
+
+def test_the_reason_for_a_stated_layout_ends_with_what_to_write_instead(job: Job, model: ModelShape) -> None:
+    narrow = replace(model, family="qwen3", intermediate_size=62)
+    said = (
+        "tp = 4 does not divide the model's 62 elements of the MLP's width; the largest tp that slices it evenly is 2"
+    )
+    assert not_trained(job, sliced(4), model=narrow) == [f"{said}; or use fsdp"]
+    assert refusal(method="full", layout=Layout(tp=4), model=narrow) == said
+
+
+def test_all_that_does_not_come_out_even_is_told_at_once(model: ModelShape) -> None:
+    assert misfit(model, Layout(tp=16, pp=64), stated=True) == (
+        "tp = 16 does not divide the model's 8 key-value heads; the largest tp that slices it evenly is 8; "
+        "64 pipeline stages for 32 layers; use pp: 32 at most; or use fsdp"
+    )
+
+
+SECOND = "flash_attention_2, which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+THIRD = "flash_attention_3, which needs a GPU like the H100; use "
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "said"),
+    [
+        *((name, "flash_attention_2", SECOND) for name in ("T4", "V100-16GB", "RTX-2080-Ti", "Quadro-RTX-8000")),
+        ("T4", "flash_attention_3", f"{THIRD}sdpa"),
+        ("A100-40GB", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),
+        ("B200", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),
+        *((name, "sdpa", None) for name in ("T4", "H100-SXM")),
+        *((name, "flash_attention_3", None) for name in ("H100-SXM", "H200", "GH200")),
+        *(("H200", attention, None) for attention in ("eager", "flex_attention", "flash_attention_2")),
+    ],
+)
+def test_a_kernel_is_refused_where_a_gpu_has_none(name: str, attention: Attention, said: str | None) -> None:
+    assert attention_refusal(attention, find_gpu(name).gpu) == (said and f"train.attn_implementation is {said}")
