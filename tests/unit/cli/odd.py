@@ -28,12 +28,8 @@ HARDWARE = (
 )
 #: Rare: clusters of thousands, on which only a stated layout is asked for, and hardware that is none.
 CLUSTERS = (
-    "4 x 8x H200",
-    "8 x 8x H100-SXM",
-    "1000 x 8x H100-SXM",
-    "7919x A100-80GB",
-    "125 x 64x B200",
-    "2000 x 4x GB200",
+    *("4 x 8x H200", "8 x 8x H100-SXM", "1000 x 8x H100-SXM"),
+    *("7919x A100-80GB", "125 x 64x B200", "2000 x 4x GB200"),
 )
 NO_HARDWARE = ("", "0x H100", "9999999x H100-SXM", "4x", "cpu:0", "cpu:99999", "8x Wonder-9000", "-1x L4", "4x4x4x L4")
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
@@ -67,22 +63,17 @@ def open_case(seed: int) -> Case:
 
 
 def _config_bytes(draw: Draw) -> bytes:
+    """Of the text of a configuration; one in ten is no JSON, or JSON of something else."""
     text = json.dumps(_config(draw))
-    match draw.randrange(60):
-        case 0:
-            return text[: draw.randrange(len(text))].encode()
-        case 1:
-            return draw.randbytes(200)
-        case 2:
-            return b"\xef\xbb\xbf" + text.encode()
-        case 3:
-            return b"[" * 10**5
-        case 4:
-            return json.dumps(draw.choice(ODD_VALUES)).encode()
-        case 5:
-            return (text[:-1] + "," + text[1:]).encode()
-        case _:
-            return text.encode()
+    broken: list[bytes] = [
+        text[: draw.randrange(len(text))].encode(),
+        draw.randbytes(200),
+        b"\xef\xbb\xbf" + text.encode(),
+        b"[" * 10**5,
+        json.dumps(draw.choice(ODD_VALUES)).encode(),
+        (text[:-1] + "," + text[1:]).encode(),
+    ]
+    return draw.choice(broken) if draw.random() < 0.1 else text.encode()
 
 
 def _config(draw: Draw) -> dict[str, Any]:
@@ -126,13 +117,10 @@ def _of_family(draw: Draw, kind: str) -> dict[str, Any]:
 
 def _spoil(draw: Draw, config: dict[str, Any]) -> None:
     key = draw.choice([*config, "rope_scaling", "layer_types", "torch_dtype", "sliding_window", "quantization_config"])
-    match draw.randrange(5):
-        case 0:
-            config.pop(key, None)
-        case 1:
-            config[key] = [config.get(key)]
-        case _:
-            config[key] = draw.choice(ODD_VALUES)
+    if draw.random() < 0.2:
+        config.pop(key, None)
+    else:
+        config[key] = draw.choice([*ODD_VALUES, [config.get(key)]])
 
 
 def _job(draw: Draw) -> dict[str, Any]:
@@ -180,15 +168,11 @@ def _train(draw: Draw) -> dict[str, Any]:
 
 
 def _lora(draw: Draw) -> dict[str, Any]:
-    return {
-        "r": draw.choice([1, 8, 16, 1000, 10**6, 10**15]),
-        "use_dora": draw.random() < 0.3,
-        "lora_dropout": draw.choice([0.0, 0.1]),
-        "target_modules": draw.choice(
-            ["all-linear", "all-linear", ["q_proj"], ["q_proj", "v_proj"], ["nothing_such"], []]
-        ),
-        "modules_to_save": draw.choice([[], [], [], [], ["lm_head"], ["embed_tokens", "lm_head"], ["nothing_such"]]),
-    }
+    targets = ["all-linear", "all-linear", ["q_proj"], ["q_proj", "v_proj"], ["nothing_such"], []]
+    saved = [[], [], [], [], ["lm_head"], ["embed_tokens", "lm_head"], ["nothing_such"]]
+    drawn = {"target_modules": draw.choice(targets), "modules_to_save": draw.choice(saved)}
+    ranks = [1, 8, 16, 1000, 10**6, 10**15]
+    return {"r": draw.choice(ranks), "use_dora": draw.random() < 0.3, "lora_dropout": draw.choice([0.0, 0.1]), **drawn}
 
 
 def _layout(draw: Draw) -> str | dict[str, Any]:

@@ -10,22 +10,14 @@ from rich.console import Console
 from shardwise.cli.verify import print_parity
 from shardwise.report.parity import Agreement, Parity
 
-SAME: dict[str, Any] = {
-    "num_tensors": 3,
-    "relative": 0.0,
-    "absolute": 0.0,
-    "worst": None,
-    "excused": None,
-    "first": None,
-    "reason": None,
-}
+SAME: dict[str, Any] = {"num_tensors": 3, "relative": 0.0, "absolute": 0.0}
+SAME |= dict.fromkeys(("worst", "excused", "first", "reason"))
 EXCUSED = {"name": "model.norm.weight", "relative": 9.3e-5, "absolute": 2e-6}
 
 
 def _shown(weights: dict[str, Any] | None) -> str:
-    row = Agreement(
-        layout="tp-2", processes=2, run="run", num_steps=8, loss=0.0, grad_norm=1e-7, weights=weights, first=None
-    )
+    figures: dict[str, Any] = {"num_steps": 8, "loss": 0.0, "grad_norm": 1e-7, "weights": weights}
+    row = Agreement(layout="tp-2", processes=2, run="run", **figures, first=None)
     parity = Parity(reference="one", num_steps=8, tolerance=1e-5, changes=(), layouts=(row,), unable=())
     console = Console(width=200, record=True, file=None)
     with console.capture() as capture:

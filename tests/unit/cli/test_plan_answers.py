@@ -48,27 +48,20 @@ def test_solved_is_what_the_schema_describes(shardwise: Shardwise, key: str) -> 
 
 
 def test_where_no_value_fits_the_exit_code_says_so(shardwise: Shardwise) -> None:
-    asked = ("--model", "llama-3-70b", "--hardware", "1x L4", "--set", "train.offload=none")
-    said = shardwise("plan", *asked, "--solve", "max_length", "--json")
+    asked = ("plan", "--model", "llama-3-70b", "--hardware", "1x L4", "--set", "train.offload=none")
+    said = shardwise(*asked, "--solve", "max_length")
     assert said.code == 1
-    assert flaws(json.loads(said.out)) == []
-    said = shardwise("plan", *asked, "--solve", "max_length")
     assert said.out.startswith("no data.max_length from 1 to 8192 fits: single needs ")
 
 
-@pytest.mark.parametrize("solved", [(), ("--solve", "max_length")])
-def test_what_only_a_larger_host_would_hold_is_advised_and_obeyed_where_it_is_stated(
-    shardwise: Shardwise, solved: tuple[str, ...]
-) -> None:
+def test_what_only_a_larger_host_would_hold_is_advised_and_obeyed_where_it_is_stated(shardwise: Shardwise) -> None:
     asked = ("plan", "--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x RTX-4090")
-    said = shardwise(*asked, *solved, "--json")
+    said = shardwise(*asked)
     assert said.code == 1
-    advice = json.loads(said.out)["advice"][-1]
-    assert "into the host's memory, more than 3 times what its GPUs have" in advice
-    stated = advice.partition("; where it has as much, state ")[2]
-    assert stated == "train.offload: parameters"
-    assert stated in " ".join(shardwise(*asked, *solved).out.split())
-    assert shardwise(*asked, *solved, "--set", stated.replace(": ", "=")).code == 0
+    words = " ".join(said.out.split())
+    assert "into the host's memory, more than 3 times what its GPUs have" in words
+    assert "; where it has as much, state train.offload: parameters" in words
+    assert shardwise(*asked, "--set", "train.offload=parameters").code == 0
 
 
 @pytest.mark.parametrize(
@@ -84,14 +77,6 @@ def test_a_bad_question_is_bad_input(shardwise: Shardwise, arguments: list[str],
     said = shardwise("plan", *LORA, *([] if "--hardware" in arguments else ["--hardware", "1x L4"]), *arguments)
     assert said.code == 2
     assert sentence in said.err
-
-
-def test_a_kernel_that_the_gpu_has_not_is_planned_and_said_not_to_be_trained(shardwise: Shardwise) -> None:
-    asked = ("--hardware", "1x T4", "--set", "train.attn_implementation=flash_attention_2")
-    said = shardwise("plan", "--model", "llama-3.2-1b", "--method", "lora", *asked)
-    assert said.code == 0
-    words = " ".join(said.out.split())
-    assert "PLANNED, NOT TRAINED: train.attn_implementation is flash_attention_2, which needs a GPU with" in words
 
 
 def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path: Path) -> None:
@@ -110,7 +95,9 @@ def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path:
     assert all(name in words for name in ("Run", "Typical/h", "Lowest/h", "Peak memory", "smallest"))
 
 
-def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise: Shardwise) -> None:
+def test_the_table_of_hardware_has_a_row_of_figures_for_each(
+    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = "1x A10G, 4x RTX-4070-Ti, 1x T4"
     said = shardwise("plan", *LORA, "--hardware", named, "--set", "data.num_rows=1000", "--set", "goal=cheapest")
     assert said.code == 0
@@ -121,19 +108,11 @@ def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise: Shardwis
     assert re.match(words + r"\$[\d.]+ +\$1\.01\* +\$1\.01 +[\d.]+ of 22", lines[at + 1])
     assert re.match(r"4x RTX-4070-Ti +fastest +\S.* +not known +not known +\$0\.36 +[\d.]+ of 11", lines[at + 2])
     assert "1x T4: needs " in said.out
-    said = shardwise("plan", *LORA, "--hardware", "1x A10G, 1x L4")
-    assert re.search(r"^hardware +best for +layout +step +per 1M tokens +", said.out, re.MULTILINE)
-
-
-def test_a_narrow_screen_leaves_columns_out_and_cuts_nothing_off(
-    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    said = shardwise("plan", *LORA, "--hardware", "1x RTX-PRO-6000-Blackwell, 8x L40S")
+    said = shardwise("plan", *LORA, "--hardware", "1x A10G, 1x L4")
     head = next(line for line in said.out.splitlines() if line.startswith("hardware "))
-    assert "layout" not in head
-    assert "lowest/h" not in head
-    assert head.endswith("peak memory")
+    assert re.search(r"step +per 1M tokens .*peak memory$", head)
+    assert "layout" not in head, "a narrow screen leaves columns out"
 
 
 def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be_given(

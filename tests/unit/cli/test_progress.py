@@ -60,20 +60,13 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(error: OSError, monkeypat
         progress.show(step(10))
 
 
-def test_on_a_terminal_one_panel_lives_until_the_end() -> None:
+def test_the_panel_shows_how_far_it_is_and_how_to_end_at_once_when_it_is_stopping() -> None:
     made, file = console(terminal=True)
     with Progress(made) as progress:
         progress.show(PLANNED)
         progress.show(Phase(name="training", total_steps=4, detail={}))
         progress.show(step(1, tokens_per_second=12345.0))
-    text = file.getvalue()
-    assert "training" in text
-    assert "12.3k" in text
-    assert "25 %" in text
-
-
-def test_the_panel_says_how_to_end_at_once_when_it_is_stopping() -> None:
-    made, file = console()
+    assert all(words in file.getvalue() for words in ("training", "12.3k", "25 %"))
     state = State()
     made.print(panel(state))
     state.take(Phase(name="stopping", total_steps=None, detail={"signal": "SIGINT"}))
