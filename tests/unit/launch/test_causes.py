@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.errors import InputError, UnsupportedError, WorkerFailedError
-from shardwise.launch.causes import RankExit, first_cause, how_it_ended, launcher_log, rank_exits, seen_exits
+from shardwise.launch.causes import first_cause, how_it_ended, launcher_log, seen_exits
 from shardwise.launch.rank import STARTED
 from shardwise.spec.run import RunDirectory, write_json
 
@@ -38,23 +38,30 @@ def test_the_earliest_written_failure_is_the_cause(run: RunDirectory) -> None:
     assert str(cause).startswith("rank 1 failed while training (step 2): E: of 1\n")
 
 
-def test_a_failure_of_the_users_input_stays_one(run: RunDirectory) -> None:
-    write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, message="a.jsonl:3: empty"))
+@pytest.mark.parametrize(("name", "kind"), [("JobError", InputError), ("UnsupportedError", UnsupportedError)])
+def test_a_refusal_by_a_worker_stays_one(run: RunDirectory, name: str, kind: type[Exception]) -> None:
+    write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, error=name, message="use tp: 1"))
     cause = first_cause(run, processes=1, exit_code=1)
-    assert isinstance(cause, InputError)
-    assert not isinstance(cause, UnsupportedError)
-    assert str(cause) == "a.jsonl:3: empty"
-
-
-def test_a_refusal_by_a_worker_stays_one(run: RunDirectory) -> None:
-    write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, error="UnsupportedError", message="use tp: 1"))
-    cause = first_cause(run, processes=1, exit_code=1)
-    assert isinstance(cause, UnsupportedError)
+    assert isinstance(cause, kind)
+    assert isinstance(cause, UnsupportedError) is (kind is UnsupportedError)
     assert str(cause) == "use tp: 1"
 
 
-def test_torchruns_summary_is_read_with_its_root_cause_first() -> None:
-    assert rank_exits(SUMMARY) == [RankExit(rank=1, code=-9, pid=101), RankExit(rank=0, code=-15, pid=100)]
+@pytest.mark.parametrize(
+    ("codes", "ended_by_us", "start"),
+    [
+        (("-15", "-9"), [101], "rank 1 failed while"),
+        (("143", "-9"), [101], "rank 1 failed while"),
+        (("3", "-15"), [], "rank 0 ended with exit code 3 and left no reason"),
+    ],
+)
+def test_a_rank_that_was_ended_by_request_is_no_cause_and_one_that_a_library_ended_is(
+    run: RunDirectory, codes: tuple[str, str], ended_by_us: list[int], start: str
+) -> None:
+    write_json(run.rank_failure(1), failure(1, 1.0, message="Connection closed by peer"))
+    launcher_log(run).write_text(SUMMARY.replace("-9", codes[1]).replace("-15 (pid: 100)", f"{codes[0]} (pid: 100)"))
+    exits = seen_exits(run, ended_by_us=ended_by_us)
+    assert str(first_cause(run, processes=2, exit_code=1, exits=exits)).startswith(start)
 
 
 def test_a_rank_that_vanished_comes_before_what_its_peers_wrote(run: RunDirectory) -> None:
@@ -82,27 +89,6 @@ def test_what_an_earlier_start_wrote_to_the_log_is_not_how_this_one_ended(run: R
     run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\none\n")
     cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
     assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one")
-
-
-def test_a_rank_that_a_library_ended_comes_before_what_its_peers_wrote(run: RunDirectory) -> None:
-    write_json(run.rank_failure(1), failure(1, 1.0, message="Connection closed by peer"))
-    launcher_log(run).write_text(SUMMARY.replace("-9", "-15").replace("-15 (pid: 100)", "3 (pid: 100)"))
-    cause = str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run)))
-    assert cause.startswith("rank 0 ended with exit code 3 and left no reason")
-
-
-def test_a_rank_that_stopped_as_it_was_asked_to_is_no_cause(run: RunDirectory) -> None:
-    write_json(run.rank_failure(1), failure(1, 1.0))
-    launcher_log(run).write_text(SUMMARY.replace("-15 (pid: 100)", "143 (pid: 100)"))
-    assert "rank 1 failed" in str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run, ended_by_us=[101])))
-
-
-def test_a_rank_that_the_launcher_killed_is_no_cause(run: RunDirectory) -> None:
-    write_json(run.rank_failure(0), failure(0, 1.0))
-    launcher_log(run).write_text(SUMMARY)
-    assert str(first_cause(run, processes=2, exit_code=1, exits=seen_exits(run, ended_by_us={101}))).startswith(
-        "rank 0 failed while"
-    )
 
 
 def test_a_launcher_that_failed_before_any_rank_shows_its_log(run: RunDirectory) -> None:
