@@ -15,6 +15,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.spec.plan_file import plan_from_json, read_plan
 from tests.unit.cli.conftest import Shardwise
+from tests.unit.cli.odd import spoiled
 
 Plain = dict[str, Any]
 
@@ -123,24 +124,11 @@ def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_the
 SPOILERS: list[Any] = [None, "", "x\ud800", "7", -1, 2.5, 10**400, float("inf"), True, [], {}, [[]], {"a": {"b": []}}]
 
 
-def spoiled(value: Any, dice: random.Random) -> Any:
-    """The same plan with one value, anywhere, in another's place or missing."""
-    if isinstance(value, dict) and value and dice.random() < 0.9:
-        key = dice.choice(sorted(value))
-        if dice.random() < 0.1:
-            return {name: below for name, below in value.items() if name != key}
-        return {**value, key: spoiled(value[key], dice)}
-    if isinstance(value, list) and value and dice.random() < 0.9:
-        at = dice.randrange(len(value))
-        return [*value[:at], spoiled(value[at], dice), *value[at + 1 :]]
-    return dice.choice(SPOILERS)
-
-
 def test_no_spoiled_plan_raises_anything_but_sentences(good: Plain) -> None:
     dice, refused = random.Random(20_26), 0
     small = {**good, "candidates": good["candidates"][:1], "rejected": good["rejected"][:1]}
     for _ in range(1500):
-        plan = spoiled(small, dice)
+        plan = spoiled(small, dice, odd=SPOILERS)
         try:
             plan_from_json(plan)
         except InputError as error:

@@ -48,11 +48,10 @@ def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None
     ]
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error")])
-def test_a_reader_that_goes_away_does_not_stop_the_run(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, text: str, /) -> int:
-            raise error
+            raise BrokenPipeError
 
     monkeypatch.setattr("os.dup2", lambda *_: None)  # this test's own output is still read
     with Progress(make_console(Gone())) as progress:

@@ -50,6 +50,35 @@ def test_verify_prints_the_table_and_exits_by_the_verdict(
     assert json.loads(plain.out)["agrees"] is agrees
 
 
+EXCUSED = {"name": "model.norm.weight", "relative": 9.3e-5, "absolute": 2e-6}
+
+
+@pytest.mark.parametrize(
+    ("weights", "cell", "said"),
+    [
+        ({"worst": "a", "relative": 7.8e-6}, "7.8e-06", False),
+        ({"excused": EXCUSED}, "9.3e-05", True),
+        ({"worst": "a", "relative": 7.8e-6, "excused": EXCUSED}, "7.8e-06", True),
+        (None, "-", False),
+    ],
+)
+def test_weights_that_differ_are_not_called_exact(
+    weights: dict[str, Any] | None, cell: str, said: bool, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parity(agrees=True)
+    (row,) = found.layouts
+    row = replace(row, weights=weights and {**WEIGHTS, **weights})
+    monkeypatch.setattr(api, "verify", lambda job, **_: replace(found, layouts=(row,)))
+    shown = shardwise("verify", "job.yaml").out
+    line = next(line for line in shown.splitlines() if line.startswith("ddp-2 "))
+    assert line.split()[-2:] == [cell, "none"]
+    sentence = (
+        "ddp-2: model.norm.weight differs by 9.3e-05 relative to its norm, which is less than a tolerance of all that "
+        "sgd's steps changed together"
+    )
+    assert (sentence in " ".join(shown.split())) is said
+
+
 @pytest.mark.parametrize(("flags", "asked"), [((), None), (("--all",), ["all"]), (("--layouts", "all"), ["all"])])
 def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(
     flags: tuple[str, ...], asked: list[str] | None, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch

@@ -36,6 +36,9 @@ def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
     assert found("all", "cpu:4")[0] == ["single-1", *(f"{way}-4" for way in WAYS), *PRODUCTS]
     able, unable = found("all", "cpu:8")
     assert unable == {}
+    able_of_gpus, unable = found("all", "2x RTX-6000-Ada")
+    assert able_of_gpus == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
+    assert unable["hsdp-4"] == "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"
     assert able[len(WAYS) + 1 :] == ["ddp+pp-8", "fsdp+pp-8", "fsdp+mp-8", "fsdp+tp-8", "tp+pp-4", *LARGE]
 
 
@@ -43,14 +46,6 @@ def test_where_nothing_is_named_it_is_one_layout_of_each_kind() -> None:
     kinds = ("ddp", "zero1", "fsdp", "tp", "mp", "pp")
     assert found(None, "cpu:2") == (["single-1", *(f"{kind}-2" for kind in kinds), "fsdp+tp-4", "fsdp+pp-4"], {})
     assert set(found(None, "cpu:8")[0]) < set(found("all", "cpu:8")[0])
-
-
-def test_gpus_hold_what_there_are_gpus_for() -> None:
-    able, unable = found("all", "2x RTX-6000-Ada")
-    assert able == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
-    assert list(unable) == ["hsdp-4", *PRODUCTS, *LARGE]
-    assert unable["hsdp-4"] == "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"
-    assert found("single", "1x RTX-6000-Ada") == (["single-1"], {})
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, append_line, read_json, read_metrics, write_json, write_text
 from tests.speed import quiet_seconds
+from tests.unit.cli.odd import spoiled
 from tests.unit.report import runs
 from tests.unit.report.runs import GIB, RunMaker, finished_run, make_job, make_plan, mfu_of, record
 
@@ -69,18 +70,6 @@ def test_the_summary_names_what_was_asked_and_what_ran(tmp_path: Path) -> None:
     assert report.examples[0].pieces == (("user: what is 2+2?\n", False), ("4", True))
 
 
-def test_the_worst_rank_is_the_one_that_is_compared(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    measured = read_json(run.measured) or {}
-    measured["ranks"][1]["peak_memory_bytes"] = 30 * GIB
-    measured["ranks"][1]["other"] = 14 * GIB
-    write_json(run.measured, measured)
-    report = collect(run)
-    assert report.memory.worst_rank == 1
-    assert row(report, "peak memory").measured == 30 * GIB
-    assert row(report, "other").measured == 14 * GIB
-
-
 @pytest.mark.parametrize(
     ("key", "factor", "check"),
     [("tokens_per_second", 1.02, "tokens/s"), ("mfu", 1.5, "MFU"), ("step", 2, "every step")],
@@ -97,21 +86,24 @@ def test_parts_that_do_not_add_up_and_processes_that_did_not_run_are_found(tmp_p
     run = finished_run(tmp_path / "run")
     measured, environment = read_json(run.measured) or {}, read_json(run.environment) or {}
     measured["ranks"][0]["weights"] += 1
+    measured["ranks"][1] |= {"peak_memory_bytes": 30 * GIB, "other": 14 * GIB}
     write_json(run.measured, measured)
     write_json(run.environment, {**environment, "world_size": 1})
     report = collect(run)
     assert passed(report, "measured parts") is False
     assert passed(report, "as many processes") is False
+    assert report.memory.worst_rank == 1, "the worst is the one that is compared"
+    assert [row(report, what).measured for what in ("peak memory", "other")] == [30 * GIB, 14 * GIB]
 
 
 def test_a_running_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 11))
-    report = collect(maker.run)
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 3))
+    assert row(collect(maker.run), "step time").measured == 9.0, "of warm-up steps, where there are no others"
+    report = collect(maker.stepped(range(3, 11)).run)
     assert (report.outcome.state, report.outcome.step, report.outcome.phase) == ("unfinished", 10, "training")
     assert [gap.file for gap in report.gaps] == ["measured.json"]
-    assert row(report, "peak memory").measured == 20 * GIB, "metrics.jsonl has seen the peak already"
-    assert row(report, "weights").measured is None
-    assert row(report, "total time").measured is None
+    measured = [row(report, what).measured for what in ("peak memory", "weights", "total time")]
+    assert measured == [20 * GIB, None, None], "metrics.jsonl has seen the peak already"
 
 
 def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path: Path) -> None:
@@ -120,12 +112,6 @@ def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path: Path)
     assert (report.outcome.state, report.outcome.signal) == ("stopped", "SIGTERM")
     assert row(report, "total time").measured is None
     assert collect(maker.stepped(range(21, 23)).run).outcome.state == "unfinished", "it goes on"
-
-
-def test_a_resumed_run_counts_the_time_of_all_its_attempts(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started().stepped()
-    append_line(maker.run.events, {"time": 1.0, "phase": "training", "total_steps": 50, "first_step": 21})
-    assert row(collect(maker.measured().ended().run), "total time").measured == 3 * 9.0 + 47 * runs.STEP_SECONDS
 
 
 OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
@@ -208,25 +194,14 @@ def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path: P
     report = collect(maker.began(1).stepped().measured("stopped", execution=ran).began(51).ended().run)
     assert row(report, "weights").measured == 10 * GIB
     assert row(report, "step time").note == "median of steps 4 to 50"
-    assert report.gaps == ()
-    assert report.resumed
+    assert row(report, "total time").measured == 3 * 9.0 + 47 * runs.STEP_SECONDS, "the time of all its attempts"
+    assert (report.gaps, report.resumed) == ((), True)
 
 
 def test_a_finished_run_whose_measurement_is_lost_is_not_called_unfinished(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
     run.measured.unlink()
     assert row(collect(run), "total time").note == "2 min 01 s in recorded steps; loading was not timed"
-
-
-def test_mfu_recomputes_with_the_peak_and_the_ranks_of_the_last_start(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
-    run = maker.began(1, OTHER, world_size=4, peak_flops=runs.PEAK_FLOPS / 3).began(30).stepped().run
-    (check,) = [one for one in collect(run).checks if one.name.startswith("MFU = model FLOPs")]
-    assert check.passed
-    assert "; of the last start; recomputed" in check.detail
-    run.starts.unlink()
-    write_json(run.environment, {**(read_json(run.environment) or {}), "peak_flops": runs.PEAK_FLOPS / 3})
-    assert not passed(collect(run), "MFU = model FLOPs")
 
 
 def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path: Path) -> None:
@@ -268,17 +243,6 @@ def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path: Path) -> None:
         assert gap.file == "final/"
         assert gap.reason.startswith(words)
         assert words in report_html(report)
-
-
-def test_a_large_result_that_was_copied_keeps_no_report_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = finished_run(tmp_path / "run")
-    monkeypatch.setattr("shardwise.spec.result.HASHED_BYTES", 2)
-    (run.final / "model.safetensors").write_bytes(b"wEights")
-    assert [gap.file for gap in collect(run).gaps] == ["final/"]
-    monkeypatch.setattr("shardwise.report.sources.HASHED_AFTER_COPY", 3)
-    assert collect(run).gaps == ()
 
 
 @pytest.mark.parametrize("name", [file for file in FILES if file != "metrics.jsonl"])
@@ -329,24 +293,13 @@ def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_pa
 SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True, [], {}, [[]], {"a": {"b": []}}]
 
 
-def spoil(value: Any, dice: random.Random) -> Any:
-    """The same JSON with one value, anywhere, replaced by one of another kind."""
-    if isinstance(value, dict) and value and dice.random() < 0.85:
-        key = dice.choice(sorted(value))
-        return {**value, key: spoil(value[key], dice)}
-    if isinstance(value, list) and value and dice.random() < 0.85:
-        at = dice.randrange(len(value))
-        return [*value[:at], spoil(value[at], dice), *value[at + 1 :]]
-    return dice.choice(SPOILERS)
-
-
 @pytest.mark.parametrize("name", [*(file for file in FILES if file != "metrics.jsonl"), "logs/outcome.json"])
 def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path: Path, name: str) -> None:
     run = finished_run(tmp_path / "run", num_steps=5)
     whole = json.loads((run.root / name).read_text())
     dice = random.Random(20_26)
     for _ in range(40):
-        (run.root / name).write_text(json.dumps(spoil(whole, dice)))
+        (run.root / name).write_text(json.dumps(spoiled(whole, dice, odd=SPOILERS)))
         report = collect(run)
         write_report(report, run)
         assert read_json(run.report_json) is not None
@@ -356,7 +309,7 @@ def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().started()
     dice = random.Random(7)
     for step in range(1, 60):
-        line = json.dumps(spoil(record(step, job=maker.job), dice)) + "\n"
+        line = json.dumps(spoiled(record(step, job=maker.job), dice, odd=SPOILERS)) + "\n"
         with (maker.root / "metrics.jsonl").open("a") as file:
             file.write(line + 'not json\n[1]\n{"step": true, "loss": 1.0}\n{"step": 3, "loss": NaN}\n')
     report = collect(maker.run)
@@ -376,6 +329,10 @@ def test_report_json_is_whole_and_states_each_error(tmp_path: Path) -> None:
     assert by_name["other"]["error_percent"] == pytest.approx(100 / 6)
     assert by_name["context"]["measured"] is None
     assert written["memory"]["ranks"][0]["measured_parts"] == runs.MEASURED_PARTS
+    run.report_html.unlink()
+    run.report_html.mkdir()
+    with pytest.raises(RunDirectoryError, match="the report cannot be written"):
+        write_report(collect(run), run)
 
 
 @pytest.mark.slow
@@ -389,13 +346,6 @@ def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_pa
     assert (len(loss.points), loss.num_recorded) == (MAX_POINTS, 100_000)
     assert (loss.points[0][0], loss.points[-1][0]) == (1, 100_000)
     assert maker.run.report_html.stat().st_size < 400_000
-
-
-def test_a_report_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    run.report_html.mkdir()
-    with pytest.raises(RunDirectoryError, match="the report cannot be written"):
-        write_report(collect(run), run)
 
 
 def test_files_are_listed_with_the_size_of_their_content(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from shardwise.report.collect import collect
-from shardwise.report.compare import utilization_by_rank
 from shardwise.report.pages.versus_page import bars_of, versus_html
-from shardwise.report.starts import planned, taken
 from shardwise.report.versus import Contender, Turns, contender, versus
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
@@ -43,9 +41,34 @@ def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_i
     (note,) = found.notes
     assert note.startswith("job-2: one of its 2 stages works at a time while the others wait, so each GPU is busy for ")
     assert "at most about 1/2 of a step; pp overlaps several" in note
-    assert found.to_json()["notes"] == [note]
-    assert found.to_json()["contenders"][1]["turns"] == {"stages": 2, "because": "schedule"}
+    plain = json.loads(json.dumps(replace(found, unable=(("tp-2", "not trained"),)).to_json(), allow_nan=False))
+    assert (plain["version"], plain["notes"]) == (1, [note])
+    assert plain["unable"] == [{"layout": "tp-2", "reason": "not trained"}]
+    one = plain["contenders"][1]
+    assert one["turns"] == {"stages": 2, "because": "schedule"}
+    step = one["figures"]["step time"]
+    assert (step["measured"], step["forecast"], step["unit"]) == (3.0, 2.2, "seconds")
+    assert one["ranks"][1]["measured_peak_bytes"] == 20 * GIB
     assert note in Page(versus_html(found)).words
+
+
+def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path: Path) -> None:
+    one, two = (ran(tmp_path, name, seconds=2.0) for name in ("ddp-2", "mp-2"))
+    announce(RunDirectory(Path(two.run)), "training", total_steps=10, first_step=6)
+    again = contender("mp-2", processes=2, run=RunDirectory(Path(two.run)), report=collect(RunDirectory(Path(two.run))))
+    assert versus([one], job="tiny").notes == ()
+    found = versus([replace(one, num_steps=3), again], job="tiny", nominal=True)
+    assert set(found.notes) == {
+        "mp-2: stopped and resumed; its total time is that of its steps, without loading",
+        "runs of 3 steps or fewer count their first steps, which are slow; --steps 13 says more",
+        "forecast times are nominal: the rates of this machine's CPU processes were not measured",
+    }
+    spans = (Span(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
+    lanes = (Lane(ranks=(0,), computing=0.5),)
+    step = Timeline(strategy="mp", seconds=2.0, micro_batches=4, drawn_micro_batches=2, lanes=lanes, spans=spans)
+    words = Page(versus_html(found, {"mp-2": step})).words
+    for said in (*found.notes, "One step of mp-2, as forecast", "2 of the step's 4 micro-batches as forecast"):
+        assert said in words
 
 
 @pytest.mark.parametrize(
@@ -68,26 +91,6 @@ def test_stages_take_turns_where_one_micro_batch_is_under_way(
     assert told == (turns is not None and turns.because == "micro-batch")
 
 
-def test_steps_are_drawn_where_they_are_laid_out(tmp_path: Path) -> None:
-    spans = (Span(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
-    lanes = (Lane(ranks=(0,), computing=0.5),)
-    step = Timeline(strategy="mp", seconds=2.0, micro_batches=4, drawn_micro_batches=2, lanes=lanes, spans=spans)
-    shown = Page(versus_html(versus([ran(tmp_path, "mp-2", seconds=2.0)], job="tiny"), {"mp-2": step}))
-    assert "One step of mp-2, as forecast" in shown.words
-    assert "2 of the step's 4 micro-batches as forecast" in shown.words
-
-
-def test_a_layout_that_was_stopped_and_gone_on_with_is_said_beside_the_table(tmp_path: Path) -> None:
-    whole = ran(tmp_path, "ddp-2", seconds=2.0)
-    run = RunDirectory(Path(ran(tmp_path, "mp-2", seconds=3.0).run))
-    announce(run, "training", total_steps=10, first_step=6)
-    again = contender("mp-2", processes=2, run=run, report=collect(run))
-    assert versus([whole], job="tiny").notes == ()
-    found = versus([whole, again], job="tiny")
-    assert found.notes == ("mp-2: stopped and resumed; its total time is that of its steps, without loading",)
-    assert found.notes[0] in Page(versus_html(found)).words
-
-
 def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
     one = ran(tmp_path, "ddp-2", seconds=2.5, shares=[0.25, None], busy=0.4)
     assert one.written("throughput", "measured") == "1,600 tokens/s"
@@ -101,17 +104,6 @@ def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
     assert one.by_rank == "rank 0: 25.0 % busy, 20.0 GiB (forecast 21.0 GiB); rank 1: 20.0 GiB (forecast 21.0 GiB)"
 
 
-def test_utilisation_by_rank_leaves_the_warm_up_out() -> None:
-    steps = ((0.0, 9.0), (0.0, 9.0), (0.0, 9.0), (0.4, 3.0), (0.8, 1.0))
-    each = [
-        {"step": number, "gpu_utilization_by_rank": [share, 1.0], "step_seconds": seconds}
-        for number, (share, seconds) in enumerate(steps, start=1)
-    ]
-    records = taken(each, (), planned(None)).steady
-    assert utilization_by_rank(records) == {0: pytest.approx(0.5), 1: 1.0}, "a step counts by how long it takes"
-    assert utilization_by_rank([{"gpu_utilization": 0.5}]) == {}
-
-
 def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_path: Path) -> None:
     runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0), ("single-1", 5.0))]
     run = RunMaker(root=tmp_path / "none").planned().run
@@ -123,17 +115,6 @@ def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_pat
     )
     assert none.written("step time", "measured") == "–"
     assert versus([none], job="tiny").sentence == "no layout has measured the time of a step"
-
-
-def test_compare_json_is_plain_and_names_its_figures(tmp_path: Path) -> None:
-    found = versus([ran(tmp_path, "ddp-2", seconds=2.0)], job="tiny", unable=[("tp-2", "not trained")])
-    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert plain["version"] == 1
-    assert plain["unable"] == [{"layout": "tp-2", "reason": "not trained"}]
-    step = plain["contenders"][0]["figures"]["step time"]
-    assert (step["measured"], step["unit"]) == (2.0, "seconds")
-    assert step["error_percent"] is not None
-    assert plain["contenders"][0]["ranks"][1]["measured_peak_bytes"] == 20 * GIB
 
 
 def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path: Path) -> None:
@@ -150,12 +131,3 @@ def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path: Pat
     expected = {("a-2", "measured"): 100, ("b-2", "measured"): 25, ("b-2", "forecast"): 55}
     assert {bar: widths[bar] for bar in expected} == pytest.approx(expected)
     assert bars_of(versus([], job="tiny"), "step time") is None
-
-
-def test_a_comparison_of_few_steps_and_one_with_nominal_rates_say_so(tmp_path: Path) -> None:
-    one = ran(tmp_path, "ddp-2", seconds=2.0)
-    assert versus([one], job="tiny").notes == ()
-    (few,) = versus([replace(one, num_steps=3)], job="tiny").notes
-    assert few == "runs of 3 steps or fewer count their first steps, which are slow; --steps 13 says more"
-    (nominal,) = versus([one], job="tiny", nominal=True).notes
-    assert nominal == "forecast times are nominal: the rates of this machine's CPU processes were not measured"
