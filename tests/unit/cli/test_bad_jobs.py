@@ -83,16 +83,6 @@ def test_a_wrong_override_is_named_as_it_was_written(
     assert words in said.err
 
 
-@pytest.mark.parametrize("verb", ["plan", "train"])
-def test_files_that_cannot_be_read_are_sentences(shardwise: Shardwise, tmp_path: Path, verb: str) -> None:
-    (tmp_path / "latin.yaml").write_bytes(b"model: m\ndata: {path: caf\xe9}\n")
-    for name, words in (("absent.yaml", "no such file"), (".", "is a folder"), ("latin.yaml", "not UTF-8")):
-        said = shardwise(verb, tmp_path / name)
-        assert said.code == 2
-        assert words in said.err
-        assert said.err.startswith(f"error: {tmp_path / name}")
-
-
 @pytest.mark.parametrize(
     ("flags", "start"),
     [

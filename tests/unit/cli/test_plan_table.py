@@ -3,13 +3,12 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
-from shardwise.cli.plan_table import memory_bar, print_plan, what_next, why
+from shardwise.cli.plan_table import print_plan, what_next, why
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Plan, RankMemory, Rejection
+from shardwise.spec.plan import Plan, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
 
 
@@ -111,21 +110,6 @@ def test_when_nothing_fits_that_is_the_verdict() -> None:
     text = drawn(nothing_fits(), width=120)
     assert "\nnothing fits on 4x RTX-6000-Ada\n" in text
     assert text.endswith("next: change what is listed above, or let the hardware be chosen: --hardware any\n")
-
-
-@pytest.mark.parametrize(
-    ("weights", "optimizer", "expected"),
-    [
-        (0, 0, "[..........]"),
-        (50, 0, "[WWWWW.....]"),
-        (50, 100, "[WWWWWOOOOO]OOOO"),
-        (1, 1, "[..........]"),
-        (10**9, 10**9, "[WWWWWWWWWW]WWWW"),
-    ],
-)
-def test_a_bar_ends_where_the_peak_is(weights: int, optimizer: int, expected: str) -> None:
-    rank = RankMemory(ranks=(0,), peak_bytes=weights + optimizer, parts={"weights": weights, "optimizer": optimizer})
-    assert memory_bar(rank, capacity=100, width=10).plain == expected
 
 
 def test_the_next_command_is_one_that_would_run() -> None:

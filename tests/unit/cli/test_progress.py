@@ -74,15 +74,6 @@ def test_the_panel_shows_how_far_it_is_and_how_to_end_at_once_when_it_is_stoppin
     assert "ask again to end at once" in file.getvalue()
 
 
-def test_the_time_left_follows_the_last_steps() -> None:
-    state = State()
-    assert state.remaining_seconds is None
-    state.take(Phase(name="training", total_steps=100, detail={}))
-    for number in range(1, 51):
-        state.take(Step(step=number, step_seconds=100.0 if number < 25 else 1.0))
-    assert state.remaining_seconds == 50.0
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_notice_is_said_in_one_line_and_once(terminal: bool) -> None:
     made, file = console(terminal=terminal)

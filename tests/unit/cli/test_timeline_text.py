@@ -29,11 +29,6 @@ def staircase() -> Timeline:
     return Timeline(strategy="mp", seconds=40, micro_batches=3, drawn_micro_batches=1, lanes=lanes, spans=spans)
 
 
-def test_a_column_has_the_letter_of_what_fills_most_of_it_and_a_dot_where_nothing_does() -> None:
-    spans = (span(0, "forward", 0, 12), span(0, "backward", 12, 20), span(0, "optimizer", 30, 40))
-    assert kinds_by_column(spans, seconds=40, columns=4) == ["forward", "backward", None, "optimizer"]
-
-
 def test_what_is_short_and_often_has_as_many_columns_as_it_fills_together() -> None:
     """A twelfth of each column, which is never a third of one."""
     spans = tuple(span(0, "gather", column + 0.1, column + 0.1 + 1 / 12, "links") for column in range(48))

@@ -138,7 +138,6 @@ def test_the_jobs_own_layout_is_a_trial_where_there_is_room() -> None:
 
 
 def test_a_layout_has_no_more_processes_than_the_model_can_be_spread_over() -> None:
-    """22 blocks, 32 heads, 4 of keys and values."""
     model = find_model("tinyllama-1.1b", offline=True)
     names = ["pp", "interleaved", "tp", "tp+pp"]
     trials, unable = find_trials(names, cluster=parse_hardware("cpu:32"), method="full", model=model)

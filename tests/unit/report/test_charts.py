@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.report.curves import smooth, thin
-from shardwise.report.nouns import Curve, MemoryReport, RankReport
-from shardwise.report.pages.charts import byte_ticks, curve_data, ticks_of
+from shardwise.report.nouns import MemoryReport, RankReport
+from shardwise.report.pages.charts import byte_ticks, ticks_of
 from shardwise.report.pages.run_page import FARTHEST_CAPACITY, capacity_in_sight, memory_by_rank
 from tests.unit.report.runs import FORECAST_PARTS, GIB, MEASURED_PARTS
 
@@ -56,18 +56,6 @@ def test_a_capacity_far_beyond_the_bars_is_not_drawn() -> None:
     assert not capacity_in_sight(far)
     drawn = [memory_by_rank(one) for one in (near, far)]
     assert [chart is not None and chart.mark is not None for chart in drawn] == [True, False]
-
-
-def test_curves_with_other_steps_share_an_axis_with_gaps() -> None:
-    each = Curve(name="loss", points=((1, 2.0), (2, 1.23456789)), num_recorded=2)
-    seldom = Curve(name="eval_loss", points=((2, 3.0),), num_recorded=1)
-    none = Curve(name="x", points=(), num_recorded=0)
-    drawn = curve_data(
-        [("loss", "main", each), ("eval", "second", seldom), ("x", "raw", none)], title="t", unit="plain"
-    )
-    assert drawn["steps"] == [1, 2]
-    assert [line["values"] for line in drawn["series"]] == [[2.0, 1.23457], [None, 3.0]]
-    assert curve_data([("x", "main", none)], title="t", unit="plain", level=("forecast", 1.0))["series"] == []
 
 
 def test_thinning_keeps_the_ends_and_every_spike() -> None:
