@@ -143,4 +143,4 @@ def test_a_target_that_no_adapter_is_trained_on_is_refused_where_it_is_written(
     rows.write_text('{"text": "one"}\n')
     said = shardwise(command, job, "--set", f"data.path={rows}", "--set", f"output_dir={tmp_path / 'run'}")
     assert said.code == 2
-    assert f"{job}:5: lora.target_modules names {target}; of " in said.err
+    assert f"{job}:5: lora.target_modules names {target}; of llama this" in said.err

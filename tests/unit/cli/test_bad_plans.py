@@ -55,6 +55,11 @@ def layout(**changes: Any) -> Callable[[Plain], object]:
 BAD: list[tuple[Callable[[Plain], object], str]] = [
     (top(chosen=99), "chosen is 99; expected a place among the"),
     (top(candidates=[]), "chosen is 0; expected null"),
+    (top(chosen="0"), "chosen is '0'; expected a whole number without quotes"),
+    (
+        lambda plan: best(plan)["memory"].update(peak_bytes="many"),
+        "memory.peak_bytes is 'many'; expected a whole number",
+    ),
     (top(chosen=-1), "chosen is -1; expected greater than or equal to 0"),
     (top(chosen=None), "this plan chose nothing"),
     (lambda plan: plan.pop("chosen"), "the key 'chosen' is missing"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli.timeline_text import heading, kinds_by_column, legend, timeline_lines
+from shardwise.cli.timeline_text import heading, legend, timeline_lines
 from shardwise.spec.timeline import Kind, Lane, Span, Stream, Timeline
 from tests.unit.cli.conftest import Shardwise
 
@@ -27,14 +27,6 @@ def staircase() -> Timeline:
     )
     lanes = (Lane(ranks=(0,), computing=0.5), Lane(ranks=(1, 2), computing=0.75))
     return Timeline(strategy="mp", seconds=40, micro_batches=3, drawn_micro_batches=1, lanes=lanes, spans=spans)
-
-
-def test_what_is_short_and_often_has_as_many_columns_as_it_fills_together() -> None:
-    """A twelfth of each column, which is never a third of one."""
-    spans = tuple(span(0, "gather", column + 0.1, column + 0.1 + 1 / 12, "links") for column in range(48))
-    kinds = kinds_by_column(spans, seconds=48.0, columns=48)
-    assert kinds.count("gather") == 4
-    assert kinds_by_column(spans[:5], seconds=48.0, columns=48) == [None] * 48
 
 
 def test_model_parallel_is_seen_as_a_staircase() -> None:

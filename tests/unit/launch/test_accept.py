@@ -136,7 +136,10 @@ def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
     [
         ({"method": "qlora"}, 1, "method qlora is not trained by this version"),
         ({"layout": {"cp": 2}}, 2, "cp is not trained by this version"),
-        ({"layout": "hsdp"}, 5, "across them; 5 processes in groups of 2 give no such product"),
+        (
+            *({"layout": "hsdp"}, 5),
+            "hsdp shards inside groups and replicates across them; 5 processes in groups of 2 give no such product",
+        ),
         ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
         ({"train": {"precision": "fp16"}}, 1, "precision fp16 is not trained"),
         ({"train": {"optimizer": "adafactor"}}, 1, "optimizer adafactor is not trained"),

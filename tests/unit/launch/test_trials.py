@@ -29,23 +29,18 @@ PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+mp-4", "fsdp+tp-4", "tp+pp-4"]
 LARGE = ("hsdp+tp-8", "fsdp+tp+pp-8")
 
 
-def test_processors_hold_every_layout_on_as_few_processes_as_it_needs() -> None:
+def test_processors_hold_every_layout_on_as_few_processes_as_it_needs_and_gpus_what_there_are_gpus_for() -> None:
     small = dict.fromkeys(LARGE, "it needs 8 processes, and cpu:1 has room for 4")
     fewest = ["single-1", *(f"{way}-{4 if way == 'hsdp' else 2}" for way in WAYS), *PRODUCTS]
     assert found("all", "cpu:1") == (fewest, small)
-    assert found("all", "cpu:4")[0] == ["single-1", *(f"{way}-4" for way in WAYS), *PRODUCTS]
     able, unable = found("all", "cpu:8")
-    assert unable == {}
-    able_of_gpus, unable = found("all", "2x RTX-6000-Ada")
-    assert able_of_gpus == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
-    assert unable["hsdp-4"] == "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"
     assert able[len(WAYS) + 1 :] == ["ddp+pp-8", "fsdp+pp-8", "fsdp+mp-8", "fsdp+tp-8", "tp+pp-4", *LARGE]
-
-
-def test_where_nothing_is_named_it_is_one_layout_of_each_kind() -> None:
+    assert unable == {}
+    able, unable = found("all", "2x RTX-6000-Ada")
+    assert able == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
+    assert unable["hsdp-4"] == "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"
     kinds = ("ddp", "zero1", "fsdp", "tp", "mp", "pp")
     assert found(None, "cpu:2") == (["single-1", *(f"{kind}-2" for kind in kinds), "fsdp+tp-4", "fsdp+pp-4"], {})
-    assert set(found(None, "cpu:8")[0]) < set(found("all", "cpu:8")[0])
 
 
 @pytest.mark.parametrize(
@@ -143,11 +138,6 @@ def test_a_layout_has_no_more_processes_than_the_model_can_be_spread_over() -> N
     trials, unable = find_trials(names, cluster=parse_hardware("cpu:32"), method="full", model=model)
     assert [trial.label for trial in trials] == ["pp-22", "interleaved-11", "tp-4", "tp+pp-4"]
     assert unable == ()
-    _, unable = find_trials(["interleaved-12", "tp-8"], cluster=parse_hardware("cpu:32"), method="full", model=model)
-    assert [one.reason for one in unable] == [
-        "24 pipeline stages for 22 layers; use pp: 11 at most",
-        "tp = 8 does not divide the model's 4 key-value heads; the largest tp that slices it evenly is 4",
-    ]
 
 
 def small(layout: Layout | None, *names: str, hardware: str = "cpu:4") -> tuple[list[str], dict[str, str], str]:

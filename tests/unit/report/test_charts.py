@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.report.curves import smooth, thin
+from shardwise.report.curves import thin
 from shardwise.report.nouns import MemoryReport, RankReport
 from shardwise.report.pages.charts import byte_ticks, ticks_of
 from shardwise.report.pages.run_page import FARTHEST_CAPACITY, capacity_in_sight, memory_by_rank
@@ -66,11 +66,3 @@ def test_thinning_keeps_the_ends_and_every_spike() -> None:
     assert len(kept) <= 600
     assert {points[0], points[-1], (7777, 50.0), (3333, -4.0)} <= set(kept)
     assert [step for step, _ in kept] == sorted({step for step, _ in kept})
-
-
-def test_the_running_mean_begins_at_the_first_value_and_stays_within_the_values() -> None:
-    points = [(step, float(step % 7)) for step in range(200)]
-    smoothed = smooth(points)
-    assert smoothed[0] == points[0]
-    assert all(0 <= value <= 6 for _, value in smoothed)
-    assert smooth([(1, 3.0), (2, 3.0)]) == [(1, 3.0), (2, pytest.approx(3.0))]

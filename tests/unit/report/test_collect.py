@@ -18,7 +18,7 @@ from shardwise.report.nouns import Comparison, Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
-from shardwise.spec.run import RunDirectory, append_line, read_json, read_metrics, write_json, write_text
+from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
 from tests.speed import quiet_seconds
 from tests.unit.cli.odd import spoiled
 from tests.unit.report import runs
@@ -67,6 +67,7 @@ def test_the_summary_names_what_was_asked_and_what_ran(tmp_path: Path) -> None:
     assert (facts["compute"], facts["layout"]) == ("bfloat16", "dp_shard 2")
     assert [(split.split, split.counts["num_rows"]) for split in report.data] == [("train", 1001), ("eval", 20)]
     assert report.data[0].counts == runs.COUNTS
+    assert {entry.name: entry.num_bytes for entry in report.files}["final/"] > len("weights")
     assert report.examples[0].pieces == (("user: what is 2+2?\n", False), ("4", True))
 
 
@@ -117,36 +118,38 @@ def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path: Path)
 OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
 
 
-def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started()
-    maker.began(1, OTHER).began(21).began(31).stepped().ended()
-    records = [{**record, "step_seconds": seconds_of(record["step"])} for record in read_metrics(maker.run)]
-    maker.run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
-    report = collect(maker.run)
+@pytest.mark.parametrize(
+    ("starts", "num_steps", "note"),
+    [
+        ([(11, {})], 50, "median of steps 14 to 50 with these settings"),
+        ([(1, {"hardware": "2x L4"}), (31, {})], 50, "median of steps 34 to 50 with these settings"),
+        (
+            *([(1, {}), (4, {"execution": OTHER}), (21, {})], 23),
+            "median of 6 steps with these settings from 1 to 23, which are all warm-up",
+        ),
+        (
+            *([(1, {"execution": OTHER}), (21, {}), (31, {})], 50),
+            "median of 24 steps with these settings from 24 to 50, after the warm-up of each start",
+        ),
+    ],
+)
+def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(
+    starts: list[tuple[int, Any]], num_steps: int, note: str, tmp_path: Path
+) -> None:
+    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps).planned().started()
+    for first_step, noted in starts:
+        maker.began(first_step, **noted)
+    lines = [record(step, job=maker.job) for step in range(1, num_steps + 1)]
+    for line in lines[: starts[-1][0] - 1]:
+        line["step_seconds"] = 3.0
+    maker.run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = collect(maker.measured().ended().run)
     step = row(report, "step time")
-    assert step.measured == 3.0
-    assert step.note == "median of 24 steps with these settings from 24 to 50, after the warm-up of each start"
-    assert row(report, "throughput").measured == pytest.approx(runs.TOKENS_PER_STEP / 3.0)
-    total = row(report, "total time")
-    assert total.measured is None
-    assert total.note.endswith("in steps, not all with these settings")
-
-
-def test_steps_of_a_start_that_was_not_noted_or_ran_elsewhere_are_not_this_plans(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started().began(11).stepped().measured().ended()
-    report = collect(maker.run)
-    assert row(report, "step time").note == "median of steps 14 to 50 with these settings"
+    assert (step.note, step.measured) == (note, runs.STEP_SECONDS if num_steps == 50 else 2.5)
+    if len(starts) == 3 and num_steps == 50:
+        assert row(report, "throughput").measured == pytest.approx(24 * runs.TOKENS_PER_STEP / (7 * 3.0 + 17 * 2.0))
     assert row(report, "weights").measured is None, "nobody knows of which start"
-    maker = RunMaker(root=tmp_path / "moved").planned().started()
-    maker.began(1, hardware="2x L4").stepped(range(1, 31)).began(31).stepped(range(31, 51)).ended()
-    assert row(collect(maker.run), "step time").note == "median of steps 34 to 50 with these settings"
-
-
-def test_starts_that_are_all_warm_up_are_said_to_be(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run", num_steps=23).planned().started()
-    report = collect(maker.began(1).began(4, OTHER).began(21).stepped().ended().run)
-    note = "median of 6 steps with these settings from 1 to 23, which are all warm-up"
-    assert row(report, "step time").note == note
+    assert row(report, "total time").note.endswith("in steps, not all with these settings")
 
 
 def test_damaged_starts_are_named_and_none_is_believed(tmp_path: Path) -> None:
@@ -166,12 +169,6 @@ def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path: P
     write_json(maker.run.plan, make_plan(maker.job).to_json())
     check = next(one for one in collect(maker.run).checks if one.name.startswith("as many processes"))
     assert (check.passed, check.detail) == (None, "no start with this plan has begun to train yet")
-
-
-def seconds_of(step: int) -> float:
-    if step <= 20:
-        return 1.0
-    return 9.0 if step in (21, 22, 23, 31, 32, 33) else 3.0
 
 
 def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tmp_path: Path) -> None:
@@ -342,16 +339,3 @@ def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_pa
     assert (len(loss.points), loss.num_recorded) == (MAX_POINTS, 100_000)
     assert (loss.points[0][0], loss.points[-1][0]) == (1, 100_000)
     assert maker.run.report_html.stat().st_size < 400_000
-
-
-def test_files_are_listed_with_the_size_of_their_content(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    shutil.rmtree(run.final)
-    (run.final / "nested").mkdir(parents=True)
-    (run.final / "nested" / "model.safetensors").write_bytes(b"0" * 1000)
-    (run.final / "config.json").write_bytes(b"1" * 24)
-    (run.final / "elsewhere").symlink_to(run.metrics)
-    write_json(run.checkpoint(20) / "manifest.json", {})
-    files = {entry.name: entry for entry in collect(run).files}
-    assert files["final/"].num_bytes == 1024
-    assert files["checkpoint-20/"].what == "checkpoint of step 20"
