@@ -136,7 +136,7 @@ OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation
 def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(
     starts: list[tuple[int, Any]], num_steps: int, note: str, tmp_path: Path
 ) -> None:
-    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps).planned().started()
+    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps).planned().prepared().started()
     for first_step, noted in starts:
         maker.began(first_step, **noted)
     lines = [record(step, job=maker.job) for step in range(1, num_steps + 1)]
@@ -144,6 +144,9 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(
         line["step_seconds"] = 3.0
     maker.run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     report = collect(maker.measured().ended().run)
+    mfu = next(check for check in report.checks if check.name.startswith("MFU = model FLOPs"))
+    assert mfu.passed
+    assert ("; of the last start; recomputed" in mfu.detail) is (len(starts) > 1)
     step = row(report, "step time")
     assert (step.note, step.measured) == (note, runs.STEP_SECONDS if num_steps == 50 else 2.5)
     if len(starts) == 3 and num_steps == 50:
