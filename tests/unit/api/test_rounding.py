@@ -31,24 +31,20 @@ def carried(gradient: Callable[[int], float], train: TrainSpec, *, forgets: floa
     return weight
 
 
-@pytest.mark.parametrize("size", [1, 100, 10_000])
-@pytest.mark.parametrize("tolerance", [1e-3, 1e-5, 1e-6])
-def test_rounding_carries_no_tensor_past_the_floor(size: int, tolerance: float) -> None:
-    """Not even the same one in every step; AdamW as it was goes beyond any that could be of use."""
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
+def test_rounding_carries_no_tensor_past_the_floor(tolerance: float) -> None:
     damped = look(tolerance=tolerance)
-    one = ROUNDING * NORM / math.sqrt(size)
     floor = damped.floor(RECORDS, tolerance=tolerance)
-    assert abs(carried(lambda _: one, damped.train)) * math.sqrt(size) <= floor
-    alternating = carried(lambda step: one * (-1) ** step, damped.train)
-    assert abs(alternating) * math.sqrt(size) <= floor
-    assert abs(carried(lambda _: one, TrainSpec())) > 0.5 * STEPS * RATE * one / (one + 1e-8)
+    for size in (1, 10_000):
+        one = ROUNDING * NORM / math.sqrt(size)
+        assert abs(carried(lambda _, one=one: one, damped.train)) * math.sqrt(size) <= floor
+        assert abs(carried(lambda step, one=one: one * (-1) ** step, damped.train)) * math.sqrt(size) <= floor
 
 
-@pytest.mark.parametrize("usual", [1.0, 0.05])
-def test_a_second_moment_that_loses_a_percent_in_every_step_carries_a_matrix_past_it(usual: float) -> None:
-    """Of a thousandth of all weights, whose gradients are as large as others', or a twentieth of that."""
+def test_a_second_moment_that_loses_a_percent_in_every_step_carries_a_matrix_past_it() -> None:
+    """Of a thousandth of all weights, whose gradients are a twentieth of others'."""
     damped, size = look(), TRAINED // 1000
-    one = usual * NORM / math.sqrt(TRAINED)
+    one = 0.05 * NORM / math.sqrt(TRAINED)
     apart = carried(lambda _: one, damped.train) - carried(lambda _: one, damped.train, forgets=0.99)
     assert abs(apart) * math.sqrt(size) > damped.floor(RECORDS, tolerance=TOLERANCE)
 
@@ -64,12 +60,9 @@ def test_the_job_keeps_what_is_not_of_the_look() -> None:
     assert Look(train=train).overrides == ()
 
 
-def test_an_epsilon_that_is_larger_already_stays_and_no_tolerance_damps_most() -> None:
+def test_an_epsilon_follows_the_clipped_norm_and_a_larger_one_stays() -> None:
     assert look(TrainSpec(adam_epsilon=0.1)).train.adam_epsilon == 0.1
     assert look(tolerance=0.0).train.adam_epsilon == pytest.approx(NORM / math.sqrt(TRAINED))
-
-
-def test_norms_count_as_they_are_clipped() -> None:
     clipped = look(TrainSpec(max_grad_norm=0.25)).train.adam_epsilon
     assert clipped == pytest.approx(look(TrainSpec(max_grad_norm=0)).train.adam_epsilon / 2)
 

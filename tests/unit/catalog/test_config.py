@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.catalog import unlisted
+from shardwise.catalog import stated
 from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
 from shardwise.catalog.families import FAMILIES
-from shardwise.catalog.unlisted import UnlistedFamilyError
+from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.errors import ModelError
 from tests.dist.worlds import installed
 
@@ -122,9 +122,9 @@ def test_what_transformers_has_is_left_to_a_build(kind):
 def test_families_are_found_as_transformers_lists_them():
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    found = unlisted._installed()
+    found = stated._installed()
     assert found is not None
-    assert [kind for kind in installed([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]) if not unlisted._has(found, kind)] == []
+    assert [kind for kind in installed([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]) if not stated._has(found, kind)] == []
 
 
 @pytest.mark.parametrize("kind", ["llamax", "", "a" * 100, "../auto", "mam.a", "LlamaConfig", None, 3, ["mamba"]])
@@ -136,8 +136,8 @@ def test_what_transformers_has_not_is_not_known(kind):
 
 @pytest.mark.parametrize("absent", ["torch", "transformers"])
 def test_without_what_builds_it_is_said_what_to_install(absent, monkeypatch):
-    find = unlisted.importlib.util.find_spec
-    monkeypatch.setattr(unlisted.importlib.util, "find_spec", lambda name: None if name == absent else find(name))
+    find = stated.importlib.util.find_spec
+    monkeypatch.setattr(stated.importlib.util, "find_spec", lambda name: None if name == absent else find(name))
     assert (
         "model_type 'mamba' is not known; with `pip install shardwise[train]`, other families that transformers has "
         "are counted by building them; known are arcee, " in refusal({"model_type": "mamba"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,16 @@ ODD_VALUES: tuple[Any, ...] = (
 )
 WIDTHS = (1, 2, 3, 7, 8, 24, 64, 80, 96, 128, 1000, 4096, 5120, 8192, 16384, 10**6, 10**8)
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 25, 32, 40, 64, 71, 128, 1000)
-VOCABULARIES = (1, 2, 97, 32000, 50257, 128256, 262208, 10**7, 10**8)
+SIZES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("hidden_size", "intermediate_size"), WIDTHS),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), COUNTS[:12]),
+    "num_hidden_layers": COUNTS,
+    "vocab_size": (1, 2, 97, 32000, 50257, 128256, 262208, 10**7, 10**8),
+    "max_position_embeddings": (1, 2048, 131072, 10**8),
+    "num_experts_per_tok": (1, 2, 8, 100),
+    "tie_word_embeddings": (True, False),
+    "sliding_window": (None, 1, 4096, 10**8),
+}
 LENGTHS = (1, 2, 7, 8, 127, 512, 1024, 4096, 131072, 10**6, 10**9, 10**15)
 HARDWARE = (
     *("1x RTX-3060", "1x T4", "H200", "2x RTX-4090", "3x L4", "4x RTX-6000-Ada", "5x V100-16GB", "7x A10G"),
@@ -28,12 +38,8 @@ HARDWARE = (
 )
 #: Rare: clusters of thousands, on which only a stated layout is asked for, and hardware that is none.
 CLUSTERS = (
-    "4 x 8x H200",
-    "8 x 8x H100-SXM",
-    "1000 x 8x H100-SXM",
-    "7919x A100-80GB",
-    "125 x 64x B200",
-    "2000 x 4x GB200",
+    *("4 x 8x H200", "8 x 8x H100-SXM", "1000 x 8x H100-SXM"),
+    *("7919x A100-80GB", "125 x 64x B200", "2000 x 4x GB200"),
 )
 NO_HARDWARE = ("", "0x H100", "9999999x H100-SXM", "4x", "cpu:0", "cpu:99999", "8x Wonder-9000", "-1x L4", "4x4x4x L4")
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
@@ -67,33 +73,20 @@ def open_case(seed: int) -> Case:
 
 
 def _config_bytes(draw: Draw) -> bytes:
-    text = json.dumps(_config(draw))
-    match draw.randrange(60):
-        case 0:
-            return text[: draw.randrange(len(text))].encode()
-        case 1:
-            return draw.randbytes(200)
-        case 2:
-            return b"\xef\xbb\xbf" + text.encode()
-        case 3:
-            return b"[" * 10**5
-        case 4:
-            return json.dumps(draw.choice(ODD_VALUES)).encode()
-        case 5:
-            return (text[:-1] + "," + text[1:]).encode()
-        case _:
-            return text.encode()
+    """Of the text of a configuration; one in ten is no JSON, or JSON of something else."""
+    text = json.dumps(_config(draw)).encode()
+    broken = [text[: len(text) // 2], draw.randbytes(200), b"\xef\xbb\xbf" + text, b"[" * 10**5, b"[]", b"NaN"]
+    return draw.choice(broken) if draw.random() < 0.1 else text
 
 
 def _config(draw: Draw) -> dict[str, Any]:
     """A configuration of a known family, of any size, with some of its values replaced."""
     kind = draw.choice(sorted({*FAMILIES, *TEXT_PARTS}))
     config = _of_family(draw, TEXT_PARTS.get(kind, kind))
-    for _ in range(draw.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 5])):
-        _spoil(draw, config)
-    if kind in TEXT_PARTS and draw.random() < 0.9:
-        config = {"model_type": kind, "text_config": config}
-    return config
+    for _ in range(draw.choice([*[0] * 8, 1, 1, 2, 5])):
+        key = draw.choice([*config, "rope_scaling", "layer_types", "torch_dtype", "quantization_config"])
+        config[key] = draw.choice([*ODD_VALUES, [config.get(key)]])
+    return {"model_type": kind, "text_config": config} if kind in TEXT_PARTS and draw.random() < 0.9 else config
 
 
 def _of_family(draw: Draw, kind: str) -> dict[str, Any]:
@@ -101,38 +94,14 @@ def _of_family(draw: Draw, kind: str) -> dict[str, Any]:
     config = {"model_type": kind, **{family.keys.get(key, key): value for key, value in family.defaults.items()}}
     if draw.random() < 0.3:
         return config  # the family's own size
-    heads = draw.choice(COUNTS[:13])
-    head_dim = draw.choice([1, 2, 8, 64, 80, 128, 256])
-    groups = draw.choice([n for n in range(1, heads + 1) if heads % n == 0])
-    sizes = {
-        "num_attention_heads": heads,
-        "num_key_value_heads": groups if draw.random() < 0.97 else heads + 1,
-        "head_dim": head_dim,
-        "hidden_size": heads * head_dim if draw.random() < 0.9 else draw.choice(WIDTHS),
-        "intermediate_size": draw.choice(WIDTHS),
-        "num_hidden_layers": draw.choice(COUNTS),
-        "vocab_size": draw.choice(VOCABULARIES),
-        "max_position_embeddings": draw.choice([1, 2048, 131072, 10**8]),
-        "num_experts": draw.choice(COUNTS[:12]),
-        "num_local_experts": draw.choice(COUNTS[:12]),
-        "n_routed_experts": draw.choice(COUNTS[:12]),
-        "num_experts_per_tok": draw.choice([1, 2, 8, 100]),
-        "tie_word_embeddings": draw.random() < 0.5,
-        "sliding_window": draw.choice([None, 1, 4096, 10**8]),
-    }
+    heads, head_dim = draw.choice(COUNTS[:13]), draw.choice([1, 2, 8, 64, 80, 128, 256])
+    sizes = {key: draw.choice(values) for key, values in SIZES.items()}
+    sizes |= {"num_attention_heads": heads, "head_dim": head_dim}
+    sizes["num_key_value_heads"] = draw.choice([n for n in range(1, heads + 1) if heads % n == 0])
+    if draw.random() < 0.9:
+        sizes["hidden_size"] = heads * head_dim
     config.update({family.keys.get(key, key): value for key, value in sizes.items() if key in family.defaults})
     return config
-
-
-def _spoil(draw: Draw, config: dict[str, Any]) -> None:
-    key = draw.choice([*config, "rope_scaling", "layer_types", "torch_dtype", "sliding_window", "quantization_config"])
-    match draw.randrange(5):
-        case 0:
-            config.pop(key, None)
-        case 1:
-            config[key] = [config.get(key)]
-        case _:
-            config[key] = draw.choice(ODD_VALUES)
 
 
 def _job(draw: Draw) -> dict[str, Any]:
@@ -140,9 +109,9 @@ def _job(draw: Draw) -> dict[str, Any]:
     job["method"] = draw.choice(["full", "full", "lora", "lora", "qlora"])
     job["goal"] = draw.choice(["fastest", "fastest", "cheapest", "fewest-gpus"])
     job["data"] = {"max_length": draw.choice(LENGTHS), "packing": draw.random() < 0.2}
-    job["train"] = _train(draw)
+    job["train"] = {"global_batch_size": draw.choice(BATCHES), **_picked(draw, TRAIN, share=0.15)}
     if job["method"] != "full" and draw.random() < 0.5:
-        job["lora"] = _lora(draw)
+        job["lora"] = _picked(draw, LORA, share=1.0)
     if draw.random() < 0.35:
         job["layout"] = _layout(draw)
         if draw.random() < 0.3:
@@ -159,36 +128,43 @@ def _job(draw: Draw) -> dict[str, Any]:
     return job
 
 
-def _train(draw: Draw) -> dict[str, Any]:
-    train: dict[str, Any] = {"global_batch_size": draw.choice([1, 2, 3, 8, 60, 64, 1000, 10**4, 10**6, 10**9])}
-    choices: dict[str, tuple[Any, ...]] = {
-        "precision": ("mixed", "bf16", "fp16", "fp32"),
-        "optimizer": ("adamw", "adamw_8bit", "sgd", "adafactor"),
-        "offload": ("none", "parameters", "optimizer", "all"),
-        "loss": ("full", "chunked"),
-        "gradient_checkpointing": ("none", "selective", "full"),
-        "attn_implementation": ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"),
-        "compile": (True, False),
-        "micro_batch_size": (1, 2, 3, 64, 10**15),
-        "max_steps": (1, 10**15),
-        "num_train_epochs": (1e-9, 0.5, 3.0, 1e6, 1e308),
-    }
-    for key, values in choices.items():
-        if draw.random() < 0.15:
-            train[key] = draw.choice(values)
-    return train
+BATCHES = (1, 2, 3, 8, 60, 64, 1000, 10**4, 10**6, 10**9)
+TRAIN: dict[str, tuple[Any, ...]] = {
+    "precision": ("mixed", "bf16", "fp16", "fp32"),
+    "optimizer": ("adamw", "adamw_8bit", "sgd", "adafactor"),
+    "offload": ("none", "parameters", "optimizer", "all"),
+    "loss": ("full", "chunked"),
+    "gradient_checkpointing": ("none", "selective", "full"),
+    "attn_implementation": ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"),
+    "compile": (True, False),
+    "micro_batch_size": (1, 2, 3, 64, 10**15),
+    "max_steps": (1, 10**15),
+    "num_train_epochs": (1e-9, 0.5, 3.0, 1e6, 1e308),
+}
+LORA: dict[str, tuple[Any, ...]] = {
+    "r": (1, 8, 16, 1000, 10**6, 10**15),
+    "use_dora": (True, False, False),
+    "lora_dropout": (0.0, 0.1),
+    "target_modules": ("all-linear", "all-linear", ["q_proj"], ["q_proj", "v_proj"], ["nothing_such"], []),
+    "modules_to_save": ([], [], [], [], ["lm_head"], ["embed_tokens", "lm_head"], ["nothing_such"]),
+}
 
 
-def _lora(draw: Draw) -> dict[str, Any]:
-    return {
-        "r": draw.choice([1, 8, 16, 1000, 10**6, 10**15]),
-        "use_dora": draw.random() < 0.3,
-        "lora_dropout": draw.choice([0.0, 0.1]),
-        "target_modules": draw.choice(
-            ["all-linear", "all-linear", ["q_proj"], ["q_proj", "v_proj"], ["nothing_such"], []]
-        ),
-        "modules_to_save": draw.choice([[], [], [], [], ["lm_head"], ["embed_tokens", "lm_head"], ["nothing_such"]]),
-    }
+def _picked(draw: Draw, table: dict[str, tuple[Any, ...]], *, share: float) -> dict[str, Any]:
+    return {key: draw.choice(values) for key, values in table.items() if draw.random() < share}
+
+
+def spoiled(value: Any, dice: Draw, *, odd: Sequence[Any]) -> Any:
+    """The same JSON with one value, anywhere, in another's place or missing."""
+    if isinstance(value, dict) and value and dice.random() < 0.9:
+        key = dice.choice(sorted(value))
+        if dice.random() < 0.1:
+            return {name: below for name, below in value.items() if name != key}
+        return {**value, key: spoiled(value[key], dice, odd=odd)}
+    if isinstance(value, list) and value and dice.random() < 0.9:
+        at = dice.randrange(len(value))
+        return [*value[:at], spoiled(value[at], dice, odd=odd), *value[at + 1 :]]
+    return dice.choice(odd)
 
 
 def _layout(draw: Draw) -> str | dict[str, Any]:

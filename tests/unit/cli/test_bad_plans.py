@@ -15,6 +15,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.spec.plan_file import plan_from_json, read_plan
 from tests.unit.cli.conftest import Shardwise
+from tests.unit.cli.odd import spoiled
 
 Plain = dict[str, Any]
 
@@ -38,10 +39,6 @@ def best(plan: Plain) -> Plain:
     return plan["candidates"][plan["chosen"]]
 
 
-def dropped(key: str) -> Callable[[Plain], object]:
-    return lambda plan: plan.pop(key)
-
-
 def top(**changes: Any) -> Callable[[Plain], object]:
     return lambda plan: plan.update(changes)
 
@@ -54,54 +51,35 @@ def layout(**changes: Any) -> Callable[[Plain], object]:
     return lambda plan: best(plan)["layout"].update(changes)
 
 
-def memory(**changes: Any) -> Callable[[Plain], object]:
-    return lambda plan: best(plan)["memory"].update(changes)
-
-
 #: A mistake -> words of the sentence.
 BAD: list[tuple[Callable[[Plain], object], str]] = [
     (top(chosen=99), "chosen is 99; expected a place among the"),
     (top(candidates=[]), "chosen is 0; expected null"),
     (top(chosen="0"), "chosen is '0'; expected a whole number without quotes"),
-    (top(chosen=0.5), "chosen is 0.5; expected a whole number"),
+    (
+        lambda plan: best(plan)["memory"].update(peak_bytes="many"),
+        "memory.peak_bytes is 'many'; expected a whole number",
+    ),
     (top(chosen=-1), "chosen is -1; expected greater than or equal to 0"),
-    (top(chosen=True), "chosen is True; expected a whole number"),
     (top(chosen=None), "this plan chose nothing"),
-    (dropped("chosen"), "the key 'chosen' is missing"),
-    (top(job=[]), "job is []; expected keys below it"),
-    (top(job=None), "job is None; expected keys below it"),
+    (lambda plan: plan.pop("chosen"), "the key 'chosen' is missing"),
     (top(job={}), "the key 'model' is missing"),
     (top(hardware="x"), "hardware is 'x'; expected keys below it (name"),
-    (top(hardware=None), "hardware is None; expected keys below it"),
     (top(hardware={"name": "cpu:2", "num_gpus": 0}), "hardware.num_gpus is 0"),
-    (top(model=None), "model is None; expected keys below it"),
-    (dropped("model"), "the key 'model' is missing\n"),
-    (top(version=2), "version is 2; expected 1"),
-    (dropped("version"), "the key 'version' is missing; expected 1"),
-    (top(candidates=None), "candidates is None; expected a list"),
-    (dropped("candidates"), "the key 'candidates' is missing"),
-    (top(candidates=[7]), "candidates.0 is 7; expected keys below it"),
+    (lambda plan: plan.pop("model"), "the key 'model' is missing\n"),
     (top(rejected=None), "rejected is None; expected a list"),
-    (top(advice="more"), "advice is 'more'; expected a list"),
+    (lambda plan: plan.pop("version"), "the key 'version' is missing; expected 1"),
+    (top(version=2), "version is 2; expected 1"),
     (chosen(fits=False), "fits is false; expected that what is chosen fits"),
     (chosen(fits="yes"), "fits is 'yes'; expected true or false"),
     (chosen(gradient_accumulation_steps=77), "gradient_accumulation_steps is 77; expected"),
-    (chosen(micro_batch_size=0), "micro_batch_size is 0"),
-    (chosen(micro_batch_size="4"), "micro_batch_size is '4'; expected a whole number"),
     (chosen(precision="int3"), "precision is 'int3'; expected mixed, bf16, fp16 or fp32"),
     (chosen(optimiser="sgd"), "optimiser'; did you mean 'optimizer'"),
-    (chosen(compile=None), "compile is None; expected true or false"),
     (chosen(layout=None), "layout is None; expected keys below it"),
-    (chosen(layout={"d": 2, "p": 1}), "unknown key 'candidates.0.layout.d'"),
     (layout(dp_shard=0), "layout.dp_shard is 0"),
-    (layout(tp=2.5), "layout.tp is 2.5; expected a whole number"),
     (layout(dp_shard=3, ep=2), "ep = 2: expert parallel is neither"),
     (layout(dp_replicate=64), "expected hardware.num_gpus, 4, at most"),
     (layout(schedule="slow"), "layout.schedule is 'slow'; expected 1f1b"),
-    (memory(peak_bytes="many"), "memory.peak_bytes is 'many'; expected a whole number"),
-    (memory(ranks=None), "memory.ranks is None; expected a list"),
-    (chosen(time=None), "time is None; expected keys below it"),
-    (lambda plan: best(plan).pop("time"), "time' is missing"),
     (lambda plan: best(plan)["time"].update(mfu=[]), "time.mfu is []; expected a number"),
 ]
 
@@ -151,24 +129,11 @@ def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_the
 SPOILERS: list[Any] = [None, "", "x\ud800", "7", -1, 2.5, 10**400, float("inf"), True, [], {}, [[]], {"a": {"b": []}}]
 
 
-def spoiled(value: Any, dice: random.Random) -> Any:
-    """The same plan with one value, anywhere, in another's place or missing."""
-    if isinstance(value, dict) and value and dice.random() < 0.9:
-        key = dice.choice(sorted(value))
-        if dice.random() < 0.1:
-            return {name: below for name, below in value.items() if name != key}
-        return {**value, key: spoiled(value[key], dice)}
-    if isinstance(value, list) and value and dice.random() < 0.9:
-        at = dice.randrange(len(value))
-        return [*value[:at], spoiled(value[at], dice), *value[at + 1 :]]
-    return dice.choice(SPOILERS)
-
-
 def test_no_spoiled_plan_raises_anything_but_sentences(good: Plain) -> None:
     dice, refused = random.Random(20_26), 0
     small = {**good, "candidates": good["candidates"][:1], "rejected": good["rejected"][:1]}
     for _ in range(1500):
-        plan = spoiled(small, dice)
+        plan = spoiled(small, dice, odd=SPOILERS)
         try:
             plan_from_json(plan)
         except InputError as error:

@@ -48,11 +48,10 @@ def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None
     ]
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error")])
-def test_a_reader_that_goes_away_does_not_stop_the_run(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, text: str, /) -> int:
-            raise error
+            raise BrokenPipeError
 
     monkeypatch.setattr("os.dup2", lambda *_: None)  # this test's own output is still read
     with Progress(make_console(Gone())) as progress:
@@ -60,35 +59,19 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(error: OSError, monkeypat
         progress.show(step(10))
 
 
-def test_on_a_terminal_one_panel_lives_until_the_end() -> None:
+def test_the_panel_shows_how_far_it_is_and_how_to_end_at_once_when_it_is_stopping() -> None:
     made, file = console(terminal=True)
     with Progress(made) as progress:
         progress.show(PLANNED)
         progress.show(Phase(name="training", total_steps=4, detail={}))
         progress.show(step(1, tokens_per_second=12345.0))
-    text = file.getvalue()
-    assert "training" in text
-    assert "12.3k" in text
-    assert "25 %" in text
-
-
-def test_the_panel_says_how_to_end_at_once_when_it_is_stopping() -> None:
-    made, file = console()
+    assert all(words in file.getvalue() for words in ("training", "12.3k", "25 %"))
     state = State()
     made.print(panel(state))
     state.take(Phase(name="stopping", total_steps=None, detail={"signal": "SIGINT"}))
     made.print(panel(state))
     assert "no step yet" in file.getvalue()
     assert "ask again to end at once" in file.getvalue()
-
-
-def test_the_time_left_follows_the_last_steps() -> None:
-    state = State()
-    assert state.remaining_seconds is None
-    state.take(Phase(name="training", total_steps=100, detail={}))
-    for number in range(1, 51):
-        state.take(Step(step=number, step_seconds=100.0 if number < 25 else 1.0))
-    assert state.remaining_seconds == 50.0
 
 
 @pytest.mark.parametrize("terminal", [False, True])

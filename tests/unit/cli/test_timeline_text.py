@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shardwise.cli.timeline_text import heading, kinds_by_column, legend, timeline_lines
+from shardwise.cli.timeline_text import heading, legend, timeline_lines
 from shardwise.spec.timeline import Kind, Lane, Span, Stream, Timeline
 from tests.unit.cli.conftest import Shardwise
 
@@ -28,27 +29,6 @@ def staircase() -> Timeline:
     return Timeline(strategy="mp", seconds=40, micro_batches=3, drawn_micro_batches=1, lanes=lanes, spans=spans)
 
 
-def test_a_column_has_the_letter_of_what_fills_most_of_it_and_a_dot_where_nothing_does() -> None:
-    spans = (span(0, "forward", 0, 12), span(0, "backward", 12, 20), span(0, "optimizer", 30, 40))
-    assert kinds_by_column(spans, seconds=40, columns=4) == ["forward", "backward", None, "optimizer"]
-
-
-def test_kinds_that_alternate_within_columns_take_turns_by_their_shares() -> None:
-    spans = [
-        one for at in range(0, 40, 2) for one in (span(0, "forward", at, at + 0.5), span(0, "wait", at + 0.5, at + 2))
-    ]
-    drawn = kinds_by_column(tuple(spans), seconds=40, columns=20)
-    assert (drawn.count("forward"), drawn.count("wait")) == (5, 15)
-
-
-def test_what_is_short_and_often_has_as_many_columns_as_it_fills_together() -> None:
-    """A twelfth of each column, which is never a third of one."""
-    spans = tuple(span(0, "gather", column + 0.1, column + 0.1 + 1 / 12, "links") for column in range(48))
-    kinds = kinds_by_column(spans, seconds=48.0, columns=48)
-    assert kinds.count("gather") == 4
-    assert kinds_by_column(spans[:5], seconds=48.0, columns=48) == [None] * 48
-
-
 def test_model_parallel_is_seen_as_a_staircase() -> None:
     lines = [line.plain for line in timeline_lines(staircase(), width=53)]
     assert lines == [
@@ -59,30 +39,14 @@ def test_model_parallel_is_seen_as_a_staircase() -> None:
     assert legend(staircase()).startswith("F forward  B backward  . waits for others")
 
 
-def test_gathers_stand_on_a_line_of_their_own_and_in_the_gaps_that_they_cause() -> None:
-    spans = (span(0, "gather", 0, 10, "links"), span(0, "forward", 10, 40), span(0, "gather", 10, 20, "links"))
-    timeline = Timeline(
-        strategy="fsdp",
-        seconds=40,
-        micro_batches=1,
-        drawn_micro_batches=1,
-        lanes=(Lane(ranks=(0,), computing=0.75),),
-        spans=spans,
-    )
-    above, below = (line.plain for line in timeline_lines(timeline, width=53))
-    assert above.split()[2].startswith("g" * 10 + "F")
-    assert below.split()[1].startswith("g" * 20 + ".")
-
-
 def test_what_computes_two_fifths_of_every_column_has_two_fifths_of_them() -> None:
-    """Blocks shorter than a column, each behind its gather: a line of nothing but B said that it computes always."""
+    """Blocks shorter than a column, each behind its gather, which has a line of its own."""
     blocks = tuple(
         one
         for at in range(40)
         for one in (span(0, "gather", at, at + 1, "links"), span(0, "backward", at + 0.3, at + 0.7))
     )
-    lanes = (Lane(ranks=(0,), computing=0.4),)
-    timeline = Timeline(strategy="fsdp", seconds=40, micro_batches=1, drawn_micro_batches=1, lanes=lanes, spans=blocks)
+    timeline = replace(staircase(), lanes=(Lane(ranks=(0,), computing=0.4),), spans=blocks)
     above, below = (line.plain for line in timeline_lines(timeline, width=53))
     drawn = above.split()[2]
     assert abs(drawn.count("B") / len(drawn) - 0.4) < 0.03
@@ -90,37 +54,24 @@ def test_what_computes_two_fifths_of_every_column_has_two_fifths_of_them() -> No
     assert set(below.split()[1]) == {"g"}
 
 
-def test_plan_shows_the_timeline_where_it_is_asked_for(shardwise: Shardwise) -> None:
-    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
-    assert "one step of" not in shardwise(*asked).out
-    said = shardwise(*asked, "--timeline")
-    assert said.code == 0
-    assert "one step of ddp" in said.out
-    assert "GPU 0-3 FFF" in said.out
-
-
 def test_the_shares_beside_a_part_of_a_step_are_those_of_the_whole(shardwise: Shardwise, tmp_path: Path) -> None:
     """A pipeline of 64 micro-batches waits far less than 8 of them would."""
     asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
     sets = ("layout={pp: 4, schedule: gpipe}", "train.global_batch_size=64", "train.micro_batch_size=1")
     asked = (*asked, *(word for one in sets for word in ("--set", one)))
-    said = shardwise(*asked, "--timeline", "--html", tmp_path / "plan.html").out
+    page = tmp_path / "plan.html"
+    assert "one step of" not in shardwise(*asked, "--html", page).out
+    said = shardwise(*asked, "--timeline").out
     assert "one step of pp, 8 of its 64 micro-batches: " in said
     assert "%: share of the whole step in which it computes" in " ".join(said.split())
     shares = [float(line.split()[-2]) for line in said.splitlines() if line.startswith("GPU ") and line.endswith(" %")]
     whole = json.loads(shardwise(*asked, "--json").out)["candidates"][0]["time"]["compute_utilization"]
     assert len(shares) == 4
     assert sum(shares) / 4 == pytest.approx(100 * whole, abs=0.5)
-    page = (tmp_path / "plan.html").read_text()
-    assert "8 of the step's 64 micro-batches as forecast" in html.unescape(page)
-    assert f">{shares[0]:.0f} % of the step<" in page
-
-
-def test_plan_writes_a_page_and_says_where_it_cannot(shardwise: Shardwise, tmp_path: Path) -> None:
-    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
-    assert shardwise(*asked, "--html", tmp_path / "plan.html").code == 0
-    assert "<h1>ddp fits on 4x RTX-6000-Ada</h1>" in (tmp_path / "plan.html").read_text()
-    (tmp_path / "file").touch()
-    said = shardwise(*asked, "--html", tmp_path / "file" / "plan.html")
-    assert said.code == 2
-    assert "cannot be written" in said.err
+    source = page.read_text()
+    assert "<h1>pp fits on 4x RTX-6000-Ada</h1>" in source
+    assert "8 of the step's 64 micro-batches as forecast" in html.unescape(source)
+    assert f">{shares[0]:.0f} % of the step<" in source
+    refused = shardwise(*asked, "--html", page / "plan.html")
+    assert refused.code == 2
+    assert "cannot be written" in refused.err

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from shardwise.data.formats import BY_NAME, FORMATS, Conversation, Pair, Text, read_row, recognise
-from shardwise.data.values import RowError
+from shardwise.data.messages import RowError
 from shardwise.spec.job_data import RowFormat
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwise.data import fingerprint
+from shardwise.data import cache
 from tests.unit.data.helpers import refused, run_directory, write_jsonl
 
 GOOD = b'{"question": "q", "answer": "a"}\n'
@@ -147,7 +147,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, plain_model: Path, monkeypa
     def refuse(path: str) -> str:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(fingerprint, "sha256_of", refuse)  # root may read whatever its mode says
+    monkeypatch.setattr(cache, "sha256_of", refuse)  # root may read whatever its mode says
     places = {"data.path": "job.yaml:4"}
     error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, places=places)
     assert str(error) == f"job.yaml:4: data.path: {path}: cannot be read: Permission denied"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
+from shardwise.data.messages import RowError
 from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
-from shardwise.data.values import RowError
 from shardwise.spec.job_data import OverLong, TrainOn
 
 GENERATION = (

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.data.order import epoch_order, permutation, samples_per_epoch
-from shardwise.data.pack import pack
+from shardwise.data.order import epoch_order, pack, permutation, samples_per_epoch
 
 
 def order(sizes: list[int], weights: list[float], *, epoch: int = 0, seed: int = 1, shuffle: bool = True) -> list[int]:

@@ -22,13 +22,7 @@ _SLOW = re.compile(r"\*Run by the slow tests: .+\.\*\s*\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One fenced block.
-
-    Attributes:
-        title: the file that the block is the text of, or None.
-        run: whether the tests run it; where not, the page says why.
-        slow: whether that is left to the slow tests.
-    """
+    """One fenced block; `title` is the file that it is the text of, or None."""
 
     language: str
     title: str | None

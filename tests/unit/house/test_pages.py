@@ -17,8 +17,4 @@ PAGES = {
 def test_a_page_is_what_its_tool_writes(tool):
     compared = run_python(tool)
     assert compared.returncode == 0, compared.stderr
-
-
-@pytest.mark.parametrize("page", [page for pages in PAGES.values() for page in pages])
-def test_the_site_has_every_page(page):
-    assert f": {page}\n" in text_of("mkdocs.yml")
+    assert [page for page in PAGES[tool] if f": {page}\n" not in text_of("mkdocs.yml")] == []

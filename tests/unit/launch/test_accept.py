@@ -19,6 +19,9 @@ from shardwise.spec.request import Request, read_request, request_of_job
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
 
 
+ZERO_BUBBLE = {"pp": 2, "schedule": "zero_bubble"}
+
+
 def request(**keys: Any) -> Request:
     return request_of_job(job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys}))
 
@@ -36,25 +39,22 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[probe.FoundGpu]]:
     return gpus
 
 
-def test_cpu_processes_are_there_on_every_machine(machine: list[probe.FoundGpu]) -> None:
-    cluster = training_cluster(request(hardware="cpu:4"), place=None)
-    assert (cluster.num_gpus, cluster.gpu.kind) == (4, "cpu")
-
-
-def test_gpus_that_are_not_here_are_refused_and_what_is_here_is_named(machine: list[probe.FoundGpu]) -> None:
-    with pytest.raises(HardwareError, match=r"hardware is 4x .*, and this machine has no GPU"):
-        training_cluster(request(hardware="4x H100-SXM"), place=None)
-    machine += [GPU, GPU]
-    with pytest.raises(HardwareError, match=r"this machine has 2x H100"):
-        training_cluster(request(hardware="4x H100-SXM"), place=None)
-    with pytest.raises(HardwareError, match=r"hardware is 1x RTX-6000-Ada, and this machine has 2x H100"):
-        training_cluster(request(hardware="1x RTX-6000-Ada"), place=None)
-
-
-def test_some_of_the_gpus_that_are_here_may_be_named(machine: list[probe.FoundGpu]) -> None:
-    machine += [GPU, GPU]
-    assert training_cluster(request(hardware="1x H100-SXM"), place=None).num_gpus == 1
-    assert training_cluster(request(), place=None).num_gpus == 2
+@pytest.mark.parametrize(
+    ("hardware", "here", "message"),
+    [
+        ("4x H100-SXM", 0, "hardware is 4x .*, and this machine has no GPU"),
+        ("4x H100-SXM", 2, "this machine has 2x H100"),
+        ("1x RTX-6000-Ada", 2, "hardware is 1x RTX-6000-Ada, and this machine has 2x H100"),
+        ("2 x 8x H100-SXM", 8, "torchrun --nnodes 2 --nproc-per-node 8"),
+    ],
+)
+def test_gpus_that_are_not_here_are_refused_and_what_is_here_is_named(
+    hardware: str, here: int, message: str, machine: list[probe.FoundGpu]
+) -> None:
+    machine += [GPU] * here
+    with pytest.raises(HardwareError, match=message):
+        training_cluster(request(hardware=hardware), place=None)
+    assert training_cluster(request(hardware="cpu:4"), place=None).gpu.kind == "cpu"
 
 
 def test_memory_is_what_is_free_on_the_gpus_that_are_taken(machine: list[probe.FoundGpu]) -> None:
@@ -99,11 +99,6 @@ def test_ranks_that_each_see_one_gpu_are_as_many_gpus(
     assert training_cluster(asked, place=place).name == "2x H100-SXM"
 
 
-def test_several_machines_need_something_that_starts_them(machine: list[probe.FoundGpu]) -> None:
-    with pytest.raises(HardwareError, match=r"torchrun --nnodes 2 --nproc-per-node 8"):
-        training_cluster(request(hardware="2 x 8x H100-SXM"), place=None)
-
-
 def test_ranks_that_were_started_are_what_is_planned_for(machine: list[probe.FoundGpu]) -> None:
     place = Place(rank=0, size=4, local_size=2, launch="x")
     assert training_cluster(request(), place=place).num_gpus == 4
@@ -117,29 +112,23 @@ def test_ranks_that_were_started_are_what_is_planned_for(machine: list[probe.Fou
         training_cluster(request(), place=place)
 
 
-def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(machine: list[probe.FoundGpu]) -> None:
-    named, place = request(hardware="4x H100-SXM"), Place(rank=0, size=4, local_size=4, launch="x")
-    with pytest.raises(HardwareError, match=r"hardware is 4x H100-SXM, and this machine has no GPU"):
-        training_cluster(named, place=place)
-    machine += [replace(GPU, name="NVIDIA A100-SXM4-80GB")] * 4
-    with pytest.raises(HardwareError, match=r"hardware is 4x H100-SXM, and this machine has 4x A100"):
-        training_cluster(named, place=place)
-    machine[:] = [GPU] * 4
-    assert training_cluster(named, place=place).name == "4x H100-SXM"
-
-
-def test_of_several_machines_each_has_its_share_of_the_hardware(machine: list[probe.FoundGpu]) -> None:
-    named, place = request(hardware="2 x 2x H100-SXM"), Place(rank=0, size=4, local_size=2, launch="x")
-    machine += [GPU]
-    with pytest.raises(HardwareError, match=r"is 2 x 2x H100-SXM, 2 on each machine, and this machine has 1x H100"):
-        training_cluster(named, place=place)
-    machine += [GPU]
-    assert training_cluster(named, place=place).num_nodes == 2
-
-
-def test_training_needs_rows() -> None:
-    with pytest.raises(InputError, match=r"data\.path is missing"):
-        check_trainable(request_of_job(job_from_data({"model": "m", "data": {"num_rows": 5}})), cluster=cpu(1))
+@pytest.mark.parametrize(
+    ("hardware", "local_size", "here", "name", "message"),
+    [
+        ("4x H100-SXM", 4, 0, GPU.name, "hardware is 4x H100-SXM, and this machine has no GPU"),
+        ("4x H100-SXM", 4, 4, "NVIDIA A100-SXM4-80GB", "hardware is 4x H100-SXM, and this machine has 4x A100"),
+        ("2 x 2x H100-SXM", 2, 1, GPU.name, "is 2 x 2x H100-SXM, 2 on each machine, and this machine has 1x H100"),
+    ],
+)
+def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
+    hardware: str, local_size: int, here: int, name: str, message: str, machine: list[probe.FoundGpu]
+) -> None:
+    asked, place = request(hardware=hardware), Place(rank=0, size=4, local_size=local_size, launch="x")
+    machine += [replace(GPU, name=name)] * here
+    with pytest.raises(HardwareError, match=message):
+        training_cluster(asked, place=place)
+    machine[:] = [GPU] * local_size
+    assert training_cluster(asked, place=place).name == hardware
 
 
 @pytest.mark.parametrize(
@@ -148,8 +137,7 @@ def test_training_needs_rows() -> None:
         ({"method": "qlora"}, 1, "method qlora is not trained by this version"),
         ({"layout": {"cp": 2}}, 2, "cp is not trained by this version"),
         (
-            {"layout": "hsdp"},
-            5,
+            *({"layout": "hsdp"}, 5),
             "hsdp shards inside groups and replicates across them; 5 processes in groups of 2 give no such product",
         ),
         ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
@@ -157,15 +145,14 @@ def test_training_needs_rows() -> None:
         ({"train": {"optimizer": "adafactor"}}, 1, "optimizer adafactor is not trained"),
         ({"layout": {"tp": 2}, "train": {"compile": True}}, 2, "compile is not trained under tp; use compile: false"),
         (
-            {"layout": {"pp": 2, "schedule": "zero_bubble"}, "train": {"compile": True}},
-            2,
+            *({"layout": ZERO_BUBBLE, "train": {"compile": True}}, 2),
             "compile is not trained with schedule zero_bubble; use compile: false",
         ),
         (
-            {"layout": {"pp": 2, "schedule": "zero_bubble"}, "train": {"gradient_checkpointing": "selective"}},
-            2,
+            *({"layout": ZERO_BUBBLE, "train": {"gradient_checkpointing": "selective"}}, 2),
             "zero_bubble is not trained with gradient_checkpointing: selective; use full or none",
         ),
+        ({"data": {"num_rows": 5}}, 1, r"data\.path is missing"),
         ({"layout": "zero1", "train": {"offload": "all"}}, 2, "zero1 keeps them there; use offload: optimizer"),
     ],
 )
@@ -177,21 +164,13 @@ def test_what_is_planned_but_not_trained_is_refused_at_its_place(
     assert str(caught.value).startswith("the job:")
 
 
-def test_every_reason_is_given_at_once() -> None:
+def test_what_is_trained_is_accepted_and_every_reason_against_the_rest_is_given_at_once() -> None:
+    for layout in ("auto", "ddp", "zero1", "fsdp", "zero2", {"dp_shard": 2}):
+        check_trainable(request(layout=layout), cluster=cpu(2))
+    check_trainable(request(layout="hsdp"), cluster=parse_hardware("3 x 3x H100-SXM"))
     with pytest.raises(UnsupportedError) as caught:
         check_trainable(request(method="qlora", train={"precision": "fp16", "optimizer": "adafactor"}), cluster=cpu(1))
     assert len(caught.value.problems) == 3
-
-
-@pytest.mark.parametrize("layout", ["auto", "ddp", "zero1", "fsdp", "zero2", {"dp_shard": 2}])
-def test_what_is_trained_is_accepted(layout: Any) -> None:
-    check_trainable(request(layout=layout), cluster=cpu(2))
-
-
-def test_hybrid_groups_are_those_of_the_nodes() -> None:
-    check_trainable(request(layout="hsdp"), cluster=parse_hardware("3 x 3x H100-SXM"))
-    with pytest.raises(InputError, match="9 processes in groups of 4 give no such product"):
-        check_trainable(request(layout="hsdp"), cluster=cpu(9))
 
 
 def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> None:
@@ -213,21 +192,18 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> N
     ]
 
 
-def test_a_kernel_that_the_gpu_has_not_is_refused_at_its_place(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text("model: m\ndata: {path: org/rows}\ntrain: {attn_implementation: flash_attention_2}\n")
-    with pytest.raises(InputError) as caught:
-        check_present(read_request(file), parse_hardware("1x T4"))
-    assert str(caught.value).startswith(f"{file}:3: train.attn_implementation is flash_attention_2, which needs a GPU ")
+@pytest.mark.parametrize(
+    ("attention", "hardware", "message"),
+    [
+        ("flash_attention_2", "1x T4", "is flash_attention_2, which needs a GPU "),
+        ("flash_attention_2", "cpu:2", "is flash_attention_2, which is not trained on processors; use sdpa or eager"),
+        ("flex_attention", "cpu:2", "is flex_attention, which is not trained on processors; use sdpa or eager"),
+    ],
+)
+def test_a_kernel_that_the_hardware_has_not_is_refused(attention: str, hardware: str, message: str) -> None:
+    def asked(kernel: str) -> Request:
+        return request(data={"path": "org/rows"}, train={"attn_implementation": kernel})
 
-
-@pytest.mark.parametrize("attention", ["flex_attention", "flash_attention_2"])
-def test_attention_that_processors_have_no_backward_of_is_refused(attention: str) -> None:
-    asked = request(data={"path": "org/rows"}, train={"attn_implementation": attention})
-    with pytest.raises(InputError, match=rf"is {attention}, which is not trained on processors; use sdpa or eager"):
-        check_present(asked, parse_hardware("cpu:2"))
-
-
-@pytest.mark.parametrize("attention", ["auto", "sdpa", "eager"])
-def test_attention_that_processors_have_is_accepted(attention: str) -> None:
-    check_present(request(data={"path": "org/rows"}, train={"attn_implementation": attention}), parse_hardware("cpu:2"))
+    with pytest.raises(InputError, match=f"train.attn_implementation {message}"):
+        check_present(asked(attention), parse_hardware(hardware))
+    check_present(asked("eager"), parse_hardware(hardware))

@@ -10,9 +10,8 @@ import transformers
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import UnsupportedError
-from shardwise.models.anatomy import find_anatomy
+from shardwise.models.anatomy import find_anatomy, tensor_plan
 from shardwise.models.load import build_on_meta
-from shardwise.models.plans import tensor_plan
 from shardwise.spec.splits import TENSOR_FAMILIES
 from tests.dist.worlds import installed
 

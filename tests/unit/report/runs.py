@@ -20,30 +20,16 @@ from shardwise.spec.run import RunDirectory, announce, append_line, note_start, 
 
 GIB = 1024**3
 
-FORECAST_PARTS = {
-    "weights": 10 * GIB,
-    "gradients": 2 * GIB,
-    "optimizer": 4 * GIB,
-    "activations": 3 * GIB,
-    "logits": 1 * GIB,
-    "communication": GIB // 2,
-    "temporary": GIB // 2,
-    "context": 1 * GIB,
-}
+KEPT_PARTS = {"weights": 10 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB, "context": 1 * GIB}
+PASSING_PARTS = {"activations": 3 * GIB, "logits": 1 * GIB, "communication": GIB // 2, "temporary": GIB // 2}
+FORECAST_PARTS = KEPT_PARTS | PASSING_PARTS
 MEASURED_PARTS = {"weights": 10 * GIB, "optimizer": 4 * GIB, "other": 6 * GIB}
 TOKENS_PER_STEP = 4000
 STEP_SECONDS = 2.0
 TRAIN_SECONDS = 137.5
 PEAK_FLOPS = 1.5e9
-COUNTS = {
-    "num_rows": 1001,
-    "num_samples": 996,
-    "num_tokens": 99600,
-    "num_trained_tokens": 62003,
-    "longest": 812,
-    "num_truncated": 7,
-    "num_dropped": 5,
-}
+ROWS = {"num_rows": 1001, "num_samples": 996, "num_truncated": 7, "num_dropped": 5}
+COUNTS = {**ROWS, "num_tokens": 99600, "num_trained_tokens": 62003, "longest": 812}
 SHAPE = ModelShape(
     family="llama",
     num_layers=2,
@@ -69,28 +55,16 @@ def make_plan(job: Job, *, parts: dict[str, int] = FORECAST_PARTS, world_size: i
     peak = sum(parts.values())
     batch = job.train.global_batch_size
     forwards = accumulation_steps(global_batch_size=batch, micro_batch_size=2, data_world_size=world_size)
+    layout = Layout(dp_shard=world_size)
+    ranks = (RankMemory(ranks=tuple(range(world_size)), peak_bytes=peak, parts=parts),)
+    bytes_of_peak: dict[str, Any] = {"peak_bytes": peak, "peak_reserved_bytes": peak + GIB, "capacity_bytes": 80 * GIB}
+    within: dict[str, Any] = {"peak_low_bytes": peak - GIB, "peak_high_bytes": peak + 2 * GIB}
+    shares: dict[str, Any] = {"mfu": 0.36, "gpu_utilization": 0.95, "compute_utilization": 0.8}
     candidate = Candidate(
-        execution=Execution(
-            layout=Layout(dp_shard=world_size), micro_batch_size=2, gradient_accumulation_steps=forwards
-        ),
+        execution=Execution(layout=layout, micro_batch_size=2, gradient_accumulation_steps=forwards),
         fits=True,
-        memory=MemoryForecast(
-            capacity_bytes=80 * GIB,
-            peak_bytes=peak,
-            peak_reserved_bytes=peak + GIB,
-            peak_low_bytes=peak - GIB,
-            peak_high_bytes=peak + 2 * GIB,
-            peak_instant="backward of layer 1",
-            ranks=(RankMemory(ranks=tuple(range(world_size)), peak_bytes=peak, parts=parts),),
-        ),
-        time=TimeForecast(
-            step_seconds=2.2,
-            tokens_per_second=1800.0,
-            mfu=0.36,
-            gpu_utilization=0.95,
-            compute_utilization=0.8,
-            total_seconds=110.0,
-        ),
+        memory=MemoryForecast(**bytes_of_peak, **within, peak_instant="backward of layer 1", ranks=ranks),
+        time=TimeForecast(step_seconds=2.2, tokens_per_second=1800.0, total_seconds=110.0, **shares),
     )
     model = {**SHAPE.to_json(), "num_trainable_parameters": 12_288}
     return Plan(job=job.to_json(), hardware={"name": job.hardware}, model=model, candidates=(candidate,), chosen=0)
@@ -143,39 +117,18 @@ class RunMaker:
         return self
 
     def prepared(self, *, preview: list[Any] | None = None) -> RunMaker:
-        train = {
-            **COUNTS,
-            "folder": "/cache/1",
-            "sources": [{"path": "chats.jsonl", "format": "messages", "num_rows": 1001}],
-        }
+        sources = [{"path": "chats.jsonl", "format": "messages", "num_rows": 1001}]
+        train = {**COUNTS, "folder": "/cache/1", "sources": sources}
         shown = preview or [{"where": "chats.jsonl:1", "text": [["user: what is 2+2?\n", False], ["4", True]]}]
         held_out = {**train, "num_rows": 20, "num_samples": 20, "num_truncated": 0, "num_dropped": 0}
-        write_json(
-            self.run.data,
-            {
-                "version": 1,
-                "train": train,
-                "eval": held_out,
-                "fingerprint": "0" * 64,
-                "preview": shown,
-                "padding_id": 0,
-            },
-        )
+        head = {"version": 1, "fingerprint": "0" * 64, "padding_id": 0}
+        write_json(self.run.data, {**head, "train": train, "eval": held_out, "preview": shown})
         return self
 
     def started(self) -> RunMaker:
-        write_json(
-            self.run.environment,
-            {
-                "python": "3.11.9",
-                "torch": "2.13.0",
-                "peft": None,
-                "device": "NVIDIA H100",
-                "world_size": self.world_size,
-                "peak_flops": PEAK_FLOPS,
-                "peak_flops_source": "catalogue entry H100-SXM",
-            },
-        )
+        versions = {"python": "3.11.9", "torch": "2.13.0", "peft": None, "device": "NVIDIA H100"}
+        peak = {"peak_flops": PEAK_FLOPS, "peak_flops_source": "catalogue entry H100-SXM"}
+        write_json(self.run.environment, {**versions, **peak, "world_size": self.world_size})
         announce(self.run, "loading")
         announce(self.run, "training", total_steps=self.num_steps, first_step=1)
         return self
@@ -203,18 +156,9 @@ class RunMaker:
         peak = sum(parts.values())
         ranks = [{"rank": rank, "peak_memory_bytes": peak, **parts} for rank in range(self.world_size)]
         dtypes = {"weights": "float32", "compute": "bfloat16", "reduction": "float32", "optimizer": "float32"}
-        write_json(
-            self.run.measured,
-            {
-                "version": 1,
-                "kind": "cuda_allocated",
-                "ranks": ranks,
-                "dtypes": dtypes,
-                "train_seconds": TRAIN_SECONDS,
-                "outcome": outcome,
-                **({} if execution is None else {"execution": execution.to_json()}),
-            },
-        )
+        of = {} if execution is None else {"execution": execution.to_json()}
+        head = {"version": 1, "kind": "cuda_allocated", "train_seconds": TRAIN_SECONDS, "outcome": outcome}
+        write_json(self.run.measured, {**head, "ranks": ranks, "dtypes": dtypes, **of})
         return self
 
     def ended(self, outcome: str = "finished", *, signal: int | None = None, step: int | None = None) -> RunMaker:

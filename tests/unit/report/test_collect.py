@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,11 @@ from shardwise.report.nouns import Comparison, Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
-from shardwise.spec.run import RunDirectory, append_line, read_json, read_lines, read_metrics, write_json, write_text
+from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
 from tests.speed import quiet_seconds
-from tests.unit.report.runs import (
-    COUNTS,
-    GIB,
-    MEASURED_PARTS,
-    PEAK_FLOPS,
-    STEP_SECONDS,
-    TOKENS_PER_STEP,
-    TRAIN_SECONDS,
-    RunMaker,
-    finished_run,
-    make_job,
-    make_plan,
-    mfu_of,
-    record,
-)
+from tests.unit.cli.odd import spoiled
+from tests.unit.report import runs
+from tests.unit.report.runs import GIB, RunMaker, finished_run, make_job, make_plan, mfu_of, record
 
 
 def row(report: Report, what: str) -> Comparison:
@@ -47,67 +34,40 @@ def passed(report: Report, name: str) -> bool | None:
     return next(check.passed for check in report.checks if check.name.startswith(name))
 
 
-def test_memory_is_compared_part_by_part_without_the_context_that_no_allocator_sees(tmp_path: Path) -> None:
+def test_figures_stand_beside_their_forecasts(tmp_path: Path) -> None:
+    """Of memory part by part; of time the median after the warm-up."""
     report = collect(finished_run(tmp_path / "run"))
-    assert (row(report, "peak memory").forecast, row(report, "peak memory").measured) == (21 * GIB, 20 * GIB)
-    assert row(report, "peak memory").error_percent == pytest.approx(5.0)
-    assert row(report, "weights").error_percent == 0
-    assert (row(report, "other").forecast, row(report, "other").measured) == (7 * GIB, 6 * GIB)
-    assert row(report, "other").error_percent == pytest.approx(100 / 6)
-    assert (row(report, "context").forecast, row(report, "context").measured) == (GIB, None)
-    assert row(report, "context").error_percent is None
-
-
-def test_time_is_the_median_after_the_warm_up(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    report = collect(run)
-    job = make_job()
-    rate = TOKENS_PER_STEP / STEP_SECONDS
-    assert row(report, "step time").measured == STEP_SECONDS
-    assert row(report, "step time").error_percent == pytest.approx(10.0)
-    assert row(report, "throughput").measured == rate
-    assert row(report, "throughput").error_percent == pytest.approx(-10.0)
-    assert row(report, "MFU").measured == pytest.approx(mfu_of(job, rate=rate, world_size=2))
+    rate, percent = runs.TOKENS_PER_STEP / runs.STEP_SECONDS, pytest.approx
+    expected = {
+        "peak memory": (20 * GIB, percent(5.0)),
+        "weights": (10 * GIB, 0),
+        "other": (6 * GIB, percent(100 / 6)),
+        "context": (None, None),
+        "step time": (runs.STEP_SECONDS, percent(10.0)),
+        "throughput": (rate, percent(-10.0)),
+        "total time": (runs.TRAIN_SECONDS, percent(-20.0)),
+    }
+    assert {what: (row(report, what).measured, row(report, what).error_percent) for what in expected} == expected
+    forecasts = {what: row(report, what).forecast for what in ("peak memory", "other", "context")}
+    assert forecasts == {"peak memory": 21 * GIB, "other": 7 * GIB, "context": GIB}
+    assert row(report, "MFU").measured == pytest.approx(mfu_of(make_job(), rate=rate, world_size=2))
     assert row(report, "GPU utilisation").measured == pytest.approx(0.9)
-    assert row(report, "total time").measured == TRAIN_SECONDS
-    assert row(report, "total time").error_percent == pytest.approx(-20.0)
-
-
-def test_a_run_of_warm_up_steps_only_is_measured_over_those(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started().stepped(range(1, 3))
-    assert row(collect(maker.run), "step time").measured == 9.0
+    assert [check.passed for check in report.checks] == [True] * len(report.checks)
+    assert report.gaps == ()
 
 
 def test_the_summary_names_what_was_asked_and_what_ran(tmp_path: Path) -> None:
     report = collect(finished_run(tmp_path / "run"))
-    assert (report.model, report.method, report.strategy) == ("example/tiny-llama", "lora", "fsdp")
-    assert report.hardware == "2x H100-SXM"
-    assert report.num_trainable_parameters == 12_288
-    assert (report.outcome.state, report.outcome.step, report.outcome.total_steps) == ("finished", 50, 50)
-    assert report.tokens == 50 * TOKENS_PER_STEP
-    assert {fact.name: fact.value for fact in report.dtypes}["compute"] == "bfloat16"
-    assert {fact.name: fact.value for fact in report.execution}["layout"] == "dp_shard 2"
+    assert report.headline == "example/tiny-llama, lora, fsdp on 2x H100-SXM"
+    assert report.outcome.sentence == "Finished at step 50 of 50."
+    assert report.model_size.endswith("12.3k trained (8.04 %)")
+    assert report.tokens == 50 * runs.TOKENS_PER_STEP
+    facts = {fact.name: fact.value for fact in (*report.dtypes, *report.execution)}
+    assert (facts["compute"], facts["layout"]) == ("bfloat16", "dp_shard 2")
     assert [(split.split, split.counts["num_rows"]) for split in report.data] == [("train", 1001), ("eval", 20)]
-    assert report.data[0].counts == COUNTS
+    assert report.data[0].counts == runs.COUNTS
+    assert {entry.name: entry.num_bytes for entry in report.files}["final/"] > len("weights")
     assert report.examples[0].pieces == (("user: what is 2+2?\n", False), ("4", True))
-
-
-def test_the_worst_rank_is_the_one_that_is_compared(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    measured = read_json(run.measured) or {}
-    measured["ranks"][1]["peak_memory_bytes"] = 30 * GIB
-    measured["ranks"][1]["other"] = 14 * GIB
-    write_json(run.measured, measured)
-    report = collect(run)
-    assert report.memory.worst_rank == 1
-    assert row(report, "peak memory").measured == 30 * GIB
-    assert row(report, "other").measured == 14 * GIB
-
-
-def test_a_finished_run_agrees_with_itself(tmp_path: Path) -> None:
-    report = collect(finished_run(tmp_path / "run"))
-    assert [check.passed for check in report.checks] == [True] * len(report.checks)
-    assert report.gaps == ()
 
 
 @pytest.mark.parametrize(
@@ -126,21 +86,24 @@ def test_parts_that_do_not_add_up_and_processes_that_did_not_run_are_found(tmp_p
     run = finished_run(tmp_path / "run")
     measured, environment = read_json(run.measured) or {}, read_json(run.environment) or {}
     measured["ranks"][0]["weights"] += 1
+    measured["ranks"][1] |= {"peak_memory_bytes": 30 * GIB, "other": 14 * GIB}
     write_json(run.measured, measured)
     write_json(run.environment, {**environment, "world_size": 1})
     report = collect(run)
     assert passed(report, "measured parts") is False
     assert passed(report, "as many processes") is False
+    assert report.memory.worst_rank == 1, "the worst is the one that is compared"
+    assert [row(report, what).measured for what in ("peak memory", "other")] == [30 * GIB, 14 * GIB]
 
 
 def test_a_running_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 11))
-    report = collect(maker.run)
+    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 3))
+    assert row(collect(maker.run), "step time").measured == 9.0, "of warm-up steps, where there are no others"
+    report = collect(maker.stepped(range(3, 11)).run)
     assert (report.outcome.state, report.outcome.step, report.outcome.phase) == ("unfinished", 10, "training")
     assert [gap.file for gap in report.gaps] == ["measured.json"]
-    assert row(report, "peak memory").measured == 20 * GIB, "metrics.jsonl has seen the peak already"
-    assert row(report, "weights").measured is None
-    assert row(report, "total time").measured is None
+    measured = [row(report, what).measured for what in ("peak memory", "weights", "total time")]
+    assert measured == [20 * GIB, None, None], "metrics.jsonl has seen the peak already"
 
 
 def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path: Path) -> None:
@@ -148,74 +111,53 @@ def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path: Path)
     report = collect(maker.measured("stopped").ended("stopped", signal=15, step=20).run)
     assert (report.outcome.state, report.outcome.signal) == ("stopped", "SIGTERM")
     assert row(report, "total time").measured is None
-
-
-def test_an_outcome_that_a_resumed_run_has_stepped_past_is_not_its_own(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started().stepped(range(1, 21))
-    maker.ended("stopped", signal=15, step=20).stepped(range(21, 23))
-    assert collect(maker.run).outcome.state == "unfinished"
-
-
-def test_a_resumed_run_counts_the_time_of_all_its_attempts(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started().stepped()
-    append_line(maker.run.events, {"time": 1.0, "phase": "training", "total_steps": 50, "first_step": 21})
-    assert row(collect(maker.measured().ended().run), "total time").measured == 3 * 9.0 + 47 * STEP_SECONDS
+    assert collect(maker.stepped(range(21, 23)).run).outcome.state == "unfinished", "it goes on"
 
 
 OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
 
 
-def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(tmp_path: Path) -> None:
-    """Steps 1 to 20 under another layout; the plan's takes 21 to 30, is stopped, and takes the rest."""
-    maker = RunMaker(root=tmp_path / "run").planned().started()
-    maker.began(1, OTHER).began(21).began(31).stepped().ended()
-    records = [{**record, "step_seconds": seconds_of(record["step"])} for record in read_metrics(maker.run)]
-    maker.run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
-    report = collect(maker.run)
+@pytest.mark.parametrize(
+    ("starts", "num_steps", "note"),
+    [
+        ([(11, {})], 50, "median of steps 14 to 50 with these settings"),
+        ([(1, {"hardware": "2x L4"}), (31, {})], 50, "median of steps 34 to 50 with these settings"),
+        (
+            *([(1, {}), (4, {"execution": OTHER}), (21, {})], 23),
+            "median of 6 steps with these settings from 1 to 23, which are all warm-up",
+        ),
+        (
+            *([(1, {"execution": OTHER}), (21, {}), (31, {})], 50),
+            "median of 24 steps with these settings from 24 to 50, after the warm-up of each start",
+        ),
+    ],
+)
+def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(
+    starts: list[tuple[int, Any]], num_steps: int, note: str, tmp_path: Path
+) -> None:
+    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps).planned().prepared().started()
+    for first_step, noted in starts:
+        maker.began(first_step, **noted)
+    lines = [record(step, job=maker.job) for step in range(1, num_steps + 1)]
+    for line in lines[: starts[-1][0] - 1]:
+        line["step_seconds"] = 3.0
+    maker.run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = collect(maker.measured().ended().run)
+    mfu = next(check for check in report.checks if check.name.startswith("MFU = model FLOPs"))
+    assert mfu.passed
+    assert ("; of the last start; recomputed" in mfu.detail) is (len(starts) > 1)
     step = row(report, "step time")
-    assert step.measured == 3.0
-    assert step.note == "median of 24 steps with these settings from 24 to 50, after the warm-up of each start"
-    assert row(report, "throughput").measured == pytest.approx(TOKENS_PER_STEP / 3.0)
-    total = row(report, "total time")
-    assert total.measured is None
-    assert total.note.endswith("in steps, not all with these settings")
-
-
-def test_steps_of_a_start_that_was_not_noted_or_ran_elsewhere_are_not_this_plans(tmp_path: Path) -> None:
-    """An older version noted none; and the same settings on other hardware are another forecast."""
-    maker = RunMaker(root=tmp_path / "run").planned().started().began(11).stepped().measured().ended()
-    report = collect(maker.run)
-    assert row(report, "step time").note == "median of steps 14 to 50 with these settings"
+    assert (step.note, step.measured) == (note, runs.STEP_SECONDS if num_steps == 50 else 2.5)
+    if len(starts) == 3 and num_steps == 50:
+        assert row(report, "throughput").measured == pytest.approx(24 * runs.TOKENS_PER_STEP / (7 * 3.0 + 17 * 2.0))
     assert row(report, "weights").measured is None, "nobody knows of which start"
-    maker = RunMaker(root=tmp_path / "moved").planned().started()
-    maker.began(1, hardware="2x L4").stepped(range(1, 31)).began(31).stepped(range(31, 51)).ended()
-    assert row(collect(maker.run), "step time").note == "median of steps 34 to 50 with these settings"
-
-
-def test_what_another_version_did_not_know_of_an_execution_makes_it_no_other(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started().began(1).stepped().ended()
-    (line,) = read_lines(maker.run.starts)
-    line["execution"] = {"of_a_later_version": 1, **{k: v for k, v in line["execution"].items() if k != "compile"}}
-    maker.run.starts.write_text(json.dumps(line) + "\n")
-    assert row(collect(maker.run), "step time").note == "median of steps 4 to 50"
-
-
-def test_starts_that_are_all_warm_up_are_said_to_be(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run", num_steps=23).planned().started()
-    report = collect(maker.began(1).began(4, OTHER).began(21).stepped().ended().run)
-    note = "median of 6 steps with these settings from 1 to 23, which are all warm-up"
-    assert row(report, "step time").note == note
+    assert row(report, "total time").note.endswith("in steps, not all with these settings")
 
 
 def test_damaged_starts_are_named_and_none_is_believed(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started().began(1, OTHER).began(11).stepped()
     run = maker.measured().ended().run
-    for damage in (
-        run.starts.read_bytes()[:-9] + b"\n",
-        b"\xff\xfe\n",
-        b"[" * 100_000 + b"\n",
-        b'{"first_step": "x"}\n',
-    ):
+    for damage in (run.starts.read_bytes()[:-9] + b"\n", b"\xff\xfe\n", b'{"first_step": "x"}\n'):
         run.starts.write_bytes(damage)
         report = collect(run)
         (gap,) = report.gaps
@@ -231,14 +173,7 @@ def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path: P
     assert (check.passed, check.detail) == (None, "no start with this plan has begun to train yet")
 
 
-def seconds_of(step: int) -> float:
-    if step <= 20:
-        return 1.0
-    return 9.0 if step in (21, 22, 23, 31, 32, 33) else 3.0
-
-
 def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tmp_path: Path) -> None:
-    """The last start only had to save: there is nothing to hold beside its forecast, and the report says so."""
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
     maker.began(1, OTHER).stepped().measured("stopped", execution=OTHER).began(51).ended()
     report = collect(maker.run)
@@ -258,25 +193,8 @@ def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path: P
     report = collect(maker.began(1).stepped().measured("stopped", execution=ran).began(51).ended().run)
     assert row(report, "weights").measured == 10 * GIB
     assert row(report, "step time").note == "median of steps 4 to 50"
-    assert report.gaps == ()
-    assert report.resumed
-
-
-def test_a_finished_run_whose_measurement_is_lost_is_not_called_unfinished(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    run.measured.unlink()
-    assert row(collect(run), "total time").note == "2 min 01 s in recorded steps; loading was not timed"
-
-
-def test_mfu_recomputes_with_the_peak_and_the_ranks_of_the_last_start(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
-    run = maker.began(1, OTHER, world_size=4, peak_flops=PEAK_FLOPS / 3).began(30).stepped().run
-    (check,) = [one for one in collect(run).checks if one.name.startswith("MFU = model FLOPs")]
-    assert check.passed
-    assert "; of the last start; recomputed" in check.detail
-    run.starts.unlink()
-    write_json(run.environment, {**(read_json(run.environment) or {}), "peak_flops": PEAK_FLOPS / 3})
-    assert not passed(collect(run), "MFU = model FLOPs")
+    assert row(report, "total time").measured == 3 * 9.0 + 47 * runs.STEP_SECONDS, "the time of all its attempts"
+    assert (report.gaps, report.resumed) == ((), True)
 
 
 def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path: Path) -> None:
@@ -291,12 +209,6 @@ def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path: Path) 
     assert outcome.failure == "rank 1, phase training (step 6): GuardError: loss is NaN (a.py:7)"
 
 
-def test_a_failure_that_a_resumed_run_survived_is_forgotten(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    write_json(run.rank_failure(2), {"time": 1.0, "rank": 2, "message": "of an earlier attempt"})
-    assert collect(run).outcome.state == "finished"
-
-
 FILES = ["plan.json", "resolved.yaml", "metrics.jsonl", "measured.json", "data.json", "environment.json"]
 
 
@@ -308,45 +220,28 @@ def test_a_missing_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: 
     write_report(report, run)
     assert [gap.file for gap in report.gaps] == [name]
     assert report.gaps[0].reason.startswith("is missing; ")
+    if name == "measured.json":
+        assert row(report, "total time").note == "2 min 01 s in recorded steps; loading was not timed"
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (
-            lambda final: (final / "model.safetensors").write_bytes(b"wEights"),
-            "model.safetensors is not what was written",
-        ),
-        (lambda final: (final / "model.safetensors").unlink(), "model.safetensors is missing"),
-        (shutil.rmtree, "is missing; the run had finished, and its result was there"),
-    ],
-)
-def test_a_finished_run_whose_result_is_damaged_says_so(
-    tmp_path: Path, damage: Callable[[Path], object], words: str
-) -> None:
+def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
-    damage(run.final)
-    report = collect(run)
-    assert report.outcome.state == "finished"
-    (gap,) = report.gaps
-    assert gap.file == "final/"
-    assert gap.reason.startswith(words)
-    assert words in report_html(report)
-
-
-def test_a_large_result_that_was_copied_keeps_no_report_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = finished_run(tmp_path / "run")
-    monkeypatch.setattr("shardwise.spec.result.HASHED_BYTES", 2)
     (run.final / "model.safetensors").write_bytes(b"wEights")
-    assert [gap.file for gap in collect(run).gaps] == ["final/"]
-    monkeypatch.setattr("shardwise.report.sources.HASHED_AFTER_COPY", 3)
-    assert collect(run).gaps == ()
+    changed = collect(run)
+    shutil.rmtree(run.final)
+    for report, words in (
+        (changed, "model.safetensors is not what was written"),
+        (collect(run), "is missing; the run had finished, and its result was there"),
+    ):
+        assert report.outcome.state == "finished"
+        (gap,) = report.gaps
+        assert gap.file == "final/"
+        assert gap.reason.startswith(words)
+        assert words in report_html(report)
 
 
 @pytest.mark.parametrize("name", [file for file in FILES if file != "metrics.jsonl"])
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\x00", b"[" * 20_000, b"[1]\n"])
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\x00", b"[1]\n"])
 def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: str, damage: bytes) -> None:
     run = finished_run(tmp_path / "run")
     (run.root / name).write_bytes(damage)
@@ -356,19 +251,17 @@ def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: 
     assert "is missing" not in report.gaps[0].reason
 
 
-def test_metrics_that_are_no_text_are_named_and_lines_that_are_no_records_left_out(tmp_path: Path) -> None:
+def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
     whole = run.metrics.read_bytes()
     run.metrics.write_bytes(whole + b"{\n[1]\n\n" + b'{"step": 51, "lo')
     report = collect(run)
     assert report.outcome.step == 50
-    assert [gap.reason for gap in report.gaps] == [
-        "2 of its 52 lines cannot be read; the figures of their steps are not shown"
-    ]
+    (gap,) = report.gaps
+    assert gap.reason == "2 of its 52 lines cannot be read; the figures of their steps are not shown"
     run.metrics.write_bytes(b"garbage\n" * 12)
-    assert [gap.reason for gap in collect(run).gaps] == [
-        "12 of its 12 lines cannot be read; no optimizer step is recorded"
-    ]
+    (gap,) = collect(run).gaps
+    assert gap.reason == "12 of its 12 lines cannot be read; no optimizer step is recorded"
     run.metrics.write_bytes(whole + b"\xff\n")
     assert [gap.file for gap in collect(run).gaps] == ["metrics.jsonl"]
 
@@ -387,39 +280,21 @@ def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_pa
     assert row(collect(run), "peak memory").forecast is None
     write_json(run.plan, {**plan, "chosen": 7})
     assert "chosen is 7; expected a place among the 1 candidates" in collect(run).gaps[0].reason
-    layout = plan["candidates"][0]["layout"]
-    layout["zero_stage"] = None
+    plan["candidates"][0]["layout"]["zero_stage"] = None
     write_json(run.plan, plan)
     assert "candidates.0.layout.zero_stage is None; expected 1, 2 or 3" in collect(run).gaps[0].reason
-    layout["zero_stage"] = 3
-    plan["candidates"][0]["memory"]["ranks"][0]["parts"]["weights"] = "much"
-    write_json(run.plan, plan)
-    assert "memory.ranks.0.parts.weights is 'much'; expected a whole number" in collect(run).gaps[0].reason
 
 
 SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True, [], {}, [[]], {"a": {"b": []}}]
 
 
-def spoil(value: Any, dice: random.Random) -> Any:
-    """The same JSON with one value, anywhere, replaced by one of another kind."""
-    if isinstance(value, dict) and value and dice.random() < 0.85:
-        key = dice.choice(sorted(value))
-        return {**value, key: spoil(value[key], dice)}
-    if isinstance(value, list) and value and dice.random() < 0.85:
-        at = dice.randrange(len(value))
-        return [*value[:at], spoil(value[at], dice), *value[at + 1 :]]
-    return dice.choice(SPOILERS)
-
-
-@pytest.mark.parametrize(
-    "name", ["plan.json", "resolved.yaml", "measured.json", "data.json", "environment.json", "logs/outcome.json"]
-)
+@pytest.mark.parametrize("name", [*(file for file in FILES if file != "metrics.jsonl"), "logs/outcome.json"])
 def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path: Path, name: str) -> None:
     run = finished_run(tmp_path / "run", num_steps=5)
     whole = json.loads((run.root / name).read_text())
     dice = random.Random(20_26)
     for _ in range(40):
-        (run.root / name).write_text(json.dumps(spoil(whole, dice)))
+        (run.root / name).write_text(json.dumps(spoiled(whole, dice, odd=SPOILERS)))
         report = collect(run)
         write_report(report, run)
         assert read_json(run.report_json) is not None
@@ -429,7 +304,7 @@ def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().started()
     dice = random.Random(7)
     for step in range(1, 60):
-        line = json.dumps(spoil(record(step, job=maker.job), dice)) + "\n"
+        line = json.dumps(spoiled(record(step, job=maker.job), dice, odd=SPOILERS)) + "\n"
         with (maker.root / "metrics.jsonl").open("a") as file:
             file.write(line + 'not json\n[1]\n{"step": true, "loss": 1.0}\n{"step": 3, "loss": NaN}\n')
     report = collect(maker.run)
@@ -448,18 +323,11 @@ def test_report_json_is_whole_and_states_each_error(tmp_path: Path) -> None:
     by_name = {entry["what"]: entry for entry in written["comparisons"]}
     assert by_name["other"]["error_percent"] == pytest.approx(100 / 6)
     assert by_name["context"]["measured"] is None
-    assert written["memory"]["ranks"][0]["measured_parts"] == MEASURED_PARTS
-
-
-def test_the_error_is_relative_to_the_measurement_and_absent_where_it_has_no_value() -> None:
-    def error(forecast: float | None, measured: float | None) -> float | None:
-        return Comparison(what="x", unit="bytes", forecast=forecast, measured=measured).error_percent
-
-    assert error(90, 100) == pytest.approx(-10.0)
-    assert error(0, 0) == 0
-    assert error(1, 0) is None
-    assert error(None, 1) is None
-    assert error(1, None) is None
+    assert written["memory"]["ranks"][0]["measured_parts"] == runs.MEASURED_PARTS
+    run.report_html.unlink()
+    run.report_html.mkdir()
+    with pytest.raises(RunDirectoryError, match="the report cannot be written"):
+        write_report(collect(run), run)
 
 
 @pytest.mark.slow
@@ -473,23 +341,3 @@ def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_pa
     assert (len(loss.points), loss.num_recorded) == (MAX_POINTS, 100_000)
     assert (loss.points[0][0], loss.points[-1][0]) == (1, 100_000)
     assert maker.run.report_html.stat().st_size < 400_000
-
-
-def test_a_report_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    run.report_html.mkdir()
-    with pytest.raises(RunDirectoryError, match="the report cannot be written"):
-        write_report(collect(run), run)
-
-
-def test_files_are_listed_with_the_size_of_their_content(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
-    shutil.rmtree(run.final)
-    (run.final / "nested").mkdir(parents=True)
-    (run.final / "nested" / "model.safetensors").write_bytes(b"0" * 1000)
-    (run.final / "config.json").write_bytes(b"1" * 24)
-    (run.final / "elsewhere").symlink_to(run.metrics)
-    write_json(run.checkpoint(20) / "manifest.json", {})
-    files = {entry.name: entry for entry in collect(run).files}
-    assert files["final/"].num_bytes == 1024
-    assert files["checkpoint-20/"].what == "checkpoint of step 20"

@@ -24,19 +24,12 @@ SAME = {"num_tensors": 3, "relative": 1e-8, "absolute": 1e-9, "worst": "a", "fir
 
 
 def records(num_steps: int = 10) -> Records:
-    return [
-        {
-            "step": step,
-            "epoch": step / 10,
-            "loss": 4.0 / step,
-            "grad_norm": 1.0 + 1.0 / step,
-            "learning_rate": 1e-4 * step,
-            "tokens": 100 + step,
-            "trained_tokens": 50 + step,
-            "step_seconds": 0.1,
-        }
-        for step in range(1, num_steps + 1)
-    ]
+    def figures(step: int) -> dict[str, Any]:
+        close = {"loss": 4.0 / step, "grad_norm": 1.0 + 1.0 / step}
+        exact = {"epoch": step / 10, "learning_rate": 1e-4 * step, "tokens": 100 + step, "trained_tokens": 50 + step}
+        return {"step": step, "step_seconds": 0.1, **close, **exact}
+
+    return [figures(step) for step in range(1, num_steps + 1)]
 
 
 def changed(step: int, **figures: Any) -> Records:
@@ -50,6 +43,12 @@ def beside(
     return agreement(layout, processes=2, run="run", reference=reference, found=found, weights=weights, tolerance=1e-5)
 
 
+def first_of(found: Agreement) -> tuple[int | None, str, str]:
+    """The step, the figure and the sentence of the first difference."""
+    assert found.first is not None
+    return found.first.step, found.first.figure, found.first.sentence
+
+
 def table(*layouts: Agreement) -> Parity:
     return Parity(reference="one", num_steps=10, tolerance=1e-5, changes=(), layouts=layouts, unable=())
 
@@ -60,10 +59,7 @@ def test_the_same_records_agree() -> None:
     assert table(found).agrees
     assert "the same training on one process and under fsdp-2: 10 steps" in table(found).sentence
     assert table(found).sentence.endswith("exact, the same final weights")
-
-
-def test_weights_that_were_not_to_move_are_not_called_the_same_result() -> None:
-    still = replace(table(beside(records())), moved=False)
+    still = replace(table(found), moved=False)
     assert still.sentence.endswith(
         "exact, and unchanged weights: the learning rate is 0 in every step (all are warm-up); use more steps"
     )
@@ -72,9 +68,11 @@ def test_weights_that_were_not_to_move_are_not_called_the_same_result() -> None:
 
 def test_floating_point_may_differ_within_the_tolerance_and_the_largest_is_told() -> None:
     found = beside(changed(3, loss=4.0 / 3 * (1 + 9e-6)))
-    assert found.first is None
+    assert (found.first, found.grad_norm) == (None, 0.0)
     assert found.loss == pytest.approx(9e-6, rel=1e-3)
-    assert found.grad_norm == 0.0
+    zero = changed(1, grad_norm=0.0)
+    assert beside(zero, reference=zero).first is None
+    assert beside(changed(1, grad_norm=1e-12), reference=zero).first is not None, "no share of 0 is allowed"
 
 
 def test_the_first_difference_of_all_layouts_is_named_with_both_values() -> None:
@@ -86,86 +84,55 @@ def test_the_first_difference_of_all_layouts_is_named_with_both_values() -> None
 
 
 def test_of_figures_at_one_step_the_one_nearest_the_cause_is_named() -> None:
+    sentence = "fsdp-2 differs at step 2: trained_tokens is 3, on one process 52"
     found = beside(changed(2, loss=9.0, grad_norm=9.0, trained_tokens=3))
-    assert found.first is not None
-    assert (found.first.step, found.first.figure) == (2, "trained_tokens")
-    assert found.first.sentence == "fsdp-2 differs at step 2: trained_tokens is 3, on one process 52"
+    assert first_of(found) == (2, "trained_tokens", sentence)
 
 
 @pytest.mark.parametrize("figure", ["tokens", "trained_tokens", "epoch", "learning_rate"])
 def test_counts_epochs_and_learning_rates_are_exact(figure: str) -> None:
     value = records()[4][figure]
-    found = beside(changed(5, **{figure: value * (1 + 1e-9)}))
-    assert found.first is not None
-    assert (found.first.step, found.first.figure) == (5, figure)
+    assert first_of(beside(changed(5, **{figure: value * (1 + 1e-9)})))[:2] == (5, figure)
 
 
-@pytest.mark.parametrize(("found", "who"), [(records(8), "one process"), (records(12), "fsdp-2")])
-def test_a_step_that_only_one_run_has_is_a_difference(found: Records, who: str) -> None:
-    first = beside(found).first
-    assert first is not None
-    assert first.sentence == f"fsdp-2 differs at step {min(len(found), 10) + 1}: step: recorded by {who} only"
-
-
-def test_runs_without_any_step_prove_nothing() -> None:
-    first = beside([], reference=[]).first
-    assert first is not None
-    assert "no step is recorded" in first.sentence
+def test_what_only_one_run_has_or_neither_is_a_difference() -> None:
+    for found, step, who in ((records(8), 9, "one process"), (records(12), 11, "fsdp-2")):
+        assert first_of(beside(found))[2] == f"fsdp-2 differs at step {step}: step: recorded by {who} only"
+    assert "no step is recorded" in first_of(beside([], reference=[]))[2]
+    assert first_of(beside(records(), weights=None))[1] == "weights"
 
 
 @pytest.mark.parametrize("missing", ["loss", "grad_norm", "tokens"])
 def test_a_figure_that_neither_run_recorded_is_no_agreement(missing: str) -> None:
     without = [{key: value for key, value in record.items() if key != missing} for record in records()]
-    first = beside(without, reference=without).first
-    assert first is not None
-    assert first.sentence == f"fsdp-2 differs at step 1: {missing} is not recorded, on one process not recorded"
+    sentence = f"fsdp-2 differs at step 1: {missing} is not recorded, on one process not recorded"
+    assert first_of(beside(without, reference=without))[2] == sentence
 
 
 def test_an_evaluation_is_compared_where_there_is_one() -> None:
-    assert beside(changed(5, eval_loss=2.0), reference=changed(5, eval_loss=2.0)).first is None
+    evaluated = changed(5, eval_loss=2.0)
+    assert beside(evaluated, reference=evaluated).first is None
     for found in (changed(5, eval_loss=2.1), records()):
-        first = beside(found, reference=changed(5, eval_loss=2.0)).first
-        assert first is not None
-        assert (first.step, first.figure) == (5, "eval_loss")
-
-
-def test_a_gradient_norm_of_zero_must_be_met() -> None:
-    assert beside(changed(1, grad_norm=0.0), reference=changed(1, grad_norm=0.0)).first is None
-    assert beside(changed(1, grad_norm=1e-12), reference=changed(1, grad_norm=0.0)).first is not None
+        assert first_of(beside(found, reference=evaluated))[:2] == (5, "eval_loss")
 
 
 def test_weights_that_differ_after_equal_steps_are_named_last() -> None:
-    weights = {**SAME, "relative": 0.2, "first": "lm_head.weight", "reason": "differs by 2.00e-01 relative to its norm"}
+    reason = "differs by 2.00e-01 relative to its norm"
+    weights = {**SAME, "relative": 0.2, "first": "lm_head.weight", "reason": reason}
     found = beside(records(), weights=weights)
-    assert found.first is not None
-    assert found.first.sentence == (
-        "fsdp-2 differs after the last step: weights: lm_head.weight differs by 2.00e-01 relative to its norm"
-    )
+    assert first_of(found)[2] == f"fsdp-2 differs after the last step: weights: lm_head.weight {reason}"
     both = beside(changed(7, loss=9.0), weights=weights)
-    assert both.first is not None
-    assert both.first.figure == "loss"
+    assert first_of(both)[1] == "loss"
     assert table(found, both).first == both.first
-
-
-def test_a_run_without_final_weights_proves_nothing() -> None:
-    first = beside(records(), weights=None).first
-    assert first is not None
-    assert first.figure == "weights"
 
 
 def test_a_layout_that_failed_stands_before_all_differences() -> None:
     broken = failed("hsdp-4", processes=4, run="run", reason="rank 3 failed while training")
-    parity = table(beside(changed(1, loss=9.0)), broken)
+    parity = table(beside(changed(1, loss=9.0)), beside(records()), broken)
     assert parity.sentence == "hsdp-4 did not train: rank 3 failed while training"
-    assert not parity.agrees
-
-
-def test_the_table_is_plain_json() -> None:
-    broken = failed("hsdp-4", processes=4, run="run", reason="it fell")
-    plain = json.loads(json.dumps(table(beside(records()), broken).to_json(), allow_nan=False))
-    assert (plain["version"], plain["agrees"]) == (1, False)
-    assert plain["first"]["layout"] == "hsdp-4"
-    assert plain["layouts"][0]["loss"] == 0.0
+    plain = json.loads(json.dumps(parity.to_json(), allow_nan=False))
+    assert (plain["version"], plain["agrees"], plain["first"]["layout"]) == (1, False, "hsdp-4")
+    assert plain["layouts"][1]["loss"] == 0.0
 
 
 APART = {**SAME, "absolute": 2e-4, "relative": 1e-4, "first": "h.0.bias", "reason": "differs by 1.00e-04"}
@@ -203,28 +170,24 @@ def test_weights_farther_apart_than_adamw_steps_differ() -> None:
     found = beside(records(), weights=APART)
     seen = looked_at_plainly(found, beside(records()), most=1e-4)
     said = "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd "
-    assert seen.first is not None
-    assert seen.first.sentence == f"{said}all of it is the same, and adamw's steps of rounding cannot add up to this"
+    assert first_of(seen)[2] == f"{said}all of it is the same, and adamw's steps of rounding cannot add up to this"
     assert looked_at_damped(found, seen, beside(records())).first == seen.first, "no rounding that they all would have"
 
 
 def test_weights_that_differ_with_sgd_too_differ() -> None:
     plain = beside(changed(2, loss=1.5), weights=APART)
-    first = looked_at_plainly(beside(records(), weights=APART), plain, most=1.0).first
-    assert first is not None
-    assert first.sentence.endswith("with sgd differs at step 2: loss is 1.5, on one process 2")
+    seen = looked_at_plainly(beside(records(), weights=APART), plain, most=1.0)
+    assert first_of(seen)[2].endswith("with sgd differs at step 2: loss is 1.5, on one process 2")
 
 
 def test_a_loss_that_differs_is_no_rounding_of_weights_and_a_count_no_rounding_at_all() -> None:
     found = beside(changed(4, loss=1.1))
     seen = looked_at_plainly(found, beside(records()), most=1.0)
-    faulty = looked_at_damped(found, seen, beside(changed(3, loss=1.7))).first
-    rounded = looked_at_damped(found, seen, beside(records())).first
-    assert faulty is not None
-    assert rounded is not None
+    faulty = first_of(looked_at_damped(found, seen, beside(changed(3, loss=1.7))))[2]
+    rounded = first_of(looked_at_damped(found, seen, beside(records())))[2]
     said = "fsdp-2 differs at step 4: loss is 1.1, on one process 1; with sgd "
-    assert faulty.sentence.startswith(f"{said}all of it is the same, with adamw damped differs at step 3: loss is 1.7")
-    assert rounded.sentence.startswith(f"{said}and with adamw damped all of it is the same: adamw amplifies rounding ")
+    assert faulty.startswith(f"{said}all of it is the same, with adamw damped differs at step 3: loss is 1.7")
+    assert rounded.startswith(f"{said}and with adamw damped all of it is the same: adamw amplifies rounding ")
     assert not may_be_rounding(beside(changed(4, tokens=7)))
     assert not may_be_rounding(beside(records(9)))
     assert not may_be_rounding(failed("ddp-2", processes=2, run="run", reason="killed"))

@@ -43,27 +43,24 @@ def test_a_plan_where_nothing_fits_has_a_page_too() -> None:
     assert "One step" not in page.words
 
 
-def test_offloads_have_a_column_where_there_are_any() -> None:
-    made = plan()
-    assert '<th scope="col">Offload</th>' not in plan_html(made, None)
-    first = replace(made.candidates[0], execution=replace(made.candidates[0].execution, offload="optimizer"))
-    source = plan_html(replace(made, candidates=(first, *made.candidates[1:])), None)
-    assert '<th scope="col">Offload</th>' in source
-    assert "<td>optimizer</td>" in source
-    assert "offload optimizer" in Page(source).words
-
-
-def test_names_of_strangers_become_text() -> None:
+def test_hostile_names_are_text() -> None:
     made = plan()
     source = plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None)
     assert_safe(Page(source), source)
 
 
-def test_what_is_planned_and_not_trained_says_so_at_the_top() -> None:
+def test_what_is_not_trained_is_said_at_the_top_and_offloads_have_a_column() -> None:
     made = plan()
-    best = replace(made.candidates[0], not_trained=("method qlora is not trained by this version",))
-    words = Page(plan_html(replace(made, candidates=(best,)), None)).words
+    assert '<th scope="col">Offload</th>' not in plan_html(made, None)
+    untrained = ("method qlora is not trained by this version",)
+    used = replace(made.candidates[0].execution, offload="optimizer")
+    best = replace(made.candidates[0], execution=used, not_trained=untrained)
+    source = plan_html(replace(made, candidates=(best, *made.candidates[1:])), None)
+    words = Page(source).words
     assert "planned, not trained by this version" in words
+    assert '<th scope="col">Offload</th>' in source
+    assert "<td>optimizer</td>" in source
+    assert "offload optimizer" in words
 
 
 def test_a_memory_bar_has_every_part_and_ends_inside_the_chart_however_much_is_needed() -> None:
@@ -86,13 +83,8 @@ def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:
     assert part.tip == "GPU 2-3: forward of layer 0, 1.00 s from 2.00 s"
     assert chart.table is not None
     assert chart.table.rows[0] == ("GPU 0-1", "50 % of the step", "2.00 s")
-
-
-def test_stretches_too_small_to_be_seen_are_drawn_as_one() -> None:
     many = [span(0, i / 1000, (i + 1) / 1000, name=f"forward of layer {i}") for i in range(1000)]
     found = merged(many, within=0.001)
-    assert len(found) < 400
+    assert len(found) < 400, "stretches too small to be seen are drawn as one"
     assert found[0][1].startswith("forward of layer 0 to forward of layer")
     assert (found[0][2], found[-1][3]) == (0.0, 1.0)
-    apart = [span(0, 0.0, 0.4), span(0, 0.5, 1.0)]
-    assert len(merged(apart, within=0.001)) == 2

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from shardwise.report.collect import collect
-from shardwise.report.compare import utilization_by_rank
 from shardwise.report.pages.versus_page import bars_of, versus_html
-from shardwise.report.starts import planned, taken
-from shardwise.report.versus import Contender, Turns, contender, turns_of, versus
+from shardwise.report.versus import Contender, Turns, contender, versus
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
 from shardwise.spec.run import RunDirectory, announce, read_metrics
@@ -26,35 +24,15 @@ def executed(*, micros: int = 4, **degrees: Any) -> Execution:
     return Execution(layout=Layout(**degrees), micro_batch_size=1, gradient_accumulation_steps=micros)
 
 
-def ran(
-    root: Path,
-    layout: str,
-    *,
-    seconds: float,
-    processes: int = 2,
-    shares: Any = None,
-    busy: float | None = None,
-    execution: Execution | None = None,
-) -> Contender:
-    """A finished run whose steps take so long, and whose ranks are busy for such shares of them."""
-    maker = RunMaker(root=root / layout, world_size=processes, num_steps=10)
-    maker.planned().prepared().started().stepped().measured().ended()
-    run = RunDirectory(root / layout)
-    records = [{**record, "step_seconds": seconds} for record in read_metrics(run)]
+def ran(root: Path, layout: str, *, seconds: float, shares: Any = None, busy: Any = None, **noted: Any) -> Contender:
+    """A finished run on two ranks whose steps take so long, and whose ranks are busy for such shares of them."""
+    maker = RunMaker(root=root / layout, num_steps=10).planned().prepared().started().stepped().measured().ended()
+    records = [{**record, "step_seconds": seconds} for record in read_metrics(maker.run)]
     for record in records:
-        record["gpu_utilization_by_rank"] = shares or [0.9] * processes
+        record["gpu_utilization_by_rank"] = shares or [0.9, 0.9]
         record["gpu_utilization"] = record["gpu_utilization"] if busy is None else busy
-    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return contender(layout, processes=processes, run=run, report=collect(run), execution=execution)
-
-
-def test_the_fastest_stands_first_and_the_sentence_has_the_ratios(tmp_path: Path) -> None:
-    runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0), ("single-1", 5.0))]
-    found = versus(runs, job="tiny")
-    assert [one.layout for one in found.contenders] == ["ddp-2", "fsdp-2", "single-1"]
-    assert found.sentence == (
-        "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2, 2.50 times as fast as single-1"
-    )
+    maker.run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return contender(layout, processes=2, run=maker.run, report=collect(maker.run), **{"execution": None, **noted})
 
 
 def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_its_name(tmp_path: Path) -> None:
@@ -63,9 +41,34 @@ def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_i
     (note,) = found.notes
     assert note.startswith("job-2: one of its 2 stages works at a time while the others wait, so each GPU is busy for ")
     assert "at most about 1/2 of a step; pp overlaps several" in note
-    assert found.to_json()["notes"] == [note]
-    assert found.to_json()["contenders"][1]["turns"] == {"stages": 2, "because": "schedule"}
+    plain = json.loads(json.dumps(replace(found, unable=(("tp-2", "not trained"),)).to_json(), allow_nan=False))
+    assert (plain["version"], plain["notes"]) == (1, [note])
+    assert plain["unable"] == [{"layout": "tp-2", "reason": "not trained"}]
+    one = plain["contenders"][1]
+    assert one["turns"] == {"stages": 2, "because": "schedule"}
+    step = one["figures"]["step time"]
+    assert (step["measured"], step["forecast"], step["unit"]) == (3.0, 2.2, "seconds")
+    assert one["ranks"][1]["measured_peak_bytes"] == 20 * GIB
     assert note in Page(versus_html(found)).words
+
+
+def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path: Path) -> None:
+    one, two = (ran(tmp_path, name, seconds=2.0) for name in ("ddp-2", "mp-2"))
+    announce(RunDirectory(Path(two.run)), "training", total_steps=10, first_step=6)
+    again = contender("mp-2", processes=2, run=RunDirectory(Path(two.run)), report=collect(RunDirectory(Path(two.run))))
+    assert versus([one], job="tiny").notes == ()
+    found = versus([replace(one, num_steps=3), again], job="tiny", nominal=True)
+    assert set(found.notes) == {
+        "mp-2: stopped and resumed; its total time is that of its steps, without loading",
+        "runs of 3 steps or fewer count their first steps, which are slow; --steps 13 says more",
+        "forecast times are nominal: the rates of this machine's CPU processes were not measured",
+    }
+    spans = (Span(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
+    lanes = (Lane(ranks=(0,), computing=0.5),)
+    step = Timeline(strategy="mp", seconds=2.0, micro_batches=4, drawn_micro_batches=2, lanes=lanes, spans=spans)
+    words = Page(versus_html(found, {"mp-2": step})).words
+    for said in (*found.notes, "One step of mp-2, as forecast", "2 of the step's 4 micro-batches as forecast"):
+        assert said in words
 
 
 @pytest.mark.parametrize(
@@ -80,128 +83,51 @@ def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_i
 def test_stages_take_turns_where_one_micro_batch_is_under_way(
     degrees: dict[str, Any], micros: int, turns: Turns | None, tmp_path: Path
 ) -> None:
-    assert turns_of(executed(micros=micros, **degrees)) == turns
-    assert ran(tmp_path, "x-4", seconds=1.0, execution=executed(micros=micros, **degrees)).turns == turns
-
-
-def test_a_pipeline_of_one_micro_batch_is_told_to_make_more(tmp_path: Path) -> None:
-    found = versus([ran(tmp_path, "pp-2", seconds=3.0, execution=executed(pp=2, micros=1))], job="tiny")
-    assert found.notes[0].endswith("a smaller train.micro_batch_size makes several, which overlap")
-
-
-def test_steps_are_drawn_where_they_are_laid_out(tmp_path: Path) -> None:
-    spans = (Span(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
-    steps = {
-        "mp-2": Timeline(
-            strategy="mp",
-            seconds=2.0,
-            micro_batches=4,
-            drawn_micro_batches=2,
-            lanes=(Lane(ranks=(0,), computing=0.5),),
-            spans=spans,
-        )
-    }
-    shown = Page(versus_html(versus([ran(tmp_path, "mp-2", seconds=2.0)], job="tiny"), steps))
-    assert "One step of mp-2, as forecast" in shown.words
-    assert "2 of the step's 4 micro-batches as forecast" in shown.words
-
-
-def test_a_layout_that_was_stopped_and_gone_on_with_is_said_beside_the_table(tmp_path: Path) -> None:
-    whole = ran(tmp_path, "ddp-2", seconds=2.0)
-    run = RunDirectory(Path(ran(tmp_path, "mp-2", seconds=3.0).run))
-    announce(run, "training", total_steps=10, first_step=6)
-    again = contender("mp-2", processes=2, run=run, report=collect(run))
-    assert versus([whole], job="tiny").notes == ()
-    found = versus([whole, again], job="tiny")
-    assert found.notes == ("mp-2: stopped and resumed; its total time is that of its steps, without loading",)
-    assert found.notes[0] in Page(versus_html(found)).words
+    one = ran(tmp_path, "x-4", seconds=1.0, execution=executed(micros=micros, **degrees))
+    assert one.turns == turns
+    told = " ".join(versus([one], job="tiny").notes).endswith(
+        "a smaller train.micro_batch_size makes several, which overlap"
+    )
+    assert told == (turns is not None and turns.because == "micro-batch")
 
 
 def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
-    one = ran(tmp_path, "ddp-2", seconds=2.5)
-    assert one.figure("step time").measured == 2.5
-    assert one.figure("step time").forecast is not None
+    one = ran(tmp_path, "ddp-2", seconds=2.5, shares=[0.25, None], busy=0.4)
     assert one.written("throughput", "measured") == "1,600 tokens/s"
-    assert one.figure("GPU utilisation").measured == 0.9
-    assert one.figure("peak memory").measured == 20 * GIB
-    assert one.figure("peak memory").forecast == 21 * GIB
+    assert one.figure("GPU utilisation").measured == pytest.approx(0.4)
+    step, peak = one.figure("step time"), one.figure("peak memory")
+    assert (step.measured, step.forecast) == (2.5, 2.2)
+    assert (peak.measured, peak.forecast) == (20 * GIB, 21 * GIB)
     assert one.figure("total time").measured is not None
     assert one.final_loss == read_metrics(RunDirectory(tmp_path / "ddp-2"))[-1]["loss"]
-
-
-def test_ranks_are_told_apart_where_they_were_measured_apart(tmp_path: Path) -> None:
-    one = ran(tmp_path, "ddp-2", seconds=1.0, shares=[0.25, None])
     assert [rank.gpu_utilization for rank in one.ranks] == [0.25, None]
-    assert one.by_rank == ("rank 0: 25.0 % busy, 20.0 GiB (forecast 21.0 GiB); rank 1: 20.0 GiB (forecast 21.0 GiB)")
+    assert one.by_rank == "rank 0: 25.0 % busy, 20.0 GiB (forecast 21.0 GiB); rank 1: 20.0 GiB (forecast 21.0 GiB)"
 
 
-def test_utilisation_by_rank_leaves_the_warm_up_out() -> None:
-    steps = ((0.0, 9.0), (0.0, 9.0), (0.0, 9.0), (0.4, 3.0), (0.8, 1.0))
-    each = [
-        {"step": number, "gpu_utilization_by_rank": [share, 1.0], "step_seconds": seconds}
-        for number, (share, seconds) in enumerate(steps, start=1)
-    ]
-    records = taken(each, (), planned(None)).steady
-    assert utilization_by_rank(records) == {0: pytest.approx(0.5), 1: 1.0}, "a step counts by how long it takes"
-    assert utilization_by_rank([{"gpu_utilization": 0.5}]) == {}
-
-
-def test_a_run_without_a_measured_step_stands_last_and_has_no_ratio(tmp_path: Path) -> None:
-    slow = ran(tmp_path, "ddp-2", seconds=9.0)
-    RunMaker(root=tmp_path / "none").planned()
-    none = contender(
-        "fsdp-2", processes=2, run=RunDirectory(tmp_path / "none"), report=collect(RunDirectory(tmp_path / "none"))
+def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_path: Path) -> None:
+    runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0), ("single-1", 5.0))]
+    run = RunMaker(root=tmp_path / "none").planned().run
+    none = contender("tp-2", processes=2, run=run, report=collect(run))
+    found = versus([none, *runs], job="tiny")
+    assert [one.layout for one in found.contenders] == ["ddp-2", "fsdp-2", "single-1", "tp-2"]
+    assert found.sentence == (
+        "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2, 2.50 times as fast as single-1"
     )
-    found = versus([none, slow], job="tiny")
-    assert [one.layout for one in found.contenders] == ["ddp-2", "fsdp-2"]
-    assert found.sentence == "ddp-2 is the fastest: 9.00 s per step"
     assert none.written("step time", "measured") == "–"
     assert versus([none], job="tiny").sentence == "no layout has measured the time of a step"
 
 
-def test_compare_json_is_plain_and_names_its_figures(tmp_path: Path) -> None:
-    found = versus([ran(tmp_path, "ddp-2", seconds=2.0)], job="tiny", unable=[("tp-2", "not trained")])
-    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert plain["version"] == 1
-    assert plain["unable"] == [{"layout": "tp-2", "reason": "not trained"}]
-    step = plain["contenders"][0]["figures"]["step time"]
-    assert (step["measured"], step["unit"]) == (2.0, "seconds")
-    assert step["error_percent"] is not None
-    assert plain["contenders"][0]["ranks"][1]["measured_peak_bytes"] == 20 * GIB
-
-
-def test_the_page_shows_every_layout_and_runs_nothing(tmp_path: Path) -> None:
-    runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))]
-    source = versus_html(versus(runs, job=HOSTILE, unable=[("tp-2", HOSTILE)]))
+def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path: Path) -> None:
+    found = versus([ran(tmp_path, name, seconds=s) for name, s in (("a-2", 4.0), ("b-2", 1.0))], job=HOSTILE)
+    source = versus_html(replace(found, unable=(("tp-2", HOSTILE),)))
     shown = Page(source)
     assert_safe(shown, source)
-    for words in ("ddp-2 is the fastest", "fsdp-2", "Step time", "GPU utilisation", "Peak memory", "tp-2: "):
+    for words in ("b-2 is the fastest", "a-2", "Step time", "GPU utilisation", "Peak memory", "tp-2: "):
         assert words in shown.words
     assert source.count("<svg") == 3 * 2 * 2, "each figure, measured and forecast, of each layout"
-
-
-def test_bars_are_drawn_to_one_scale(tmp_path: Path) -> None:
-    found = versus([ran(tmp_path, name, seconds=s) for name, s in (("a-2", 4.0), ("b-2", 1.0))], job="tiny")
     chart = bars_of(found, "step time")
     assert chart is not None
     widths = {(bar.label, bar.under): bar.segments[0].width for bar in chart.bars}
-    assert widths["a-2", "measured"] == 100
-    assert widths["b-2", "measured"] == pytest.approx(25)
-    assert widths["b-2", "forecast"] == pytest.approx(55)
-    assert chart.bars[0].segments[0].tip == "b-2: step time 1.00 s measured"
+    expected = {("a-2", "measured"): 100, ("b-2", "measured"): 25, ("b-2", "forecast"): 55}
+    assert {bar: widths[bar] for bar in expected} == pytest.approx(expected)
     assert bars_of(versus([], job="tiny"), "step time") is None
-
-
-def test_the_utilisation_of_a_layout_is_the_mean_of_its_ranks(tmp_path: Path) -> None:
-    one = ran(tmp_path, "ddp-2", seconds=2.0, shares=[0.5, 0.3], busy=0.4)
-    assert one.figure("GPU utilisation").measured == pytest.approx(0.4)
-    assert [rank.gpu_utilization for rank in one.ranks] == [pytest.approx(0.5), pytest.approx(0.3)]
-
-
-def test_a_comparison_of_few_steps_and_one_with_nominal_rates_say_so(tmp_path: Path) -> None:
-    one = ran(tmp_path, "ddp-2", seconds=2.0)
-    assert versus([one], job="tiny").notes == ()
-    (few,) = versus([replace(one, num_steps=3)], job="tiny").notes
-    assert few == "runs of 3 steps or fewer count their first steps, which are slow; --steps 13 says more"
-    (nominal,) = versus([one], job="tiny", nominal=True).notes
-    assert nominal == "forecast times are nominal: the rates of this machine's CPU processes were not measured"

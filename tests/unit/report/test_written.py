@@ -8,29 +8,8 @@ import pytest
 
 from shardwise.report.collect import collect
 from shardwise.report.nouns import Outcome
-from shardwise.report.written import write_error, write_power, write_value
-from tests.unit.report.runs import RunMaker, finished_run, make_job
-
-
-def test_rows_say_what_was_forecast_what_was_measured_and_the_error(tmp_path: Path) -> None:
-    rows = {row.what: row for row in collect(finished_run(tmp_path / "run")).comparisons}
-    peak, step = rows["peak memory"], rows["step time"]
-    assert (peak.written("forecast"), peak.written("measured"), peak.error_written) == (
-        "21.0 GiB",
-        "20.0 GiB",
-        "+5.0 %",
-    )
-    assert rows["weights"].error_written == "exact"
-    assert (rows["context"].written("measured", missing="none"), rows["context"].error_written) == ("none", "–")
-    assert (step.written("measured"), step.error_written) == ("2.00 s", "+10.0 %")
-    assert rows["throughput"].written("measured") == "2,000 tokens/s"
-
-
-def test_the_headline_and_the_size_say_what_ran(tmp_path: Path) -> None:
-    report = collect(finished_run(tmp_path / "run"))
-    assert report.headline == "example/tiny-llama, lora, fsdp on 2x H100-SXM"
-    assert report.outcome.sentence == "Finished at step 50 of 50."
-    assert report.model_size.endswith("12.3k trained (8.04 %)")
+from shardwise.report.written import Unit, write_error, write_power, write_value
+from tests.unit.report.runs import RunMaker, make_job
 
 
 def test_a_name_cannot_control_the_terminal(tmp_path: Path) -> None:
@@ -41,6 +20,7 @@ def test_a_name_cannot_control_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("outcome", "sentence"),
     [
+        (Outcome(state="finished", step=50, total_steps=50), "Finished at step 50 of 50."),
         (
             Outcome(state="stopped", step=7, total_steps=50, signal="SIGTERM"),
             "Stopped at step 7 of 50 by signal SIGTERM.",
@@ -53,15 +33,19 @@ def test_each_end_has_its_sentence(outcome: Outcome, sentence: str) -> None:
     assert sentence in outcome.sentence
 
 
-def test_values_are_written_with_their_unit() -> None:
-    assert write_value(0.0312, "seconds") == "31.2 ms"
-    assert write_value(125.0, "seconds") == "2 min 05 s"
-    assert write_value(0.412, "share") == "41.2 %"
-    assert write_value(0.000042, "share") == "0.0042 %"
-    assert write_value(0.0, "share") == "0.0 %"
-    assert write_value(12.34, "tokens_per_second") == "12.3 tokens/s"
-    assert write_power(1.5e-4) == "1.5e-4"
-    assert write_power(0.0) == "0"
+@pytest.mark.parametrize(
+    ("value", "unit", "written"),
+    [
+        (125.0, "seconds", "2 min 05 s"),
+        (0.412, "share", "41.2 %"),
+        (0.000042, "share", "0.0042 %"),
+        (0.0, "share", "0.0 %"),
+        (12.34, "tokens_per_second", "12.3 tokens/s"),
+    ],
+)
+def test_values_are_written_with_their_unit(value: float, unit: Unit, written: str) -> None:
+    assert write_value(value, unit) == written
+    assert (write_power(1.5e-4), write_power(0.0)) == ("1.5e-4", "0")
 
 
 @pytest.mark.parametrize(
