@@ -1,7 +1,4 @@
-"""The plan of a job: the best of each strategy, what is chosen for the goal, and a reason for everything else.
-
-Deterministic: the same job gives the same plan.
-"""
+"""The plan of a job: the best of each strategy, the choice for the goal, and a reason for everything else."""
 
 from __future__ import annotations
 
@@ -30,21 +27,15 @@ from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
 def make_plan(
     job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
 ) -> Plan:
-    """Forecasts the executions that a job leaves open and chooses for its goal.
+    """Forecasts the executions that a job leaves open and chooses for its goal. The same job gives the same plan.
 
     Args:
-        job: what is asked.
-        model: its model's shape.
-        cluster: the hardware.
-        num_rows: training rows, for the duration of the whole run; None where they are not known.
-        lengths: of the prepared data: memory is forecast for the longest sequences, time for the mean ones. None
-            takes every sequence to be `data.max_length` long.
+        num_rows: training rows, for the duration of the run; None where they are not known.
+        lengths: of the prepared data: memory is forecast for the longest sequences, time for the mean ones.
 
     Returns:
-        The best candidate of each strategy with the least offload that anything fits with; the chosen one, which may
-        offload more, before all. Then of each strategy that does not fit the execution that needs least memory.
-        `rejected` has a sentence for each strategy that was not chosen. Where the goal asks for fewer GPUs, all are on
-        as many as the chosen one.
+        The chosen candidate, the best of each other strategy, then of each strategy that does not fit the execution
+            that needs least memory. `rejected` has a sentence for each strategy that was not chosen.
 
     Raises:
         UnsupportedError: the job asks for what cannot be forecast or formed at all.

@@ -141,11 +141,7 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
 
 
 class _Comparison:
-    """Some hardware, with the best execution on each, or why there is none or none was looked for.
-
-    Attributes:
-        fits: what the job was found to fit on.
-    """
+    """Some hardware, with the best execution on each, or why there is none or none was looked for."""
 
     def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster]) -> None:
         self.fits: list[_Fit] = []
@@ -199,8 +195,7 @@ class _Comparison:
         return any(size.name in names for size in kind)
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
-        """Dollars and seconds that a step takes at least: its FLOPs at the GPUs' peak, or what a smaller size of the
-        same GPU took, shared by more of them."""
+        """Dollars and seconds of a step at least: its FLOPs at the peak, or what fewer of the same GPUs took."""
         flops = _least_flops(self._job, self._model)
         seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
         for fit in self.fits:

@@ -28,14 +28,7 @@ def priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> Of
 
 
 def row(cluster: Cluster, candidate: Candidate, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
-    """A row with all figures.
-
-    Args:
-        cluster: the hardware, which the candidate takes all of.
-        candidate: the best execution on it.
-        shown: it is one of the few that reports show.
-        best_for: the goals for which nothing that was compared is better.
-    """
+    """A row with all figures: hardware, the best execution on it, whether it is shown, the goals it is best for."""
     known, layout, time = priced(cluster, fits=True), candidate.execution.layout, candidate.time
     hours = None if time.total_seconds is None else time.total_seconds / 3600
     per_million = 1e6 / time.tokens_per_second / 3600

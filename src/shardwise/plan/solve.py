@@ -1,8 +1,4 @@
-"""`--solve`: the largest or smallest value of a key with which a job fits, found by trying values.
-
-Bisection is right only where more of a key never needs less memory, which a test holds for each key it is used for;
-numbers of GPUs, where that need not be so, are tried one by one.
-"""
+"""`--solve`: the extreme value of a key with which a job fits: by bisection, numbers of GPUs one by one."""
 
 from __future__ import annotations
 
@@ -55,10 +51,7 @@ def solve(unknown: Unknown) -> Plan:
 
 
 def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
-    """What comes out with the first offload that any value fits with, and its trials.
-
-    A smaller value, or another GPU, is a better way than waiting for the host at every step.
-    """
+    """The index of the extreme value with the least offload that any value fits with, and its trials."""
     find, easiest = (_largest if unknown.asks == "largest" else _smallest), unknown.at(unknown.values[0])
     tried: list[_Trials] = []
     for offload in offloads(easiest.job, easiest.cluster):

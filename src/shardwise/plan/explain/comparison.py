@@ -1,5 +1,4 @@
-"""Two candidates that both fit: by how much one is worse than the other, what takes the time, and why a better one was
-not taken."""
+"""Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def with_offload(candidate: Candidate, beside: Candidate) -> str:
 
 
 def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
-    """Why a candidate whose figure is better than the chosen one's was not taken; None where it is not better."""
+    """Why a candidate with a better figure than the chosen one was not taken; None where it has none."""
     share = ratio(candidate, chosen, goal=goal)
     if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
         return None

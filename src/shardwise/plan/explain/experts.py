@@ -9,11 +9,8 @@ from shardwise.units import format_gib
 
 
 def left_wide(job: Job, model: ModelShape) -> str | None:
-    """A sentence on the experts under QLoRA, where a block keeps them in one tensor; None elsewhere.
-
-    bitsandbytes puts its own linear modules in the place of others and leaves bare parameters alone; PEFT's
-    `prepare_model_for_kbit_training` makes float32 of what is not quantised.
-    """
+    """A sentence on stacked experts under QLoRA, which bitsandbytes leaves alone and PEFT's
+    `prepare_model_for_kbit_training` widens to float32; None elsewhere."""
     if job.method != "qlora":
         return None
     elements = sum(

@@ -14,13 +14,7 @@ from shardwise.units import format_seconds
 
 
 def on_fewer(question: Question, best: Candidate | None) -> str | None:
-    """A sentence where the job would be faster on a rounder part of the hardware, by more than forecasts can tell
-    apart, or fit there and not on all of it; None where it is on none, or the goal asks about parts itself.
-
-    Args:
-        question: what is asked.
-        best: what is chosen on all of the hardware; None where nothing fits.
-    """
+    """A sentence where the job is faster on a rounder number of GPUs, by more than a tie, or fits only there."""
     job, cluster = question.job, question.cluster
     if job.goal != "fastest" or job.stated_layout is not None:
         return None

@@ -26,13 +26,12 @@ _MUCH_OF_A_BLOCK = 0.2
 
 
 def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidate | None) -> tuple[str, ...]:
-    """Why the chosen candidate is as it is, and why not the best one.
+    """Why the chosen candidate is as it is.
 
     Args:
-        search: who found it, to be asked what it would be otherwise.
-        chosen: what is explained.
-        best: the candidate with the least seconds; perhaps the chosen one itself.
-        without: what would be chosen with the least offload that anything fits with; perhaps the chosen one itself.
+        search: which found it.
+        best: the fastest candidate; perhaps the chosen one.
+        without: what would be chosen with the least offload that anything fits with; perhaps the chosen one.
     """
     question = search.question
     work, goal = work_on(question, question.cluster, chosen.execution), question.job.goal

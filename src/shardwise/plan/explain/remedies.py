@@ -83,11 +83,8 @@ def _longest_thatfits(question: Question) -> int | None:
 
 
 def _gpus_that_fit(question: Question) -> Cluster | None:
-    """More of the same GPUs, on which the job fits; None where it fits on no number that is tried.
-
-    Of one node every larger number up to eight GPUs. Then its nodes, or those that there are, are doubled until it
-    fits, and numbers in between are tried from the smallest on: a pipeline may fit on fewer than some that do not.
-    """
+    """More of the same GPUs, on which the job fits: in one node up to eight, then doubled nodes, then numbers
+    between."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
         return None

@@ -1,8 +1,4 @@
-"""The timeline of one step, task by task: what the closed forms of `passes.py` and `pipeline.py` sum up.
-
-Where a rank works through its whole model, blocks and their messages are laid on its streams; in a pipeline, whole
-forwards and backwards of stages.
-"""
+"""The timeline of one step: blocks and their messages on one rank, or forwards and backwards of pipeline stages."""
 
 from __future__ import annotations
 
@@ -55,12 +51,7 @@ def timeline_of_plan(plan: Plan) -> Timeline | None:
 
 
 def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
-    """Lays out one optimizer step.
-
-    Args:
-        work: whose step.
-        micro_batches: how many of the step's; None chooses as many as can be told apart.
-    """
+    """Lays out one optimizer step with at most so many micro-batches; None draws as many as can be told apart."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     enough = min(MOST_DRAWN, max(DRAWN, DRAWN_ROUNDS * layout.pp)) if layout.schedule != "sequential" else DRAWN
     drawn = min(micros, enough if micro_batches is None else micro_batches)
@@ -95,11 +86,7 @@ def _lane_ranks(layout: Layout) -> list[int]:
 
 
 def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
-    """Ranks of one pipeline coordinate are neighbours: `pp` is the outermost axis.
-
-    Args:
-        left: micro-batches of the step that are not laid out; none of them is its last.
-    """
+    """A lane for each pipeline coordinate; `left` micro-batches are not laid out."""
     layout, seconds = work.execution.layout, step_of(work).seconds
     inside = layout.world_size // layout.pp
     return tuple(
@@ -177,10 +164,8 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
 
 
 def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
-    """Lays out loss and backward; returns the end of the last reduction.
-
-    A block's gather begins with the backward of the block behind it, and stands in line before that one's reduction.
-    """
+    """Lays out loss and backward; returns the end of the last reduction. A gather begins with the backward of the block
+    behind its own, and precedes that one's reduction."""
     message, last = stage.messages, stage.blocks - 1
     ready, done = begin, begin
     if message.again:

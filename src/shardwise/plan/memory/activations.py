@@ -1,14 +1,11 @@
-"""What one block saves for its backward pass, operator by operator, as autograd keeps it for transformers' code.
+"""What one block saves for its backward, operator by operator, as autograd keeps it for transformers' code.
 
-Every term below is a tensor that some operator's backward needs, in the type it has at that place; the tests compare
-the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain most of it:
+Tests compare the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain most of it: a product
+keeps its input only if its weight (or an adapter) is trained; matrices that read one tensor keep it once, unless it is
+cast for each anew; a norm keeps its input in float32.
 
-- an operator that multiplies by a weight keeps its input only if that weight (or an adapter beside it) is trained;
-- several matrices that read one tensor keep it once, unless autocast or PEFT casts it for each of them anew;
-- a norm keeps its input in float32.
-
-Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`): its heads and matrix widths are
-slices already. What lies between the matrices is shared out along the sequence instead; what matrices read is gathered.
+Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`); between matrices the stream is cut
+along the sequence.
 """
 
 from __future__ import annotations
@@ -36,8 +33,7 @@ class Setting:
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
         length: tokens per sequence.
         dropout: the adapters' dropout is above zero.
-        tp: ranks that share out the residual stream along the sequence.
-        cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes; on a CPU they are not.
+        cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes.
     """
 
     inventory: Inventory
@@ -57,7 +53,7 @@ class Setting:
 
     @property
     def adapter_bytes(self) -> int:
-        """Bytes per element of what PEFT takes in the type of its adapters, which are masters where autocast is on."""
+        """Bytes per element of what PEFT computes in the adapters' type."""
         return self.types.trainable if self.casts else self.types.compute
 
     @property
@@ -84,11 +80,8 @@ def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) ->
 
 
 def backward_bytes(model: ModelShape, setting: Setting) -> float:
-    """Bytes per token of gradients alive at a block's hungriest instant, above what it saved.
-
-    That is inside the MLP, which comes first: the gradient of the residual stream (of the sum and of the branch), and
-    those of the product and of its factors; the product itself is free by then.
-    """
+    """Bytes per token of gradients at a block's peak, inside the MLP, above what it saved: those of the residual stream
+    (sum and branch), of the product and of its factors."""
     c, wide = setting.types.compute, model.mlp_width
     # Under tensor parallelism the gradient of what the sum after the MLP gave is gathered to full length.
     stream = 2 * block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
@@ -101,7 +94,7 @@ def backward_bytes(model: ModelShape, setting: Setting) -> float:
 
 
 def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
-    """Bytes per token that the first block need not keep: no gradient goes beyond it where the embedding is frozen."""
+    """Bytes per token that the first block need not save where the embedding is frozen."""
     first = _norms(model)[0]
     if (
         setting.inventory.trained(setting.inventory.embedding_name)
@@ -178,10 +171,8 @@ def _matrices(model: ModelShape, setting: Setting) -> float:
 
 
 def _inside_adapter(matrix: Matrix, setting: Setting) -> int:
-    """Elements per token that an adapter keeps beside its input: between its halves, and for DoRA both results.
-
-    DoRA's magnitude multiplies the frozen matrix's result and the adapter's, and its gradient needs them.
-    """
+    """Elements per token that an adapter saves beside its input: between its halves, and for DoRA's magnitude both
+    results."""
     return _rank(matrix.name, setting) + (2 * matrix.rows if setting.inventory.dora else 0)
 
 

@@ -18,11 +18,8 @@ COPY = ".saved"
 
 
 def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: Cut | None) -> Iterator[Tensor]:
-    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024).
-
-    Of the two halves, the one that touches the sliced dim of its matrix is sliced with it. Those of stacked experts
-    stand side by side in one A and one B.
-    """
+    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024). The half
+    that touches the sliced dim is sliced too; stacked experts share one A and one B."""
     r, count = adapter_rank(matrix, lora, model), matrix.count
     if matrix.stacked:
         r, count = r * count, 1

@@ -1,5 +1,4 @@
-"""Memory of an execution: the largest instant of every distinct rank, with an interval, what is reserved, and what lies
-outside the allocator."""
+"""Memory of an execution: the peak of every distinct rank, with an interval."""
 
 from __future__ import annotations
 
@@ -20,12 +19,11 @@ from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
 def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> MemoryForecast:
     """The peak of every distinct rank, and of the rank that needs most.
 
-    The interval's upper end is the highest of all instants, and not only that of the peak: an instant that needs less
-    but is known less well may need more.
+    The interval ends at the highest upper end of all instants: one that is less certain may exceed that of the peak.
 
     Args:
         work: the job under one execution.
-        held: its `holdings_of`, where the caller has them already; they do not depend on the micro-batch.
+        held: its `holdings_of`, where they are known.
     """
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     alike: dict[object, _Peak] = {}
@@ -51,7 +49,7 @@ def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> M
 
 
 class _Peak(NamedTuple):
-    """The fullest instant of a rank; and the most it reserves, and may have alive, at any of them."""
+    """The fullest instant of a rank, and the most it reserves, or may have alive, at any instant."""
 
     instant: str
     memory: RankMemory
@@ -89,10 +87,7 @@ def holdings_of(work: Work) -> tuple[Holding, ...]:
 
 
 def most_on_host(work: Work) -> int:
-    """Bytes that offload puts into the host's memory for the rank that it puts most there for.
-
-    Ranks behind the first hold fewer rows; only AdamW in 8 bits may keep more of fewer.
-    """
+    """Bytes that offload puts into the host's memory, for the rank with most of them."""
     alike = work.execution.optimizer == "adamw_8bit"
     return max(
         holding.on_host
@@ -110,14 +105,14 @@ def most_on_host(work: Work) -> int:
 
 
 def moments(work: Work, holding: Holding) -> Iterator[tuple[str, Alive]]:
-    """Every named instant of a step on the ranks of a holding, for every way their pipeline is full."""
+    """Every named instant of a step on the ranks of a holding, for each way their pipeline is full."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros):
         yield from instants(scene_of(work, holding, flight))
 
 
 def scene_of(work: Work, holding: Holding, flight: Flight) -> Scene:
-    """The scene of a micro-batch of the execution's own size."""
+    """The scene of a micro-batch of the execution."""
     return Scene(
         work=work,
         holding=holding,

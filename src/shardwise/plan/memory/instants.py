@@ -1,11 +1,6 @@
-"""What is alive at each named instant of a training step, part by part; the peak is the largest of them.
+"""What is alive at each named instant of a step, by part (`spec.plan.PARTS`); the peak is the largest.
 
-Parts follow `spec.plan.PARTS`; what lies outside the allocator is added by the caller. The order of a step: forward,
-loss, backward from the last block to the first, optimizer. With several micro-batches a later one is the fullest,
-because gradients are already there.
-
-An instant states which gradients there are and what passes: all else is alike at all instants within a micro-batch.
-So `peaks.py` needs of each instant no more than its own.
+The order of a step: forward, loss, backward from the last block to the first, optimizer.
 """
 
 from __future__ import annotations
@@ -53,12 +48,7 @@ LOGIT_COPIES_BACKWARD = 3
 
 
 class Instant(NamedTuple):
-    """One moment of a step.
-
-    Attributes:
-        gradients: which exist.
-        passing: what is alive at it alone.
-    """
+    """One instant: which gradients exist, and what is alive at it alone."""
 
     name: str
     gradients: Callable[[Scene], Gradients]
@@ -91,7 +81,7 @@ def instants_of_micro_batch(part: Part) -> Iterator[Instant]:
 
 
 def gradient_bytes(scene: Scene, which: Gradients) -> float:
-    """Bytes of those gradients that exist, in storage; whole ones in the type in which they are reduced."""
+    """Bytes of the gradients that exist; whole ones in the type in which they are reduced."""
     holding = scene.holding
     if which == "whole":
         return whole_gradients(scene.part)
@@ -117,7 +107,7 @@ def _alive(scene: Scene, instant: Instant, beside: Mapping[str, float]) -> Alive
 
 
 def _during(scene: Scene) -> Alive:
-    """What is alive wherever in a micro-batch: its messages, and what is kept of those in flight beside it."""
+    """What is alive throughout a micro-batch: its messages, and what is kept of those in flight beside it."""
     alive = at_work(scene)
     for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
         if count:
@@ -247,7 +237,7 @@ def _optimizer_step(scene: Scene) -> Alive:
 
 
 def _evaluation(scene: Scene) -> Alive:
-    """A forward that keeps nothing: the widest place of one block. Its logits are those of the end of a forward."""
+    """A forward that keeps nothing: the widest place of one block."""
     work = scene.work
     in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
     return {

@@ -1,4 +1,4 @@
-"""How far off a forecast of memory may be, what the allocator holds above it, and what lies outside the allocator."""
+"""How certain a forecast of memory is, what the allocator reserves, and what lies outside the allocator."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ _STAYING = frozenset({"weights", "gradients", "optimizer"})
 
 
 def context_bytes(cluster: Cluster, layout: Layout) -> int:
-    """The driver's context, one communicator per axis that talks, and where there are several that of the whole world,
-    over which losses and norms are summed: torch has one group for both where an axis is the whole world."""
+    """The driver's context, and one communicator for each axis with several ranks, and for the world."""
     gpu = cluster.gpu
     if gpu.kind == "cpu":
         return gpu.context_bytes
@@ -46,7 +45,7 @@ def context_bytes(cluster: Cluster, layout: Layout) -> int:
 
 
 def doubt_bytes(parts: Mapping[str, float]) -> float:
-    """Half the width of the interval: doubts of different parts are independent of each other, so their squares add."""
+    """Half the width of the interval; doubts of different parts are independent, so their squares add."""
     return sum((count * DOUBT[part]) ** 2 for part, count in parts.items()) ** 0.5
 
 

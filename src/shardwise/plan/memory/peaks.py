@@ -1,4 +1,4 @@
-"""Peaks of many executions of one job, for the search: parts and states, which executions share, are found once."""
+"""Upper ends of memory forecasts for the search; what executions share is computed once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ from shardwise.spec.model import ModelShape
 
 @dataclass(kw_only=True, eq=False)
 class Peaks:
-    """The upper ends of memory forecasts, and a lower bound of them.
-
-    They depend on the kind of a GPU and its context, and not on how many there are or how large.
-    """
+    """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them."""
 
     job: Job
     model: ModelShape
@@ -60,8 +57,8 @@ class Peaks:
         return chain.from_iterable(upper_ends(work, holding) for holding in self._fullest(execution))
 
     def least_bytes(self, execution: Execution) -> float:
-        """A lower bound: weights and optimizer states of the fullest rank, with either all its gradients or what its
-        blocks save of one micro-batch."""
+        """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
+        save of one micro-batch."""
         work = self.work(execution)
         return context_bytes(self.cluster, execution.layout) + max(
             one.stored + one.optimizer + max(one.gradients, self._saved(work, one.part))
@@ -73,7 +70,7 @@ class Peaks:
         return max(one.stored + one.optimizer + one.gradients for one in self._fullest(execution))
 
     def bytes_on_host(self, execution: Execution) -> int:
-        """What offload puts into the host's memory for the rank that it puts most there for."""
+        """Bytes that offload puts into the host's memory, for the rank with most of them."""
         return max(one.on_host for one in self._fullest(execution))
 
     def _saved(self, work: Work, part: Part) -> float:
@@ -96,8 +93,8 @@ class Peaks:
         return replace(self._works[key], execution=execution)
 
     def _fullest(self, execution: Execution) -> Iterable[Holding]:
-        """One holding of each pipeline rank that holds something else: the first of its slices and shards, which has
-        no fewer rows than others. AdamW in 8 bits keeps small tensors' states in 32, so that all are looked at."""
+        """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps
+        states of small tensors in 32."""
         layout = execution.layout
         stages = (layout.tp, layout.pp, stages_per_rank(layout.schedule))
         key = (

@@ -42,7 +42,7 @@ def of_a_head(scene: Scene) -> Alive:
 
 
 def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
-    """What so many blocks keep; the model's first block need not keep what only the embedding's gradient needs."""
+    """What so many blocks keep; the model's first may keep less where the embedding is frozen (`skips`)."""
     work = scene.work
     saved = blocks * work.saved
     if skips and scene.part.is_first:

@@ -1,8 +1,4 @@
-"""A moment's surroundings: whose memory is looked at, how much is in a micro-batch, and how many of those are alive.
-
-Everything alive at an instant is affine in two numbers, the tokens of a micro-batch and the positions whose logits are
-alive together, once the rest of a scene is fixed. Forecasts of many micro-batch sizes use that.
-"""
+"""What is alive beside an instant: a micro-batch, and others in flight. All bytes are affine in its tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from shardwise.spec.layout import Layout, Schedule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
-    """Micro-batches whose saved activations a rank has at once.
+    """Micro-batches whose activations a rank has at once.
 
     Attributes:
         pairs: (stage, micro-batch) pairs, the one at work among them.
@@ -40,7 +36,7 @@ class Scene:
         head_tokens: positions whose logits are alive together.
         chunks: the head runs over several chunks of the positions.
         whole: all gradients exist already.
-        fills: others are in flight, so that kept gathered weights outlive the backward of one.
+        fills: others are in flight, so that kept gathered weights outlive one backward.
     """
 
     work: Work
@@ -59,17 +55,11 @@ class Scene:
 
 
 def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
-    """The fullest moments of a pipeline rank: most in flight, and, if that is before any backward, the one after it.
+    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it.
 
-    What a strategy needs falls with its GPUs and with its micro-batch wherever these leave the number in flight alone;
-    `tests/unit/plan/test_monotone.py` holds that, and these exceptions, which are the schedules' own:
-
-    - under 1f1b, interleaved and zero_bubble more stages keep more micro-batches in flight (as many as there are
-      stages), so that where activations outweigh weights, more stages may need more;
-    - an interleaved rank goes through its stages in rounds, which are longer where their number of ranks does not
-      divide the forwards of a step: three forwards on two ranks keep more than four do;
-    - the first accumulation puts gradients beside a forward, so that half the micro-batch, twice, may need more than
-      all of it at once; and a micro-batch whose loss is one chunk keeps it, where a larger one computes chunks anew.
+    More GPUs or a smaller micro-batch never need more memory (`tests/unit/plan/test_monotone.py`), except: more stages
+    of 1f1b, interleaved and zero_bubble keep more micro-batches in flight; rounds of an interleaved rank are longer
+    where ranks do not divide the micro-batches; the first accumulation puts gradients beside a forward.
     """
     most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
     heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
@@ -80,7 +70,7 @@ def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flig
 
 
 def _heads(schedule: Schedule, micros: int, ranks: int) -> int:
-    """Micro-batches of the last stage alive at once; a cut backward keeps them until the weights' part is done."""
+    """Micro-batches of the last stage alive at once; zero_bubble keeps them until weight gradients are done."""
     if schedule == "interleaved":
         return max(1, longest_round(micros, ranks) - ranks + 1)
     return {"gpipe": micros, "zero_bubble": min(micros, ranks)}.get(schedule, 1)

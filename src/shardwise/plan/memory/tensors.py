@@ -29,8 +29,7 @@ class Tensor:
         columns: elements per row.
         trained: it has a gradient.
         quantised: it is stored in NF4.
-        widened: it is frozen and yet stored in float32, as PEFT's `prepare_model_for_kbit_training` leaves whatever is
-            not quantised.
+        widened: frozen in float32, as PEFT's `prepare_model_for_kbit_training` leaves what is not quantised.
         last: of stacked experts, the last dim of each; 0 for what is no stack.
         count: how many alike there are.
         cut: the dim that tensor parallelism slices, None for a tensor that every rank holds whole.
@@ -72,19 +71,16 @@ class Tensor:
     def kept(self, *, degree: int, index: int) -> int:
         """Elements, of all `count` tensors, of one shard.
 
-        Rows are cut as `torch.chunk` cuts. There are few experts, and many elements of each: over more ranks than
-        experts they are cut inside, as torchtitan does, and flat buffers (DeepSpeed, FSDP1) anyway. FSDP2 by itself
-        would pad them to as many experts as ranks, and gather the padding too. (So their biases, which are small, are.)
+        Rows are cut as `torch.chunk` cuts. Stacked experts are cut inside where there are more ranks than experts, as
+        torchtitan does; FSDP2 alone would pad them to one expert a rank.
         """
         if self.last:
             return self.count * rows_of_shard(self.rows * self.columns, degree=degree, index=index)
         return self.count * self.columns * rows_of_shard(self.rows, degree=degree, index=index)
 
     def factors(self, kept: int) -> int:
-        """Sums over rows and over columns that Adafactor keeps of so many elements of one tensor; of a vector, these.
-
-        (Shazeer and Stern, 2018; torch.optim.Adafactor keeps those of each expert.)
-        """
+        """Row and column sums that Adafactor keeps for so many elements; all elements of a vector (Shazeer and Stern,
+        2018)."""
         if self.columns == 1 or not kept:
             return kept
         if self.last:

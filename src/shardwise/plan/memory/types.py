@@ -1,4 +1,4 @@
-"""Which type holds what under each precision, in bytes per element; the trainer's table, seen by the planner."""
+"""Bytes per element of each precision, and of optimizer states."""
 
 from __future__ import annotations
 
@@ -13,14 +13,8 @@ FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Types:
-    """Bytes per element.
-
-    Attributes:
-        trainable: trained weights, their gradients and optimizer states.
-        frozen: weights that are not trained.
-        compute: matrix products, the residual stream and gathered weights.
-        compute_name: the type whose peak rate matrix products run at.
-    """
+    """Bytes per element. Gradients and optimizer states have the type of trainable weights; `compute` is that of matrix
+    products, the residual stream and gathered weights."""
 
     trainable: int
     frozen: int
@@ -48,12 +42,7 @@ _SMALLEST_IN_8_BIT, _BLOCK_OF_8_BIT = 4096, 256
 
 
 def state_bytes(optimizer: OptimizerName, *, elements: int, factors: int, types: Types, momentum: bool = False) -> int:
-    """Bytes of optimizer states for one parameter tensor, or for the part of one that a rank holds.
-
-    Args:
-        elements: of it.
-        factors: what Adafactor keeps in their place (`Tensor.factors`).
-    """
+    """Bytes of optimizer states for a tensor, or a rank's shard of one; `factors` is Adafactor's (`Tensor.factors`)."""
     step = FLOAT32_BYTES if optimizer in _STEP_COUNTS else 0
     match optimizer:
         case "adamw" | "adamw_foreach":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight

@@ -1,4 +1,4 @@
-"""The work of one rank: a job, its model and one execution, with the derived numbers that memory and time share."""
+"""A job under one execution, with the numbers that memory and time share."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Work:
     Attributes:
         block: the model as one tensor-parallel rank sees its blocks.
         setting: what a block's saved bytes depend on.
-        saved_whole: bytes per token that the block which keeps most keeps without recompute.
-        saved: bytes per token that the mean block keeps with the execution's recompute.
+        saved_whole: bytes per token that the largest block saves without recompute.
+        saved: bytes per token that the mean block saves with the execution's recompute.
     """
 
     job: Job
@@ -48,7 +48,7 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch on one rank, at worst: every sequence as long as it may be."""
+        """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
         return self._tokens_of(self.execution)
 
     def _tokens_of(self, execution: Execution) -> int:
@@ -91,8 +91,8 @@ class Work:
     def computed_weights(self) -> float:
         """Bytes of whole matrices that exist while one is used: dequantised ones, and those whose norm DoRA takes.
 
-        DoRA multiplies an identity by A and B, adds the product, scaled, to the weight, and takes norms of its rows.
-        Where adapters are wider than what is computed in, PEFT takes identity, weight and sum in their type.
+        PEFT multiplies an identity by A and B, adds the scaled product to the weight, and takes norms of its rows, in
+        the adapters' type where that is wider.
         """
         matrices = [m for kind in self.block.kinds for m in kind.matrices if m.adaptable]
         dequantised = normed = 0
@@ -112,7 +112,7 @@ class Work:
 
     @property
     def keeps_remade(self) -> bool:
-        """Whether they stay until the block's backward; where a block is computed again, they are made again too."""
+        """Whether they stay until the block's backward; under recompute they are made again."""
         return self.execution.gradient_checkpointing == "none"
 
     @cached_property
@@ -133,7 +133,7 @@ class Work:
 
     @property
     def evaluates(self) -> bool:
-        """Whether a run of the job evaluates: what there is to evaluate on is stated, or how often."""
+        """Whether a run of the job evaluates."""
         data = self.job.data
         return bool(data.eval_path or data.eval_fraction or self.job.train.eval_steps)
 
@@ -148,7 +148,7 @@ class Work:
         return self.head_tokens_of(self.execution)
 
     def head_tokens_of(self, execution: Execution) -> int:
-        """The same of an execution that is like this one but for its micro-batch."""
+        """The same of this execution with another micro-batch."""
         return positions_at_once(self._tokens_of(execution), loss=execution.loss, plain_head=self.model.plain_head)
 
 

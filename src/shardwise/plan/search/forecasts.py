@@ -63,7 +63,7 @@ class Forecasts:
         return self._peaks.bytes_of_states(execution)
 
     def bytes_on_host(self, execution: Execution) -> int:
-        """What offload puts into the host's memory for the rank that it puts most there for."""
+        """Bytes that offload puts into the host's memory, for the rank with most of them."""
         return self._peaks.bytes_on_host(execution)
 
     def seconds(self, execution: Execution) -> float:
@@ -72,9 +72,8 @@ class Forecasts:
         return step_of(work, self._pieces(execution)).seconds
 
     def least_seconds(self, base: Execution, size: int) -> float:
-        """A lower bound of a step's seconds with micro-batches of some size: the last pipeline rank waits for its first
-        micro-batch, computes all of its own, and the last gradient goes back; nobody waits for a collective outside
-        blocks."""
+        """A lower bound of a step's seconds: the last pipeline rank waits for its first micro-batch and computes all
+        its own, and the last gradient goes back; collectives outside blocks take no time."""
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
         pieces, stages = self._pieces_at(base, size), self._stages(layout)
@@ -88,7 +87,7 @@ class Forecasts:
         return _ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
 
     def seconds_on_host(self, base: Execution) -> float:
-        """Of an optimizer step in the host's memory, on top of `least_seconds`; 0 where the GPU takes it."""
+        """Seconds of the optimizer step in the host's memory; 0 where the GPU takes it."""
         if base.offload == "none":
             return 0.0
         return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
@@ -133,7 +132,7 @@ class Forecasts:
 
 
 def peaks_of(question: Question) -> Peaks:
-    """They depend on the kind of a GPU and its context, and not on how many there are or how large."""
+    """Memory of a job on a kind of GPU, however many there are."""
     gpu, peaks = question.cluster.gpu, question.memo.peaks
     # The inventory, which stands for all else of a job, is kept alive by the entry.
     key = (question.length, id(question.inventory), gpu.kind, gpu.context_bytes)

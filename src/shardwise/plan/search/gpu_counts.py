@@ -16,8 +16,7 @@ _LARGEST_NODE = 72
 
 
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, and before it smaller ones where a goal asks for fewer GPUs, the smallest first: numbers of GPUs
-    inside a node, then of whole nodes."""
+    """The parts of a cluster that a goal looks at, the smallest first: GPUs inside a node, then whole nodes."""
     whole = isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu"
     if job.goal != "fastest" and not whole:
         inside, nodes = cluster.node.num_gpus, cluster.num_nodes
@@ -28,10 +27,7 @@ def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
 
 
 def formed_parts(job: Job, cluster: Cluster) -> list[Cluster]:
-    """Those of the parts that a stated layout can be formed on; the cluster alone where there are none, which says why.
-
-    Hybrid sharding has no product of 2, 3 or 5 GPUs: a goal that asks for fewer goes by the other numbers.
-    """
+    """The parts on which a stated layout can be formed; the cluster alone where there are none."""
     return [part for part in parts(job, cluster) if can_be_formed(job, part)] or [cluster]
 
 
@@ -64,8 +60,8 @@ def _numbers(most: int, every: int, step: int) -> list[int]:
 
 
 def rounder_parts(cluster: Cluster) -> list[Cluster]:
-    """Parts of GPUs whose numbers have more divisors than the cluster's, where that is no power of two: every smaller
-    number of GPUs of one node, of several nodes the next power of two."""
+    """Parts whose number of GPUs has more divisors, where the cluster's is no power of two: every smaller number in one
+    node, of several nodes the next power of two."""
     inside, nodes = cluster.node.num_gpus, cluster.num_nodes
     split = nodes if nodes > 1 else inside
     if cluster.gpu.kind == "cpu" or not split & (split - 1):

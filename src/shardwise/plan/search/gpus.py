@@ -16,7 +16,7 @@ from shardwise.spec.execution import Offload
 
 
 def best_part(question: Question) -> tuple[Cluster, Sequence[str]]:
-    """The part of a question's cluster to plan for, the whole where nothing fits; and notes to the reasons."""
+    """The part of a cluster to plan for, the whole where nothing fits; and notes to the reasons."""
     match question.job.goal:
         case "fastest":
             return question.cluster, ()
@@ -27,8 +27,7 @@ def best_part(question: Question) -> tuple[Cluster, Sequence[str]]:
 
 
 def _cheapest(question: Question) -> Cluster:
-    """The part on which a step takes the fewest GPU seconds, with the least offload that anything fits with; of two
-    that forecasts cannot tell apart the smaller."""
+    """The part on which a step takes the fewest GPU seconds; of a tie the smaller."""
     for offload in offloads(question.job, question.cluster):
         cheapest, gpu_seconds = None, inf
         for part in formed_parts(question.job, question.cluster):

@@ -12,23 +12,14 @@ HOST_OVER_GPU_MEMORY = 3.0
 
 
 def bytes_beyond_host(cluster: Cluster, execution: Execution, *, of_rank: int) -> int | None:
-    """Bytes that offload takes of the memory of one machine; None where that is not too many of them.
-
-    Args:
-        cluster: whose machines.
-        execution: on it.
-        of_rank: bytes that offload puts there for one rank.
-    """
+    """Bytes that offload takes of one machine's memory, with `of_rank` for each rank; None where it has room."""
     node = cluster.node
     held = of_rank * min(node.num_gpus, execution.layout.world_size)
     return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * node.gpu.usable_bytes else None
 
 
 def host_is_too_small(execution: Execution, held: int) -> str:
-    """Why an offload that nobody asked for is not taken: it takes more memory than machines have.
-
-    An offload that the job states is obeyed: whoever states it knows the machine.
-    """
+    """Why an offload that the job does not state is not taken: it takes more memory than machines have."""
     return (
         f"offload {execution.offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
         f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state train.offload: "

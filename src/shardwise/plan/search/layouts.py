@@ -1,7 +1,5 @@
-"""The layouts that a job leaves open: every product of degrees that its model and the trainer allow.
-
-What the trainer accepts is not decided here but in `spec.support`.
-"""
+"""The layouts that a job leaves open: every product of degrees that its model and the trainer allow
+(`spec.support`)."""
 
 from __future__ import annotations
 
@@ -70,10 +68,7 @@ def _why_impossible(name: str, cluster: Cluster) -> str:
 
 
 def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """Every product of degrees that this model and the trainer allow, with what each leaves open.
-
-    A degree that is not allowed by itself is not multiplied with others; it is given once, with the reason.
-    """
+    """Every product of allowed degrees, and each degree that is not allowed, once, with the reason."""
 
     allowed: dict[str, list[int]] = {}
     for axis in AXES_OF_A_COPY:
@@ -127,7 +122,7 @@ def copies(job: Job, model: ModelShape, world: int, known: dict[tuple[str, int],
 
 
 def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """Of the layouts that a job leaves open those that shard whatever they can, and keep one micro-batch of it.
+    """The open layouts that shard whatever they can and have one micro-batch in flight.
 
     Raises:
         UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
@@ -146,10 +141,8 @@ def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choi
 
 
 def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
-    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp, of some axes certain degrees.
-
-    Those that shard most come first.
-    """
+    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp; those that shard most come
+    first."""
     return _products(world, (*allowed, "dp_shard"), allowed)
 
 

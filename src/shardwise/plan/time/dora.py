@@ -22,10 +22,7 @@ def norm_seconds(work: Work, device: Device, *, rows: float, columns: float, ran
 
 
 def norm_bytes(work: Work, *, rows: float, columns: float) -> float:
-    """Bytes that go through memory beside the two products.
-
-    Where adapters are wider than what is computed in, PEFT widens the weight and the product to their type.
-    """
+    """Bytes that go through memory beside the two products, in the adapters' type where that is wider."""
     compute, wide = work.types.compute, work.setting.adapter_bytes
     cast = compute + wide if wide != compute else 0
     identity = wide + cast

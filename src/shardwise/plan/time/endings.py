@@ -1,4 +1,4 @@
-"""What follows a rank's last backward in a step: gradients that are still to be added up, the optimizer, new weights"""
+"""What follows a rank's last backward in a step: gradients still to be summed, the optimizer, new weights."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def _trained_elements(work: Work) -> list[float]:
 
 
 def _late_reduction(work: Work, trained: float) -> Piece:
-    """Gradients that nothing reduced during backward: replicated ones where DDP does not work, those of rings, and
-    those that FSDP was told to postpone."""
+    """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones."""
     layout = work.execution.layout
     held = trained * work.types.trainable
     if work.execution.postpones_reduction:
@@ -116,15 +115,8 @@ def _num_states(work: Work) -> int:
 
 
 def _on_host(work: Work, held: float, states: int) -> Piece:
-    """The step in the host's memory, while the GPU waits.
-
-    Where the parameters lie there, so do their gradients, which are clipped there. Otherwise gradients, clipped on the
-    GPU, come and new values go back.
-
-    Args:
-        held: bytes of the trained weights of this rank's share.
-        states: tensors of that size that the optimizer keeps.
-    """
+    """The step in the host's memory while the GPU waits, of `held` bytes of trained weights; without offloaded
+    parameters gradients come, and new values go back."""
     passes = (2 + states) * _OPTIMIZER_PASSES
     if work.execution.parameters_on_host:
         return Piece(held * (passes + _CLIPPING_PASSES) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)

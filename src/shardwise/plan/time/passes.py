@@ -1,9 +1,7 @@
-"""A stage's forward and backward: its blocks in turn, with the gathers and reductions that run beside them.
+"""A stage's forward and backward: its blocks in turn, with the gathers and reductions beside them.
 
-The seconds are closed forms of the schedule that `drawing.py` lays out task by task; a test holds them equal. What
-overlaps here is what overlaps in the trainer: FSDP gathers one unit ahead and reduces one behind, over one set of
-wires, and fetches from the host what lies there before it is gathered (one GPU alone fetches when a unit is needed, and
-waits); DDP reduces a block's gradients while earlier blocks go backward.
+FSDP gathers one unit ahead and reduces one behind, on the same links, and fetches offloaded weights ahead (one GPU
+alone waits for them). DDP reduces a block's gradients while earlier blocks go backward.
 """
 
 from __future__ import annotations
@@ -23,13 +21,8 @@ from shardwise.spec.layout import Layout
 
 
 class Messages(NamedTuple):
-    """Seconds of what travels for the mean block, and for what a stage holds beside its blocks (`outer_`).
-
-    Attributes:
-        gather: making a block's weights whole.
-        again: the same in backward; none where they stay whole.
-        reduce: adding up its gradients over ranks.
-    """
+    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; and the
+    same of what a stage holds beside its blocks (`outer_`)."""
 
     gather: float = 0.0
     again: float = 0.0
@@ -39,16 +32,12 @@ class Messages(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What one rank does for one micro-batch with one stage's blocks.
-
-    Where several blocks are gathered together, the mean unit of them is what `a block` is in all that follows.
+    """What one rank does for one micro-batch with one stage's blocks, or units of several blocks.
 
     Attributes:
-        blocks: how many it holds.
-        forward: one block's, with the messages beside it slowing it down.
-        backward: one block's.
+        forward, backward: of one block, with contention of the collectives beside it.
         weights: the part of one block's backward that makes gradients of weights.
-        loss: the head and the loss, of no length where another stage has them.
+        loss: head and loss; no time where another stage has them.
     """
 
     blocks: int
@@ -134,10 +123,7 @@ def _beside(piece: Piece, copying: float, host: float, *, talking: float) -> Pie
 
 
 def ahead(stage: Stage) -> Piece:
-    """Seconds of a stage's forward.
-
-    The first gather is waited for; then each runs beside the block before its own, and the slower of the two decides.
-    """
+    """A stage's forward. The first gather is waited for; each other one runs beside the block before its own."""
     n, piece, message = stage.blocks, stage.forward, stage.messages
     gather = message.gather
     waited = message.outer_gather + min(gather, piece.seconds) if gather else message.outer_gather
@@ -147,11 +133,8 @@ def ahead(stage: Stage) -> Piece:
 
 
 def back(stage: Stage) -> Piece:
-    """Seconds of a stage's loss and backward.
-
-    Each block's gather runs beside the backward of the block after it, and its reduction beside that of the block
-    before it; both on the same wires. The last reductions have nothing beside them.
-    """
+    """A stage's loss and backward. Each gather runs beside the block before it in backward, each reduction beside the
+    next; the last reductions are waited for."""
     n, piece, message = stage.blocks, stage.backward, stage.messages
     again, reduce, b = message.again, message.reduce, piece.seconds
     loss = max(stage.loss.seconds, again)

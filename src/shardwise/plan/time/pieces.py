@@ -1,8 +1,4 @@
-"""Seconds of the pieces that a step is made of: the mean block's forward and backward, the loss, the optimizer.
-
-A piece is what one rank does for one micro-batch: slices of matrices under tensor parallelism, a slice of each sequence
-under context parallelism, with the messages that such slices wait for.
-"""
+"""Seconds of the pieces of a step on one rank: the mean block's forward and backward, and the loss."""
 
 from __future__ import annotations
 
@@ -59,7 +55,6 @@ class Piece(NamedTuple):
     """One stretch of a rank's time.
 
     Attributes:
-        seconds: how long it takes.
         computing: seconds of it in which a compute kernel runs.
         talking: seconds of it in which nothing but a collective runs.
     """
@@ -75,12 +70,12 @@ class Piece(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """A micro-batch's pieces.
+    """The pieces of a micro-batch.
 
     Attributes:
         forward: the mean block's.
-        backward: the mean block's, with what is computed again.
-        weights: the part of `backward` that makes the gradients of weights, on which nobody waits.
+        backward: the mean block's, with what is recomputed.
+        weights: the part of `backward` that makes gradients of weights.
         loss: head and loss, forward and backward.
     """
 
@@ -96,7 +91,7 @@ def device_of(work: Work) -> Device:
 
 
 def masked_share(work: Work) -> float:
-    """Share of the mean block's forward that attention takes over scores of which a mask says which count."""
+    """Share of the mean block's forward that attention with a mask takes."""
     _, masked = _kernel_seconds(work, device_of(work), work.execution)
     return masked / pieces_of(work).forward.seconds
 
@@ -256,13 +251,8 @@ def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:
 
 
 def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float, float]:
-    """Seconds a pass waits for messages inside a block: of tensor parallelism, of the ring, and how much longer that
-    takes in backward.
-
-    Tensor parallelism gathers the stream before each group of matrices and scatters sums behind it. In the ring of
-    context parallelism keys and values go round while attention works on those that are there; backward sends their
-    gradients along.
-    """
+    """Seconds a pass waits for messages inside a block: of tensor parallelism, of the ring of context parallelism, and
+    how much longer the ring takes in backward, which sends gradients along."""
     layout, model = work.execution.layout, work.model
     stream = tokens * model.hidden_size * work.types.compute
     tensor = _TENSOR_COLLECTIVES * group_of(work.cluster, layout, "tp").gather(stream)

@@ -8,11 +8,10 @@ from shardwise.spec.attention import MASKED
 
 
 def multiplications(work: Work) -> tuple[float, float]:
-    """Of the mean block's scores and values in the forward of one sequence, of all ranks that share it.
+    """Multiplications of the mean block's attention in the forward of one sequence, on all ranks that share it.
 
-    Of causal sequences half the scores count, and of a window as many as it is long. Kernels that know both skip the
-    rest. PyTorch's (`sdpa`) knows the first alone: for windows and packed documents transformers hands it a mask, and
-    it computes all scores, as attention that is written out always does.
+    Causal attention counts half the scores, a window as many as it is long. `sdpa` with a mask (windows, packed
+    documents) and eager attention compute all of them.
 
     Returns:
         Those without a mask, and those with one.

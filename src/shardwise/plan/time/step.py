@@ -1,7 +1,5 @@
-"""One optimizer step of an execution: what every pipeline rank does, pass by pass, and what follows the last backward.
-
-Ranks along the other axes are alike: one of each pipeline coordinate is the whole step.
-"""
+"""One optimizer step: every pipeline rank's passes, and what follows the last backward. Ranks on other axes are
+alike."""
 
 from __future__ import annotations
 
@@ -29,10 +27,9 @@ from shardwise.spec.layout import Layout
 
 
 class Step(NamedTuple):
-    """A step as a whole, and what each pipeline rank does in it.
+    """A step's seconds, from the first forward to the next step's.
 
     Attributes:
-        seconds: from the first forward to the next step's.
         computing: mean seconds, over ranks, in which a compute kernel runs.
         busy: mean seconds, over ranks, in which any kernel runs.
     """
@@ -72,12 +69,7 @@ def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Message
 
 
 def step_of(work: Work, pieces: Pieces | None = None) -> Step:
-    """The time of one optimizer step.
-
-    Args:
-        work: whose.
-        pieces: of a micro-batch of it, where they are known.
-    """
+    """The time of one optimizer step; `pieces` of its micro-batch, where they are known."""
     pieces = pieces or pieces_of(work)
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
@@ -102,7 +94,7 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
 def _ends(
     layout: Layout, stages: tuple[StageSeconds, ...], *, last_backward: float, micros: int, send: float
 ) -> tuple[float, ...]:
-    """When each pipeline rank has done its last backward, which without a pipeline may take another time."""
+    """When each pipeline rank has done its last backward, which without a pipeline may be longer."""
     if layout.pp > 1:
         return rank_ends(layout.schedule, stages=stages, num_micro_batches=micros, send=send)
     ((ahead, back, _),) = stages
@@ -132,5 +124,5 @@ def send_seconds(work: Work) -> float:
 
 
 def host_seconds(work: Work) -> float:
-    """Of the host around a step."""
+    """The host's time around a step."""
     return 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_STEP
