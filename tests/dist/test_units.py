@@ -16,8 +16,7 @@ from shardwise.parallel.postponed import groups_of
 from shardwise.plan.memory.buffers import gathered
 from shardwise.plan.memory.forecast import holdings_of, scene_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.scene import Flight
-from shardwise.plan.memory.work import work_of
+from shardwise.plan.memory.work import Flight, work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout

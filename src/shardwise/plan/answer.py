@@ -6,15 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.plan.explain.comparison import why_faster, why_slower
-from shardwise.plan.explain.experts import left_wide
-from shardwise.plan.explain.fewer import on_fewer
 from shardwise.plan.explain.reasons import why
-from shardwise.plan.explain.remedies import remedies
+from shardwise.plan.explain.remedies import left_wide, on_fewer, remedies
 from shardwise.plan.explain.shortage import why_not
-from shardwise.plan.search.candidates import hardware_json, model_json
+from shardwise.plan.search.forecasts import hardware_json, model_json
 from shardwise.plan.search.goals import best_first, simplicity_of
-from shardwise.plan.search.gpu_counts import numbers_passed_over
-from shardwise.plan.search.gpus import best_part
+from shardwise.plan.search.gpu_counts import best_part, numbers_passed_over
 from shardwise.plan.search.question import Question, ask
 from shardwise.plan.search.search import Search, chosen, search_offloads
 from shardwise.spec.cluster import Cluster

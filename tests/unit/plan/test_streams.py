@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.catalog.gpus import find_gpu, parse_hardware
-from shardwise.plan.explain.streams import Streams
+from shardwise.plan.explain.timeline import Streams
 from shardwise.plan.time.kernels import Device
 from shardwise.plan.time.links import START_SECONDS, Group, group_of
 from shardwise.spec.cluster import Link

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.plan.explain.streams import Streams
-from shardwise.plan.explain.timeline import lay_backward, lay_forward, timeline_of, timeline_of_plan
+from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.passes import Messages, Stage
 from shardwise.plan.time.pieces import Piece

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
-from shardwise.plan.explain.rental_prices import price_sentence
 from shardwise.plan.explain.strategies import what_it_does
 from shardwise.plan.memory.forecast import most_on_host
-from shardwise.plan.memory.types import TYPES
+from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.search.goals import BETTER, ratio, tie_of
 from shardwise.plan.search.question import work_on
@@ -18,6 +18,7 @@ from shardwise.plan.time.pieces import masked_share
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Goal, LayoutSpec
 from shardwise.spec.layout import STRATEGIES
+from shardwise.spec.offers import format_dollars
 from shardwise.spec.plan import Candidate, Plan
 from shardwise.units import format_bytes, format_gib
 
@@ -201,3 +202,31 @@ def advice(plan: Plan) -> str:
     """What to say of a plan in which nothing is chosen: each strategy's reason, then what to do."""
     first = "no layout fits the hardware" if plan.candidates else "no forecast can be made of any layout"
     return "\n".join([first, *(f"{one.strategy}: {one.reason}" for one in plan.rejected), *plan.advice])
+
+
+def price_sentence(gpu: Gpu, *, goal: Goal) -> str | None:
+    """A sentence for the reasons of a choice; None for CPU processes, which have no price."""
+    if gpu.kind == "cpu":
+        return None
+    typical = gpu.typical_usd_per_hour
+    if typical is not None:
+        return f"costs are at {_kind_of(gpu)} the {gpu.name}, {format_dollars(typical)} an hour{_where(gpu)}"
+    ranked = "; cheapest takes the fewest GPU hours" if goal == "cheapest" else ""
+    if gpu.usd_per_hour is None:
+        return f"no price is known for the {gpu.name}, so no cost is forecast{ranked}"
+    lowest = format_dollars(gpu.usd_per_hour[0])
+    return f"only a lowest offer is known for the {gpu.name}, {lowest} an hour, so no cost is forecast{ranked}"
+
+
+def _kind_of(gpu: Gpu) -> str:
+    price = price_of(gpu.name)
+    if price is None or price.typical != gpu.typical_usd_per_hour:
+        return "the price of"
+    return (
+        "the one price known for" if price.providers == 1 else f"the median of {price.providers} providers' prices for"
+    )
+
+
+def _where(gpu: Gpu) -> str:
+    citation = cited([gpu.name])
+    return f" (prices of {citation.date}: {citation.source})" if citation else ""

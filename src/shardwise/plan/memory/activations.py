@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise.plan.memory.inventory import Inventory
-from shardwise.plan.memory.types import FLOAT32_BYTES, Types
+from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
 from shardwise.spec.attention import KEPT_BY_SELECTIVE
 from shardwise.spec.execution import Attention, Recompute
 from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
@@ -276,3 +276,28 @@ def _mlp(model: ModelShape, setting: Setting) -> float:
     # What experts hand back is kept for the gradient of its weight in the mean.
     mixed = sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
     return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c
+
+
+def remade_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes of the weights that a block makes anew of bare parameters and their adapters, whatever its tokens.
+
+    Autograd keeps them from the forward in which they are used to its backward.
+    """
+    return sum(_remade(model, setting)) * setting.types.compute
+
+
+def remade_once_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes of the largest of them: where nothing is kept, one goes before the next one comes."""
+    return max(_remade(model, setting), default=0) * setting.types.compute
+
+
+def remade_backward_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes of the gradients of such weights, above what a block keeps: each stands where those used later are gone."""
+    most = gone = 0
+    for elements in reversed(_remade(model, setting)):
+        most, gone = max(most, elements - gone), gone + elements
+    return most * setting.types.compute
+
+
+def _remade(model: ModelShape, setting: Setting) -> list[int]:
+    return [m.count * m.rows * m.columns for m in model.matrices if m.name in setting.inventory.bare]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.parts import Part
-from shardwise.plan.memory.scene import Scene
-from shardwise.plan.memory.types import FLOAT32_BYTES, REDUCTION_BYTES
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
+from shardwise.plan.memory.work import Scene, Work
 from shardwise.spec.execution import FLAT_BYTES
 
 

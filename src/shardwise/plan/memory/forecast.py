@@ -11,8 +11,7 @@ from shardwise.plan.memory.margins import context_bytes, doubt_bytes, reserved_b
 from shardwise.plan.memory.parts import parts
 from shardwise.plan.memory.persistent import Holding, holdings
 from shardwise.plan.memory.saved import Alive
-from shardwise.plan.memory.scene import Flight, Scene, flights
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory.work import Flight, Scene, Work, flights
 from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
 
 

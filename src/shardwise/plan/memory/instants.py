@@ -35,9 +35,8 @@ from shardwise.plan.memory.saved import (
     saved_by_blocks,
     shared,
 )
-from shardwise.plan.memory.scene import Scene
-from shardwise.plan.memory.types import FLOAT32_BYTES, REDUCTION_BYTES
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
+from shardwise.plan.memory.work import Scene, Work
 
 #: Which gradients exist: none, all, those of all blocks but the first, or all before they are reduced and sharded.
 Gradients = Literal["none", "all", "later", "whole"]

@@ -15,8 +15,7 @@ from shardwise.plan.memory.adapters import (
     copies_outside,
     refuse_unforecast,
 )
-from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor
-from shardwise.plan.memory.types import Types
+from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor, Types
 from shardwise.spec.job import Job, Method
 from shardwise.spec.model import Cut, Matrix, ModelShape, Norm
 from shardwise.spec.targets import Hold, hold_of

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.parts import Part, bounds
-from shardwise.plan.memory.types import Types, state_bytes
+from shardwise.plan.memory.tensors import Types, state_bytes
 from shardwise.spec.execution import Execution, OptimizerName
 from shardwise.spec.layout import Layout
 

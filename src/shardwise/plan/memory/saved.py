@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.plan.memory.buffers import fresh_gradient, kept_casts, log_probabilities
-from shardwise.plan.memory.scene import Scene
-from shardwise.plan.memory.types import FLOAT32_BYTES
+from shardwise.plan.memory.tensors import FLOAT32_BYTES
+from shardwise.plan.memory.work import Scene
 
 Alive = dict[str, float]
 

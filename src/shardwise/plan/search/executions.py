@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from math import isqrt
 
-from shardwise.plan.memory.types import TYPES
+from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.search.layouts import Choice
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps

@@ -2,20 +2,75 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.memory.peaks import Peaks
-from shardwise.plan.search.candidates import Forecast
+from shardwise.plan.memory.work import Work
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question, at_mean_length, work_on
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.step import step_of
+from shardwise.spec.attention import attention_refusal
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
 from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.stages import stage_blocks
+from shardwise.spec.support import not_trained
+from shardwise.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """An execution with all that is known of it."""
+
+    work: Work
+    memory: MemoryForecast
+    time: TimeForecast
+
+
+def candidate_of(question: Question, forecast: Forecast) -> Candidate:
+    """What is known of an execution, as plan.json has it."""
+    work, time = forecast.work, forecast.time
+    hourly = _usd_per_hour(work)
+    usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
+    return Candidate(
+        execution=work.execution,
+        fits=True,
+        memory=forecast.memory,
+        time=time,
+        cost=Cost(usd=usd, usd_per_hour=hourly),
+        not_trained=tuple(_not_trained(question, work)),
+    )
+
+
+def _not_trained(question: Question, work: Work) -> list[str]:
+    kernel = attention_refusal(work.execution.attn_implementation, work.cluster.gpu)
+    return [*not_trained(question.job, work.execution, model=question.model), *([kernel] if kernel else [])]
+
+
+def _usd_per_hour(work: Work) -> float | None:
+    """All GPUs at their typical price."""
+    price = work.cluster.gpu.typical_usd_per_hour
+    return None if price is None else price * work.execution.layout.world_size
+
+
+def hardware_json(cluster: Cluster) -> dict[str, Any]:
+    """The cluster as plan.json has it; `notes` where there are any."""
+    plain = asdict(cluster)
+    notes = list(plain.pop("notes"))
+    return {"name": cluster.name, "num_gpus": cluster.num_gpus, **plain, **({"notes": notes} if notes else {})}
+
+
+def model_json(question: Question) -> dict[str, Any]:
+    """The model as plan.json has it."""
+    return {**question.model.to_json(), "num_trainable_parameters": question.inventory.trained_elements}
+
 
 #: Sums in another order may differ in their last digits.
 _ROUNDED = 1 - 1e-9
@@ -141,3 +196,24 @@ def peaks_of(question: Question) -> Peaks:
             job=question.longest, model=question.model, cluster=question.cluster, inventory=question.inventory
         )
     return peaks[key]
+
+
+#: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX
+#: A100 and DGX H100: 2 TB beside 640 GB, by their data sheets).
+HOST_OVER_GPU_MEMORY = 3.0
+
+
+def bytes_beyond_host(cluster: Cluster, execution: Execution, *, of_rank: int) -> int | None:
+    """Bytes that offload takes of one machine's memory, with `of_rank` for each rank; None where it has room."""
+    node = cluster.node
+    held = of_rank * min(node.num_gpus, execution.layout.world_size)
+    return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * node.gpu.usable_bytes else None
+
+
+def host_is_too_small(execution: Execution, held: int) -> str:
+    """Why an offload that the job does not state is not taken: it takes more memory than machines have."""
+    return (
+        f"offload {execution.offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
+        f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state train.offload: "
+        f"{execution.offload}"
+    )

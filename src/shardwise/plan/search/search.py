@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
-from shardwise.plan.search.candidates import candidate_of
 from shardwise.plan.search.executions import bases, offloads, sized, sizes_on, why_left_out
-from shardwise.plan.search.forecasts import Forecasts
+from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, candidate_of, host_is_too_small
 from shardwise.plan.search.goals import Found, chosen_of, tie_of
-from shardwise.plan.search.host_memory import bytes_beyond_host, host_is_too_small
 from shardwise.plan.search.layouts import Choice, layouts, lean_layouts
 from shardwise.plan.search.question import Question
 from shardwise.spec.execution import Execution

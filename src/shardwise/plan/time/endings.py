@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.plan.memory.persistent import shard_degree, weight_degree
-from shardwise.plan.memory.types import REDUCTION_BYTES
+from shardwise.plan.memory.tensors import REDUCTION_BYTES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.time.kernels import (
     CPU_OPTIMIZER_BYTES_PER_SECOND,
@@ -13,9 +13,8 @@ from shardwise.plan.time.kernels import (
     OFFLOAD_BYTES_PER_SECOND,
 )
 from shardwise.plan.time.links import Group, group_of
-from shardwise.plan.time.passes import NO_TIME, mean, reduced_at_once, shard_group
+from shardwise.plan.time.passes import NO_TIME, blocks_of_stages, mean, outer_of_stage, reduced_at_once, shard_group
 from shardwise.plan.time.pieces import Piece, device_of
-from shardwise.plan.time.spans import blocks_of_stages, outer_of_stage
 
 #: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
 _OPTIMIZER_PASSES, _CLIPPING_PASSES = 2.0, 2.0

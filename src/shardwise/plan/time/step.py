@@ -14,15 +14,16 @@ from shardwise.plan.time.passes import (
     Frame,
     Messages,
     Stage,
+    blocks_of_stages,
     frame_of,
     gathered_once,
     num_units,
+    outer_of_stage,
     reduced_messages,
     sharded_messages,
 )
 from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
-from shardwise.plan.time.spans import blocks_of_stages, outer_of_stage
 from shardwise.spec.layout import Layout
 
 
