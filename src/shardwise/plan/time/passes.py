@@ -49,63 +49,43 @@ class Stage(NamedTuple):
     messages: Messages
 
     def forward_pass(self) -> Piece:
-        """All blocks, each behind its gather."""
-        return ahead(self)
+        """All blocks. The first gather is waited for; each other one runs beside the block before its own."""
+        n, piece, message = self.blocks, self.forward, self.messages
+        waited = message.outer_gather + (min(message.gather, piece.seconds) if message.gather else 0.0)
+        seconds = waited + n * max(message.gather, piece.seconds)
+        computing = n * piece.computing
+        return Piece(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
 
     def backward_pass(self) -> Piece:
-        """Loss and all blocks, with the gathers before them and the reductions behind."""
-        return back(self)
+        """Loss and all blocks. Each gather runs beside the block before it in backward, each reduction beside the next;
+        the last reductions are waited for."""
+        n, piece, message = self.blocks, self.backward, self.messages
+        again, reduce, b = message.again, message.reduce, piece.seconds
+        loss = max(self.loss.seconds, again)
+        tail = reduce + message.outer_reduce
+        if n == 1:
+            seconds = loss + b + tail
+        else:
+            seconds = loss + max(b, again) + (n - 2) * max(b, again + reduce) + max(b, reduce) + tail
+        computing = self.loss.computing + n * piece.computing
+        busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
+        return Piece(seconds, computing, busy - computing)
 
 
 NO_TIME = Piece(0.0, 0.0)
 
 
-class Frame(NamedTuple):
-    """What surrounds the blocks of one stage, whatever their micro-batch.
-
-    Attributes:
-        units: how many the stage holds.
-        each: blocks of the mean unit.
-        ahead: seconds that a unit's forward is longer by, of copies and of the host.
-        back: those that its backward is longer by.
-        last: it has the head and the loss.
-        messages: of one micro-batch; for DDP, none but in the last one.
-    """
-
-    units: int
-    each: float
-    ahead: tuple[float, float]
-    back: tuple[float, float]
-    last: bool
-    messages: Messages
-
-    def stage(self, pieces: Pieces) -> Stage:
-        """The stage at work on a micro-batch of such pieces."""
-        each, sent = self.each, self.messages
-        forward = _beside(_times(pieces.forward, each), *self.ahead, talking=sent.gather)
-        backward = _beside(_times(pieces.backward, each), *self.back, talking=sent.again + sent.reduce)
-        loss = pieces.loss if self.last else NO_TIME
-        return Stage(self.units, forward, backward, each * pieces.weights, loss, sent)
-
-
-def frame_of(work: Work, messages: Messages, *, blocks: int, last: bool, inside_hooks: bool = False) -> Frame:
-    """The frame of a stage of so many blocks.
-
-    Args:
-        work: whose execution.
-        messages: of one micro-batch.
-        blocks: how many the stage holds.
-        last: it has the head and the loss.
-        inside_hooks: blocks are FSDP's units, whose weights are copied in and out of buffers.
-    """
-    units = num_units(work, blocks) if inside_hooks else blocks
-    copy_out, copy_in, host = _copies(work) if inside_hooks else (0.0, 0.0, 0.0)
+def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: bool) -> Stage:
+    """A stage of so many blocks with the messages of one micro-batch; the last one has the head and the loss."""
+    units = num_units(work, blocks) if work.sharded else blocks
+    copy_out, copy_in, host = _copies(work) if work.sharded else (0.0, 0.0, 0.0)
     again = float(work.execution.layout.reshard_after_forward)
     waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
     each = blocks / units
-    ahead = (each * copy_out, host + each * waited)
-    back = (each * (copy_in + again * copy_out), host + again * each * waited)
-    return Frame(units, each, ahead, back, last, messages)
+    forward = _beside(pieces.forward, each, each * copy_out, host + each * waited, talking=sent.gather)
+    back, host_back = each * (copy_in + again * copy_out), host + again * each * waited
+    backward = _beside(pieces.backward, each, back, host_back, talking=sent.again + sent.reduce)
+    return Stage(units, forward, backward, each * pieces.weights, pieces.loss if last else NO_TIME, sent)
 
 
 def num_units(work: Work, blocks: int) -> int:
@@ -113,41 +93,11 @@ def num_units(work: Work, blocks: int) -> int:
     return -(-blocks // work.unit_blocks)
 
 
-def _times(piece: Piece, count: float) -> Piece:
-    return Piece(*(count * seconds for seconds in piece))
-
-
-def _beside(piece: Piece, copying: float, host: float, *, talking: float) -> Piece:
-    """A piece of computation with collectives running beside it."""
-    extra = copying + CONTENTION * min(talking, piece.seconds)
-    return Piece(piece.seconds + extra + host, piece.computing + extra, piece.talking)
-
-
-def ahead(stage: Stage) -> Piece:
-    """A stage's forward. The first gather is waited for; each other one runs beside the block before its own."""
-    n, piece, message = stage.blocks, stage.forward, stage.messages
-    gather = message.gather
-    waited = message.outer_gather + min(gather, piece.seconds) if gather else message.outer_gather
-    seconds = waited + n * max(gather, piece.seconds) if gather else waited + n * piece.seconds
-    computing = n * piece.computing
-    return Piece(seconds, computing, _busy(n, piece, gather, seconds) - computing)
-
-
-def back(stage: Stage) -> Piece:
-    """A stage's loss and backward. Each gather runs beside the block before it in backward, each reduction beside the
-    next; the last reductions are waited for."""
-    n, piece, message = stage.blocks, stage.backward, stage.messages
-    again, reduce, b = message.again, message.reduce, piece.seconds
-    loss = max(stage.loss.seconds, again)
-    tail = reduce + message.outer_reduce
-    if n == 1:
-        seconds = loss + b + tail
-    else:
-        period = max(b, again + reduce)
-        seconds = loss + max(b, again) + (n - 2) * period + max(b, reduce) + tail
-    computing = stage.loss.computing + n * piece.computing
-    busy = max(stage.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
-    return Piece(seconds, computing, busy - computing)
+def _beside(piece: Piece, count: float, copying: float, host: float, *, talking: float) -> Piece:
+    """A piece of computation, so many times, with collectives running beside it."""
+    seconds, computing, exchanged = (count * part for part in piece)
+    extra = copying + CONTENTION * min(talking, seconds)
+    return Piece(seconds + extra + host, computing + extra, exchanged)
 
 
 def _busy(blocks: int, piece: Piece, message: float, seconds: float) -> float:
@@ -166,15 +116,8 @@ def _copies(work: Work) -> tuple[float, float, float]:
 
 
 def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Messages:
-    """What FSDP sends for a micro-batch: weights gathered in the compute type, gradients reduced in float32.
-
-    Gathering further ahead evens out units that differ, and changes nothing about those that are alike.
-
-    Args:
-        work: whose execution.
-        outer: what the stage holds beside its blocks.
-        blocks: of the mean unit that travels together.
-    """
+    """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
+    reduced in float32; `outer` is what the stage holds beside its blocks."""
     layout = work.execution.layout
     shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
 
@@ -257,9 +200,6 @@ def mean(work: Work, of: Callable[[Unit], float]) -> float:
     return work.inventory.over_blocks(of) / work.model.num_layers
 
 
-_NOTHING = Unit(tensors=())
-
-
 def blocks_of_stages(work: Work) -> tuple[int, ...]:
     """How many blocks each stage has; one stage has all where there is no pipeline."""
     num_stages = work.execution.layout.num_stages
@@ -274,7 +214,7 @@ def outer_of_stage(work: Work, stage: int) -> Unit:
     if last == 0:
         return root
     if 0 < stage < last:
-        return _NOTHING
+        return Unit(tensors=())
     first = tuple(tensor for tensor in root.tensors if tensor.place == "front")
     if stage == 0:
         return Unit(tensors=first)

@@ -11,16 +11,15 @@ from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.kernels import HOST_SECONDS_PER_STEP
 from shardwise.plan.time.links import group_of
 from shardwise.plan.time.passes import (
-    Frame,
     Messages,
     Stage,
     blocks_of_stages,
-    frame_of,
     gathered_once,
     num_units,
     outer_of_stage,
     reduced_messages,
     sharded_messages,
+    stage_of,
 )
 from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
@@ -42,24 +41,15 @@ class Step(NamedTuple):
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
-    frames = _frames(work, last_micro_batch=last_micro_batch)
-    made = {frame: frame.stage(pieces) for frame in set(frames)}
-    return tuple(made[frame] for frame in frames)
-
-
-def _frames(work: Work, *, last_micro_batch: bool = False) -> tuple[Frame, ...]:
-    """What surrounds the blocks of every stage; it is the same for every size of micro-batch."""
     spans = blocks_of_stages(work)
     last = len(spans) - 1
-    made: dict[tuple[int, bool, bool], Frame] = {}
-    frames: list[Frame] = []
+    made: dict[tuple[int, bool, bool], Stage] = {}
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
-            messages = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
-            made[key] = frame_of(work, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
-        frames.append(made[key])
-    return tuple(frames)
+            sent = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
+            made[key] = stage_of(work, pieces, sent, blocks=blocks, last=index == last)
+    return tuple(made[blocks, index == 0, index == last] for index, blocks in enumerate(spans))
 
 
 def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
