@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import replace
 
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import Work, work_of
@@ -21,85 +19,6 @@ from shardwise.spec.plan import Plan
 from shardwise.spec.schedule import ActionKind
 from shardwise.spec.timeline import COMPUTING, Kind, Lane, Span, Stream, Timeline
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """One stretch of work on a stream, in seconds from the beginning.
-
-    Attributes:
-        rank: whose stream.
-        kind: what is done, in one word.
-        busy: seconds of it in which a kernel runs; the rest waits for the host to launch.
-    """
-
-    rank: int
-    stream: str
-    kind: str
-    name: str
-    start: float
-    end: float
-    busy: float
-
-
-@dataclass(kw_only=True)
-class Streams:
-    """The schedule as it grows."""
-
-    tasks: list[Task] = field(default_factory=list[Task])
-    _free: dict[tuple[int, str], float] = field(default_factory=dict[tuple[int, str], float])
-
-    def add(
-        self,
-        stream: str,
-        seconds: float,
-        *,
-        name: str,
-        after: Iterable[int] = (),
-        busy: float | None = None,
-        rank: int = 0,
-        kind: str = "",
-        not_before: float = 0.0,
-    ) -> int:
-        """Puts a task at the end of a stream.
-
-        Args:
-            stream: where it runs.
-            seconds: how long it takes.
-            name: shown in timelines.
-            after: tasks that must have ended.
-            busy: seconds in which a kernel runs; all of them where it is left out.
-            rank: whose stream it is.
-            kind: what is done, in one word.
-            not_before: a moment before which it cannot start.
-
-        Returns:
-            Its number, for `after` of later tasks.
-        """
-        start = max(self._free.get((rank, stream), 0.0), not_before)
-        for number in after:
-            start = max(start, self.tasks[number].end)
-        end = start + seconds
-        self._free[rank, stream] = end
-        ran = seconds if busy is None else busy
-        self.tasks.append(Task(rank=rank, stream=stream, kind=kind, name=name, start=start, end=end, busy=ran))
-        return len(self.tasks) - 1
-
-    @property
-    def end(self) -> float:
-        """When the last task ends."""
-        return max(self._free.values(), default=0.0)
-
-    def busy_seconds(self, *streams: str, rank: int = 0) -> float:
-        """Seconds in which a kernel runs on any of a rank's streams, overlaps counted once."""
-        mine = (t for t in self.tasks if t.rank == rank and t.stream in streams and t.busy > 0)
-        total, reached = 0.0, 0.0
-        for start, end in sorted((t.start, t.start + t.busy) for t in mine):
-            if end > reached:
-                total += end - max(start, reached)
-                reached = end
-        return total
-
-
 #: Micro-batches that are laid out where there are more: without a pipeline they follow each other unchanged.
 DRAWN = 2
 #: In a pipeline, as many rounds of one micro-batch for each rank, and no more than can be told apart.
@@ -112,6 +31,28 @@ _LATE: dict[str, tuple[Stream, Kind]] = {
     "optimizer": ("compute", "optimizer"),
     "gather weights": ("links", "gather"),
 }
+
+
+class Streams:
+    """The streams of some ranks, whose work runs in the order in which it is added, as on a CUDA stream."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self._free: dict[tuple[int, Stream], float] = {}
+
+    def add(
+        self, stream: Stream, seconds: float, *, kind: Kind, name: str, rank: int = 0, not_before: float = 0.0
+    ) -> float:
+        """Puts work at the end of a stream; returns when it ends."""
+        start = max(self._free.get((rank, stream), 0.0), not_before)
+        self._free[rank, stream] = end = start + seconds
+        self.spans.append(Span(rank=rank, stream=stream, kind=kind, name=name, start=start, end=end))
+        return end
+
+    @property
+    def end(self) -> float:
+        """When the last work ends."""
+        return max(self._free.values(), default=0.0)
 
 
 def timeline_of_plan(plan: Plan) -> Timeline | None:
@@ -135,28 +76,20 @@ def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
     enough = min(MOST_DRAWN, max(DRAWN, DRAWN_ROUNDS * layout.pp)) if layout.schedule != "sequential" else DRAWN
     drawn = min(micros, enough if micro_batches is None else micro_batches)
     shown = replace(work, execution=replace(work.execution, gradient_accumulation_steps=drawn))
-    streams = Streams()
+    streams, ranks = Streams(), _lane_ranks(layout)
     ends = _pipeline(shown, streams) if layout.pp > 1 else _whole_model(shown, streams)
-    for rank, end, ending in zip(_lane_ranks(layout), ends, endings_of(work), strict=True):
+    for rank, end, ending in zip(ranks, ends, endings_of(work), strict=True):
         _lay_ending(streams, ending, rank=rank, end=end)
-    _lay_host(streams, host_seconds(work), ranks=_lane_ranks(layout))
+    end, host = streams.end, host_seconds(work)
+    for rank in ranks if host else ():
+        streams.add("compute", host, name="waiting between steps", rank=rank, kind="wait", not_before=end)
     return Timeline(
         strategy=layout.strategy,
         seconds=streams.end,
         micro_batches=micros,
         drawn_micro_batches=drawn,
         lanes=_lanes(work, streams, left=micros - drawn),
-        spans=tuple(
-            Span(
-                rank=task.rank,
-                stream=cast(Stream, task.stream),  # streams and kinds of this file are those of the timeline
-                kind=cast(Kind, task.kind),
-                name=task.name,
-                start=task.start,
-                end=task.end,
-            )
-            for task in streams.tasks
-        ),
+        spans=tuple(streams.spans),
     )
 
 
@@ -168,25 +101,14 @@ def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
     """A lane for each pipeline coordinate; `left` micro-batches are not laid out."""
     layout, seconds = work.execution.layout, step_of(work).seconds
     inside = layout.world_size // layout.pp
-    return tuple(
-        Lane(
-            ranks=tuple(range(first, first + inside)),
-            computing=min(1.0, (_laid_out(streams, first) + left * one) / seconds),
-        )
-        for first, one in zip(_lane_ranks(layout), _computing(work), strict=True)
-    )
-
-
-def _laid_out(streams: Streams, rank: int) -> float:
-    """Seconds in which a rank is drawn computing."""
-    return sum(task.end - task.start for task in streams.tasks if task.rank == rank and task.kind in COMPUTING)
-
-
-def _computing(work: Work) -> list[float]:
-    """Seconds in which each pipeline rank computes a micro-batch."""
-    stages, pp = stages_of(work, pieces_of(work)), work.execution.layout.pp
-    made = {stage: stage.forward_pass().computing + stage.backward_pass().computing for stage in set(stages)}
-    return [sum(made[stages[index]] for index in work.execution.layout.stages_of(rank)) for rank in range(pp)]
+    stages = stages_of(work, pieces_of(work))
+    once = {stage: stage.forward_pass().computing + stage.backward_pass().computing for stage in set(stages)}
+    lanes: list[Lane] = []
+    for pp, first in enumerate(_lane_ranks(layout)):
+        drawn = sum(span.end - span.start for span in streams.spans if span.rank == first and span.kind in COMPUTING)
+        computing = drawn + left * sum(once[stages[index]] for index in layout.stages_of(pp))
+        lanes.append(Lane(ranks=tuple(range(first, first + inside)), computing=min(1.0, computing / seconds)))
+    return tuple(lanes)
 
 
 def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
@@ -198,21 +120,16 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
     def seen(pp: int, kind: ActionKind, stage: int, micro: int, start: float, end: float) -> None:
         ahead = kind == "forward"
         name = f"{kind.replace('_', ' of ')}: stage {stage}, micro-batch {micro}"
-        drawn: Kind = "forward" if ahead else "backward"
         whole = passes[stages[stage]][0 if ahead else 1]
         computing = (end - start) * whole.computing / whole.seconds
+        drawn: Kind = "forward" if ahead else "backward"
         _lay(streams, end - start, computing, name=name, kind=drawn, rank=ranks[pp], not_before=start)
         sends = stage < layout.num_stages - 1 if ahead else stage > 0 and kind != "backward_weight"
         if sends:
             streams.add("links", send, name=f"send {name}", rank=ranks[pp], kind="send", not_before=end)
 
-    return walk(
-        layout.schedule,
-        stages=stage_seconds(stages),
-        num_micro_batches=work.execution.gradient_accumulation_steps,
-        send=send,
-        seen=seen,
-    )
+    micros = work.execution.gradient_accumulation_steps
+    return walk(layout.schedule, stages=stage_seconds(stages), num_micro_batches=micros, send=send, seen=seen)
 
 
 def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
@@ -221,8 +138,7 @@ def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
     end = 0.0
     for micro in range(micros):
         (stage,) = stages_of(work, pieces, last_micro_batch=micro == micros - 1)
-        end = lay_forward(streams, stage, begin=end)
-        end = lay_backward(streams, stage, begin=end)
+        end = lay_backward(streams, stage, begin=lay_forward(streams, stage, begin=end))
     return (end,)
 
 
@@ -230,12 +146,12 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
     """Lays out a forward; returns its end. Block i's gather waits until block i - 2 has freed its weights."""
     message, ends = stage.messages, [begin, begin]
     if message.outer_gather:
-        _link(streams, message.outer_gather, kind="gather", name="gather embedding and head", not_before=begin)
+        streams.add("links", message.outer_gather, kind="gather", name="gather embedding and head", not_before=begin)
     for layer in range(stage.blocks):
         ready = ends[-1]
         if message.gather:
             name = f"gather layer {layer}"
-            ready = max(ready, _link(streams, message.gather, kind="gather", name=name, not_before=ends[-2]))
+            ready = max(ready, streams.add("links", message.gather, kind="gather", name=name, not_before=ends[-2]))
         elif layer == 0:
             ready += message.outer_gather
         ends.append(_block(streams, stage.forward, "forward", f"forward of layer {layer}", ready))
@@ -248,30 +164,28 @@ def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
     message, last = stage.messages, stage.blocks - 1
     ready, done = begin, begin
     if message.again:
-        ready = _link(streams, message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
+        ready = streams.add("links", message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
     if stage.loss.seconds:
         done = _block(streams, stage.loss, "loss", "head and loss", begin)
     for layer in range(last, -1, -1):
         start = max(ready, done)
         if message.again and layer:
             name = f"gather layer {layer - 1} again"
-            ready = _link(streams, message.again, kind="gather", name=name, not_before=start)
+            ready = streams.add("links", message.again, kind="gather", name=name, not_before=start)
         done = _block(streams, stage.backward, "backward", f"backward of layer {layer}", start)
         if message.reduce:
-            _link(streams, message.reduce, kind="reduce", name=f"reduce layer {layer}", not_before=done)
+            streams.add("links", message.reduce, kind="reduce", name=f"reduce layer {layer}", not_before=done)
     if message.outer_reduce:
-        _link(streams, message.outer_reduce, kind="reduce", name="reduce embedding and head", not_before=done)
+        streams.add("links", message.outer_reduce, kind="reduce", name="reduce embedding and head", not_before=done)
     return max(done, streams.end)
 
 
 def _block(streams: Streams, piece: Piece, kind: Kind, name: str, not_before: float) -> float:
     """A block's computation, and behind it what tensor and context parallelism exchange inside it."""
-    own = piece.seconds - piece.talking
-    end = _lay(streams, own, piece.computing, name=name, kind=kind, not_before=not_before)
+    end = _lay(streams, piece.seconds - piece.talking, piece.computing, name=name, kind=kind, not_before=not_before)
     if not piece.talking:
         return end
-    exchanged = streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
-    return streams.tasks[exchanged].end
+    return streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
 
 
 def _lay(
@@ -288,15 +202,9 @@ def _lay(
     """Seconds of which some are computed; the others, which lie anywhere between, are drawn behind them."""
     waiting = seconds - computing
     if waiting <= _UNSEEN * seconds:
-        task = streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)
-        return streams.tasks[task].end
+        return streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)
     streams.add(stream, computing, name=name, rank=rank, kind=kind, not_before=not_before)
-    waited = streams.add(stream, waiting, name=f"waiting in {name}", rank=rank, kind="wait", busy=0.0)
-    return streams.tasks[waited].end
-
-
-def _link(streams: Streams, seconds: float, *, kind: Kind, name: str, not_before: float) -> float:
-    return streams.tasks[streams.add("links", seconds, name=name, kind=kind, not_before=not_before)].end
+    return streams.add(stream, waiting, name=f"waiting in {name}", rank=rank, kind="wait")
 
 
 def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> None:
@@ -306,10 +214,3 @@ def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> N
         computing = piece.computing if stream == "compute" else piece.seconds
         _lay(streams, piece.seconds, computing, stream=stream, name=name, kind=kind, rank=rank, not_before=end)
         end += piece.seconds
-
-
-def _lay_host(streams: Streams, seconds: float, *, ranks: list[int]) -> None:
-    """Lays out what the host does around a step, while every rank waits."""
-    end = streams.end
-    for rank in ranks if seconds else ():
-        streams.add("compute", seconds, name="waiting between steps", rank=rank, kind="wait", busy=0.0, not_before=end)

@@ -54,10 +54,7 @@ class Work:
     @property
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
-        return self._tokens_of(self.execution)
-
-    def _tokens_of(self, execution: Execution) -> int:
-        return execution.micro_batch_size * -(-self.job.data.max_length // execution.layout.cp)
+        return self.execution.micro_batch_size * -(-self.job.data.max_length // self.execution.layout.cp)
 
     @cached_property
     def sharded(self) -> bool:
@@ -150,11 +147,7 @@ class Work:
     @property
     def head_tokens(self) -> int:
         """Positions whose logits are alive together."""
-        return self.head_tokens_of(self.execution)
-
-    def head_tokens_of(self, execution: Execution) -> int:
-        """The same of this execution with another micro-batch."""
-        return positions_at_once(self._tokens_of(execution), loss=execution.loss, plain_head=self.model.plain_head)
+        return positions_at_once(self.tokens, loss=self.execution.loss, plain_head=self.model.plain_head)
 
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:
