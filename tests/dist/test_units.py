@@ -14,9 +14,9 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.parallel.postponed import groups_of
 from shardwise.plan.memory.buffers import gathered
-from shardwise.plan.memory.forecast import holdings_of, scene_of
+from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.work import Flight, work_of
+from shardwise.plan.memory.work import Flight, Scene, work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
@@ -128,7 +128,7 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(
         inventory=take_inventory(job, model),
     )
     (holding, *_) = holdings_of(work)
-    scene = scene_of(work, holding, Flight())
+    scene = Scene(work, holding, Flight())
     root = gathered(scene, units=0)
     # FSDP2's own prefetch is a gather that runs beside the computation, which processors do one after the other.
     asked = 2 if layout.prefetch > 1 else 1

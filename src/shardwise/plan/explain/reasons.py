@@ -8,7 +8,6 @@ from math import prod
 from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
 from shardwise.plan.explain.strategies import what_it_does
-from shardwise.plan.memory.forecast import most_on_host
 from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.search.goals import BETTER, ratio, tie_of
@@ -43,7 +42,7 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _idle(work, question.cluster),
         _batch(work),
         _recompute(search, work),
-        _offload(work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
+        _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
         _loss(search, work, chosen),
         _mask(work),
         _precision(work),
@@ -129,17 +128,19 @@ def _recompute(search: Search, work: Work) -> str | None:
         return None
     if work.job.train.gradient_checkpointing != "auto":
         return f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
-    high = search.forecasts.high_bytes(replace(execution, gradient_checkpointing="none"))
+    high = search.forecasts.memory.high_bytes(replace(execution, gradient_checkpointing="none"))
     kept = f"; without it this micro-batch needs {format_gib(high)}"
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
 
 
-def _offload(work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool) -> str | None:
+def _offload(
+    search: Search, work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool
+) -> str | None:
     """What lies in the host's memory, why, and how much of that a machine must have."""
     offload, node = work.execution.offload, work.cluster.node
     if offload == "none" or not work.setting.cuda:
         return None
-    held = most_on_host(work)
+    held = search.forecasts.memory.bytes_on_host(work.execution)
     why = "as asked" if asked else _why_offload(chosen, without, goal=goal)
     machine = held * min(node.num_gpus, work.execution.layout.world_size)
     return (

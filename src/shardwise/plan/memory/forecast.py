@@ -11,7 +11,7 @@ from shardwise.plan.memory.margins import context_bytes, doubt_bytes, reserved_b
 from shardwise.plan.memory.parts import parts
 from shardwise.plan.memory.persistent import Holding, holdings
 from shardwise.plan.memory.saved import Alive
-from shardwise.plan.memory.work import Flight, Scene, Work, flights
+from shardwise.plan.memory.work import Scene, Work, flights
 from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
 
 
@@ -85,43 +85,11 @@ def holdings_of(work: Work) -> tuple[Holding, ...]:
     return tuple(held)
 
 
-def most_on_host(work: Work) -> int:
-    """Bytes that offload puts into the host's memory, for the rank with most of them."""
-    alike = work.execution.optimizer == "adamw_8bit"
-    return max(
-        holding.on_host
-        for part in parts(work.model, work.inventory, work.execution.layout, distinct=True)
-        if alike or part.tp.start == 0
-        for holding in holdings(
-            part,
-            work.execution,
-            types=work.types,
-            momentum=work.job.train.momentum > 0,
-            first_only=not alike,
-            host_apart=work.setting.cuda,
-        )
-    )
-
-
 def moments(work: Work, holding: Holding) -> Iterator[tuple[str, Alive]]:
     """Every named instant of a step on the ranks of a holding, for each way their pipeline is full."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros):
-        yield from instants(scene_of(work, holding, flight))
-
-
-def scene_of(work: Work, holding: Holding, flight: Flight) -> Scene:
-    """The scene of a micro-batch of the execution."""
-    return Scene(
-        work=work,
-        holding=holding,
-        flight=flight,
-        tokens=work.tokens,
-        head_tokens=work.head_tokens,
-        chunks=work.tokens > work.head_tokens,
-        whole=work.replicated or flight.gradients,
-        fills=flight.pairs > 1,
-    )
+        yield from instants(Scene(work, holding, flight))
 
 
 def _rank_memory(alive: Alive, *, context: int) -> RankMemory:

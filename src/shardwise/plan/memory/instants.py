@@ -206,7 +206,8 @@ def _backward_of_first_block(scene: Scene) -> Alive:
         "activations": of_one_block(scene),
         "temporary": weight_casts(scene, blocks=1, head=False) + inside_block(scene),
         # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
-        "communication": gathered(scene, units=1, keeps=scene.fills or work.execution.postpones_reduction) + sent,
+        "communication": gathered(scene, units=1, keeps=scene.flight.pairs > 1 or work.execution.postpones_reduction)
+        + sent,
     }
 
 

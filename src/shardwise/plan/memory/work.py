@@ -204,31 +204,38 @@ class Flight:
     gradients: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Scene:
-    """What an instant is evaluated for.
-
-    Attributes:
-        tokens: of a micro-batch, on one rank.
-        head_tokens: positions whose logits are alive together.
-        chunks: the head runs over several chunks of the positions.
-        whole: all gradients exist already.
-        fills: others are in flight, so that kept gathered weights outlive one backward.
-    """
+    """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for."""
 
     work: Work
     holding: Holding
     flight: Flight
-    tokens: float
-    head_tokens: float
-    chunks: bool
-    whole: bool
-    fills: bool = False
 
     @property
     def part(self) -> Part:
         """What of the model is here."""
         return self.holding.part
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of the micro-batch on one rank."""
+        return self.work.tokens
+
+    @cached_property
+    def head_tokens(self) -> int:
+        """Positions whose logits are alive together."""
+        return self.work.head_tokens
+
+    @property
+    def chunks(self) -> bool:
+        """Whether the head runs over several chunks of the positions."""
+        return self.tokens > self.head_tokens
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all gradients exist already."""
+        return self.work.replicated or self.flight.gradients
 
 
 def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:

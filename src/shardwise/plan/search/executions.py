@@ -12,7 +12,6 @@ from shardwise.plan.search.layouts import Choice
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.support import impossibilities, not_trained_under
 from shardwise.units import MIB
@@ -105,22 +104,6 @@ def _loss(job: Job, model: ModelShape, base: Execution, micro_batch_size: int) -
         return "full"
     logits = micro_batch_size * job.data.max_length * model.vocab_size * TYPES[base.precision].compute
     return "chunked" if logits > FULL_LOGITS_BYTES else "full"
-
-
-def lean_sizes(base: Execution, job: Job, model: ModelShape, size: int) -> tuple[int, ...]:
-    """A size of which one needs least of all that are as large or larger.
-
-    That is itself, or the smallest that goes over its logits in chunks where this one need not.
-    """
-    if job.train.loss != "auto" or not model.plain_head or _loss(job, model, base, size) == "chunked":
-        return (size,)
-    of_one = job.data.max_length * model.vocab_size * TYPES[base.precision].compute
-    return size, FULL_LOGITS_BYTES // of_one + 1
-
-
-def micro_batch_sizes(job: Job, layout: Layout) -> tuple[int, ...]:
-    """The sizes that a layout leaves open."""
-    return sizes_on(job, layout.data_world_size)
 
 
 def sizes_on(job: Job, ranks: int) -> tuple[int, ...]:

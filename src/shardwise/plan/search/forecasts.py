@@ -92,8 +92,14 @@ class Forecasts:
         )
 
     @cached_property
-    def _peaks(self) -> Peaks:
-        return peaks_of(self.question)
+    def memory(self) -> Peaks:
+        """Memory of the job on a kind of GPU, however many there are."""
+        asked, gpu, peaks = self.question, self.question.cluster.gpu, self.question.memo.peaks
+        # The inventory, which stands for all else of a job, is kept alive by the entry.
+        key = (asked.length, id(asked.inventory), gpu.kind, gpu.context_bytes)
+        if key not in peaks:
+            peaks[key] = Peaks(job=asked.longest, model=asked.model, cluster=asked.cluster, inventory=asked.inventory)
+        return peaks[key]
 
     @cached_property
     def _at_mean_length(self) -> Peaks:
@@ -103,23 +109,7 @@ class Forecasts:
 
     def fits(self, execution: Execution) -> bool:
         """Whether an execution fits the GPUs."""
-        return self._peaks.fits(execution, self.question.cluster.gpu.usable_bytes)
-
-    def high_bytes(self, execution: Execution) -> int:
-        """The upper end of its forecast of memory."""
-        return self._peaks.high_bytes(execution)
-
-    def least_bytes(self, execution: Execution) -> float:
-        """A lower bound of `high_bytes`."""
-        return self._peaks.least_bytes(execution)
-
-    def bytes_of_states(self, execution: Execution) -> int:
-        """Weights, gradients and optimizer states of the rank that holds most."""
-        return self._peaks.bytes_of_states(execution)
-
-    def bytes_on_host(self, execution: Execution) -> int:
-        """Bytes that offload puts into the host's memory, for the rank with most of them."""
-        return self._peaks.bytes_on_host(execution)
+        return self.memory.fits(execution, self.question.cluster.gpu.usable_bytes)
 
     def seconds(self, execution: Execution) -> float:
         """Of a step."""
@@ -131,7 +121,8 @@ class Forecasts:
         its own, and the last gradient goes back; collectives outside blocks take no time."""
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
-        pieces, stages = self._pieces_at(base, size), self._stages(layout)
+        pieces = self._pieces(sized(base, self.question.job, self.question.model, size))
+        stages = self._stages(layout)
         forward, backward = pieces.forward.seconds, pieces.backward.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
             return _ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
@@ -146,15 +137,6 @@ class Forecasts:
         if base.offload == "none":
             return 0.0
         return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
-
-    def _pieces_at(self, base: Execution, size: int) -> Pieces:
-        layout = base.layout
-        recompute, sharded = base.gradient_checkpointing, base.gathers_weights
-        key = (*self._place, layout.tp, layout.cp, size, recompute, sharded)
-        if key not in self.question.memo.pieces:
-            execution = sized(base, self.question.job, self.question.model, size)
-            self.question.memo.pieces[key] = self._pieces(execution)
-        return self.question.memo.pieces[key]
 
     def _stages(self, layout: Layout) -> tuple[int, ...]:
         """Blocks of each stage."""
@@ -184,18 +166,6 @@ class Forecasts:
         work = work_on(self.question, self.question.cluster, execution)
         time = forecast_time(at_mean_length(self.question, work), num_rows=self.question.num_rows)
         return Forecast(work=work, memory=forecast_memory(work), time=time)
-
-
-def peaks_of(question: Question) -> Peaks:
-    """Memory of a job on a kind of GPU, however many there are."""
-    gpu, peaks = question.cluster.gpu, question.memo.peaks
-    # The inventory, which stands for all else of a job, is kept alive by the entry.
-    key = (question.length, id(question.inventory), gpu.kind, gpu.context_bytes)
-    if key not in peaks:
-        peaks[key] = Peaks(
-            job=question.longest, model=question.model, cluster=question.cluster, inventory=question.inventory
-        )
-    return peaks[key]
 
 
 #: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX

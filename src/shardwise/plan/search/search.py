@@ -130,7 +130,9 @@ class Search:
     def _beyond_host(self, execution: Execution) -> int | None:
         if not self.question.tries_offload or execution.offload == "none":
             return None
-        return bytes_beyond_host(self.question.cluster, execution, of_rank=self.forecasts.bytes_on_host(execution))
+        return bytes_beyond_host(
+            self.question.cluster, execution, of_rank=self.forecasts.memory.bytes_on_host(execution)
+        )
 
     def _sizes(self, base: Execution) -> tuple[int, ...]:
         return sizes_on(self.question.job, base.layout.data_world_size)
@@ -147,7 +149,9 @@ class Search:
         """Whether all GPUs together hold the parameters with their gradients and states once."""
         job, cluster = self.question.job, self.question.cluster
         alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
-        least = min((self.forecasts.bytes_of_states(one) for one in bases(job, self.question.model, alone)), default=0)
+        least = min(
+            (self.forecasts.memory.bytes_of_states(one) for one in bases(job, self.question.model, alone)), default=0
+        )
         return least <= cluster.num_gpus * cluster.gpu.usable_bytes
 
     def leanest(self, *, admits: Admits = every_layout) -> Iterator[Execution]:
@@ -164,26 +168,17 @@ class Search:
             sizes = self._sizes(base)
             yield from (self._sized(base, size) for size in sorted({sizes[0], sizes[-1]}))
 
-    def least_high_bytes(self) -> float:
-        """What the leanest executions need on each GPU, whatever the host has."""
-        least = self._least(self.leanest())
-        return inf if least is None else self.forecasts.high_bytes(least)
-
-    def least_seconds(self) -> float:
-        """A lower bound of a step's seconds, were there no limit to memory."""
-        return min((least for least, _, _ in self._with_bounds()), default=inf)
-
     def least_hungry(self, some: Iterable[Execution]) -> Execution | None:
         """Of some executions the leanest micro-batch that needs least memory; None where there are none."""
         return self._least(self._extremes(some))
 
     def _least(self, some: Iterable[Execution]) -> Execution | None:
-        bounds = sorted((self.forecasts.least_bytes(one), number, one) for number, one in enumerate(some))
+        bounds = sorted((self.forecasts.memory.least_bytes(one), number, one) for number, one in enumerate(some))
         least, found = inf, None
         for bound, _, execution in bounds:
             if bound >= least:
                 break
-            high = self.forecasts.high_bytes(execution)
+            high = self.forecasts.memory.high_bytes(execution)
             if high < least:
                 least, found = high, execution
         return found
