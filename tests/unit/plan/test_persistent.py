@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.forecast import holdings_of
+from shardwise.plan.memory.forecast import Peaks, holdings_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.peaks import Peaks
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.layout import Layout, rows_of_shard
 from shardwise.units import GIB

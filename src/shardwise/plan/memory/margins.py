@@ -50,31 +50,21 @@ def doubt_bytes(parts: Mapping[str, float]) -> float:
 
 
 @cache
-def reserved_shares(*, sharded: bool) -> dict[str, float]:
+def _reserved_shares(sharded: bool) -> dict[str, float]:
     """Bytes held by the allocator for each byte of a part that is alive."""
     passing = 1 + (_FRAGMENTATION_SHARDED if sharded else _FRAGMENTATION)
     return {part: 1 + _UNFILLED if part in _STAYING else 1.0 if part == "context" else passing for part in DOUBT}
 
 
-def reserved_bytes(parts: Mapping[str, float], *, sharded: bool) -> float:
-    """What the allocator holds, and the context, where so much is alive."""
-    shares = reserved_shares(sharded=sharded)
-    return sum(count * shares[part] for part, count in parts.items()) + segment_bytes(parts["context"])
-
-
-def upper_end(alive: Mapping[str, float], *, context: int, sharded: bool) -> float:
-    """The most that a rank may take where so much is alive: with the doubt, or as the allocator reserves it."""
-    shares = reserved_shares(sharded=sharded)
-    total, reserved = context, context * shares["context"] + segment_bytes(context)
+def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[float, float]:
+    """The most that a rank may have alive, and what the allocator then reserves, with the context."""
+    shares = _reserved_shares(sharded)
+    # CPU processes have neither a context nor segments, of which one is not full.
+    total, reserved = context, context * shares["context"] + (_SEGMENT_BYTES if context else 0)
     squares = (context * DOUBT["context"]) ** 2
     for part, exact in alive.items():
         count = round(exact)
         total += count
         squares += (count * DOUBT[part]) ** 2
         reserved += count * shares[part]
-    return max(total + squares**0.5, reserved)
-
-
-def segment_bytes(context: float) -> int:
-    """The segment that is not full; CPU processes have neither segments nor a context."""
-    return _SEGMENT_BYTES if context else 0
+    return total + squares**0.5, reserved

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.memory.peaks import Peaks
+from shardwise.plan.memory.forecast import Peaks, forecast_memory
 from shardwise.plan.memory.work import Work
 from shardwise.plan.search.executions import sized
-from shardwise.plan.search.question import Question, at_mean_length, work_on
+from shardwise.plan.search.question import Question, work_on
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.pieces import Pieces, pieces_of
@@ -164,7 +163,7 @@ class Forecasts:
     def of(self, execution: Execution) -> Forecast:
         """All that is known of an execution."""
         work = work_on(self.question, self.question.cluster, execution)
-        time = forecast_time(at_mean_length(self.question, work), num_rows=self.question.num_rows)
+        time = forecast_time(self._at_mean_length.work(execution), num_rows=self.question.num_rows)
         return Forecast(work=work, memory=forecast_memory(work), time=time)
 
 

@@ -15,8 +15,8 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Offload
 from shardwise.spec.job import Goal, Job, LayoutSpec
 
-#: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part. The plan says
-#: so. `cheapest` forecasts times on all of them, which numbers in between hardly change.
+#: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part.
+#: `cheapest` forecasts times on all of them, which numbers in between hardly change.
 _STEPS: dict[Goal, tuple[int, int]] = {"cheapest": (8, 1), "fewest-gpus": (1024, 128)}
 #: The largest node there is.
 _LARGEST_NODE = 72
@@ -36,24 +36,6 @@ def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
 def formed_parts(job: Job, cluster: Cluster) -> list[Cluster]:
     """The parts on which a stated layout can be formed; the cluster alone where there are none."""
     return [part for part in parts(job, cluster) if can_be_formed(job, part)] or [cluster]
-
-
-def numbers_passed_over(job: Job, cluster: Cluster) -> str | None:
-    """A sentence where a goal asks for fewer GPUs and not every number is looked at; None where every one is."""
-    if job.goal == "fastest" or isinstance(job.layout, LayoutSpec):
-        return None
-    for most, unit in ((cluster.num_nodes, "nodes"), (cluster.node.num_gpus, "GPUs")):
-        every, step = _STEPS[job.goal]
-        if most > every:
-            return (
-                f"not every number of {unit} was looked at: beyond {every:,} {_grow(step)}, and one in "
-                f"between may suit {job.goal} better"
-            )
-    return None
-
-
-def _grow(step: int) -> str:
-    return "they double" if step == 1 else f"they go in steps of 1/{step}"
 
 
 def _numbers(most: int, every: int, step: int) -> list[int]:

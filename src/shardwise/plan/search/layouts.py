@@ -114,9 +114,9 @@ def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choi
         return
     among = job.layout if isinstance(job.layout, list) and cluster.num_gpus > 1 else None
     lean = [one for one in products(cluster.num_gpus, _allowed(job, model, cluster)) if one["dp_replicate"] == 1]
-    for degrees in reversed(lean):
-        schedule: Schedule = "sequential" if degrees["pp"] > 1 else "1f1b"
-        choice = _choice(job, model, Layout(**degrees, schedule=schedule), cluster)
+    for product in reversed(lean):
+        degrees: dict[str, Any] = {**product, "schedule": "sequential" if product["pp"] > 1 else "1f1b"}
+        choice = _choice(job, model, Layout(**degrees), cluster)
         if choice.reason is None and (among is None or choice.strategy in among):
             yield choice
 

@@ -7,8 +7,8 @@ from functools import cached_property
 from math import ceil
 
 from shardwise.errors import UnsupportedError
+from shardwise.plan.memory.forecast import Peaks
 from shardwise.plan.memory.inventory import Inventory, take_inventory
-from shardwise.plan.memory.peaks import Peaks
 from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.time.pieces import Pieces
 from shardwise.spec.cluster import Cluster
@@ -112,19 +112,6 @@ def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:
         cluster=cluster,
         execution=execution,
         inventory=question.inventory,
-    )
-
-
-def at_mean_length(question: Question, work: Work) -> Work:
-    """The same work with sequences of the mean length."""
-    if question.mean_length == question.length:
-        return work
-    return work_of(
-        question.mean,
-        model=work.model,
-        cluster=work.cluster,
-        execution=work.execution,
-        inventory=work.inventory,
     )
 
 
