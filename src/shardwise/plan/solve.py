@@ -52,11 +52,12 @@ def solve(unknown: Unknown) -> Plan:
 
 def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
     """The index of the extreme value with the least offload that any value fits with, and its trials."""
-    find, easiest = (_largest if unknown.asks == "largest" else _smallest), unknown.at(unknown.values[0])
+    easiest = unknown.at(unknown.values[0])
     tried: list[_Trials] = []
     for offload in offloads(easiest.job, easiest.cluster):
         tried.append(_Trials(unknown=unknown, offload=offload))
-        index = find(unknown, tried[-1].fits)
+        fits, indices = tried[-1].fits, range(len(unknown.values))
+        index = _largest(unknown, fits) if unknown.asks == "largest" else next(filter(fits, indices), None)
         if index is not None:
             return index, tried[-1]
     return None, tried[0]
@@ -71,10 +72,6 @@ def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return None if low < 0 else low
-
-
-def _smallest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
-    return next((index for index in range(len(unknown.values)) if fits(index)), None)
 
 
 def _solved(unknown: Unknown, index: int | None, trials: _Trials, plan: Plan) -> Solved:

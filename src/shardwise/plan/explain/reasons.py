@@ -211,7 +211,9 @@ def price_sentence(gpu: Gpu, *, goal: Goal) -> str | None:
         return None
     typical = gpu.typical_usd_per_hour
     if typical is not None:
-        return f"costs are at {_kind_of(gpu)} the {gpu.name}, {format_dollars(typical)} an hour{_where(gpu)}"
+        citation = cited([gpu.name])
+        where = f" (prices of {citation.date}: {citation.source})" if citation else ""
+        return f"costs are at {_kind_of(gpu)} the {gpu.name}, {format_dollars(typical)} an hour{where}"
     ranked = "; cheapest takes the fewest GPU hours" if goal == "cheapest" else ""
     if gpu.usd_per_hour is None:
         return f"no price is known for the {gpu.name}, so no cost is forecast{ranked}"
@@ -226,8 +228,3 @@ def _kind_of(gpu: Gpu) -> str:
     return (
         "the one price known for" if price.providers == 1 else f"the median of {price.providers} providers' prices for"
     )
-
-
-def _where(gpu: Gpu) -> str:
-    citation = cited([gpu.name])
-    return f" (prices of {citation.date}: {citation.source})" if citation else ""

@@ -54,7 +54,7 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
     if part == "communication":
         return (
             "free gathered weights after forward (fsdp)"
-            if _keeps_gathered(work)
+            if work.sharded and not work.execution.layout.reshard_after_forward
             else "use a smaller model or precision"
         )
     if work.execution.gradient_checkpointing != "full":
@@ -84,7 +84,3 @@ def _fits_in_shards(work: Work, capacity: int) -> bool:
         work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in smallest
     )
     return any(forecast_memory(one).peak_high_bytes <= capacity for one in works)
-
-
-def _keeps_gathered(work: Work) -> bool:
-    return work.sharded and not work.execution.layout.reshard_after_forward

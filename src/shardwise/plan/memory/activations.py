@@ -10,7 +10,6 @@ along the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise.plan.memory.inventory import Inventory
@@ -89,7 +88,10 @@ def backward_bytes(model: ModelShape, setting: Setting) -> float:
         # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
         return stream + (2 * c + FLOAT32_BYTES) * wide
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
-    product = sum(_input_bytes(reads, model.matrices, setting) for reads in ("mlp_product", "expert_product"))
+    product = 0.0
+    for reads in ("mlp_product", "expert_product"):
+        kept = [m for m in model.matrices if m.reads == reads and _keeps_input(m, setting)]
+        product += kept[0].columns * _copies(kept[0]) * c if kept else 0.0
     return stream + max(gradients - product, 0.0)
 
 
@@ -165,15 +167,10 @@ def _matrices(model: ModelShape, setting: Setting) -> float:
     for matrix in model.matrices:
         groups.setdefault(matrix.reads, []).append(matrix)
     inputs = sum(_group(reads, matrices, model, setting) for reads, matrices in groups.items())
-    here = (m for m in model.matrices if m.name in setting.inventory.adapted)
-    inner = sum(_inside_adapter(matrix, setting) for matrix in here) * setting.types.compute
-    return inputs + inner
-
-
-def _inside_adapter(matrix: Matrix, setting: Setting) -> int:
-    """Elements per token that an adapter saves beside its input: between its halves, and for DoRA's magnitude both
-    results."""
-    return _rank(matrix.name, setting) + (2 * matrix.rows if setting.inventory.dora else 0)
+    here = [m for m in model.matrices if m.name in setting.inventory.adapted]
+    # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
+    results = sum(2 * m.rows for m in here) if setting.inventory.dora else 0
+    return inputs + (sum(_rank(m.name, setting) for m in here) + results) * setting.types.compute
 
 
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
@@ -191,9 +188,8 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
     if cast_anew or cast_by_autocast:
         return len(kept) * size
     # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
-    if reads == "attention_output" and not _attention_copies_output(model, setting):
-        return 0.0
-    return size
+    copies_output = model.partial_rotary or setting.attention == "eager" or setting.masked
+    return 0.0 if reads == "attention_output" and not copies_output else size
 
 
 def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
@@ -206,11 +202,6 @@ def _copies(matrix: Matrix) -> int:
     return matrix.run if matrix.reads in ("expert_input", "expert_product") else 1
 
 
-def _input_bytes(reads: str, matrices: Iterable[Matrix], setting: Setting) -> float:
-    kept = [m for m in matrices if m.reads == reads and _keeps_input(m, setting)]
-    return kept[0].columns * _copies(kept[0]) * setting.types.compute if kept else 0.0
-
-
 def _rank(name: str, setting: Setting) -> int:
     """Columns between an adapter's two halves."""
     return next((t.rows for t in setting.inventory.block_tensors() if t.name == f"{name}.lora_A"), 0)
@@ -220,9 +211,10 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
     c = setting.types.compute
     query, key, value = _widths(model)
+    fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.masked or setting.attention == "eager":
         read = 2 * query + _output_width(model)  # keys and values are repeated for each group of heads
-    elif _is_fused(model) and not model.position_parameters:
+    elif fused and not model.position_parameters:
         # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
         read = query + key + (query + key + value)
     else:
@@ -240,10 +232,6 @@ def _attention_output(model: ModelShape, setting: Setting) -> float:
     return heads * setting.length * (probabilities + capped)
 
 
-def _attention_copies_output(model: ModelShape, setting: Setting) -> bool:
-    return model.partial_rotary or setting.attention == "eager" or setting.masked
-
-
 def _widths(model: ModelShape) -> tuple[int, int, int]:
     """Elements of one token's queries, keys, and values or what a view of them keeps alive."""
     groups = model.num_key_value_heads
@@ -255,10 +243,6 @@ def _widths(model: ModelShape) -> tuple[int, int, int]:
 
 def _output_width(model: ModelShape) -> int:
     return model.num_attention_heads * (model.value_head_dim or model.head_dim)
-
-
-def _is_fused(model: ModelShape) -> bool:
-    return sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
 
 
 def _keeps_product(model: ModelShape, setting: Setting) -> bool:
@@ -279,10 +263,7 @@ def _mlp(model: ModelShape, setting: Setting) -> float:
 
 
 def remade_bytes(model: ModelShape, setting: Setting) -> float:
-    """Bytes of the weights that a block makes anew of bare parameters and their adapters, whatever its tokens.
-
-    Autograd keeps them from the forward in which they are used to its backward.
-    """
+    """Bytes of the weights that PEFT makes anew of bare parameters and adapters in a block (`ParamWrapper`)."""
     return sum(_remade(model, setting)) * setting.types.compute
 
 

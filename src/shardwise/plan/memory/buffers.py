@@ -96,24 +96,26 @@ def head_cast(scene: Scene) -> float:
     return scene.part.head_elements * work.types.compute if frozen else 0
 
 
-def flat_gradients(work: Work, part: Part, *, gradients: float) -> float:
+def flat_gradients(scene: Scene) -> float:
     """The buffer in which gradients are summed over replicas after the last backward, where DDP and FSDP do not."""
+    work = scene.work
     layout = work.execution.layout
     if work.sharded or work.replicated or layout.data_world_size * layout.tp == 1:
         return 0
-    return min(gradients, max(FLAT_BYTES, part.largest_trained * work.types.trainable))
+    return min(scene.holding.gradients, max(FLAT_BYTES, scene.part.largest_trained * work.types.trainable))
 
 
-def step_temporaries(work: Work, part: Part, *, held: float) -> float:
-    """What an optimizer's step needs beside its states, where a rank's gradients have `held` bytes.
+def step_temporaries(scene: Scene) -> float:
+    """What an optimizer's step needs beside its states.
 
     AdamW over lists (`foreach`) holds the roots of all second moments at once (`torch.optim.adamw`,
     `_multi_tensor_adamw`). SGD adds weight decay to copies of the gradients, on a GPU of all of them. Adafactor makes
     one tensor's update at a time.
     """
+    work, held = scene.work, scene.holding.gradients
     if work.execution.optimizer_on_host and work.setting.cuda:
         return 0
-    largest = part.largest_trained * work.types.trainable
+    largest = scene.part.largest_trained * work.types.trainable
     match work.execution.optimizer:
         case "adamw_foreach":
             return held

@@ -145,8 +145,10 @@ class Peaks:
         """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
         save of one micro-batch."""
         work = self.work(execution)
+        block = work.saved * work.tokens
         return context_bytes(self.cluster, execution.layout) + max(
-            one.stored + one.optimizer + max(one.gradients, self._saved(work, one.part))
+            # The first block may save less, and is not counted.
+            one.stored + one.optimizer + max(one.gradients, max(0, len(one.part.span) - 1) * block)
             for one in self._fullest(execution)
         )
 
@@ -157,10 +159,6 @@ class Peaks:
     def bytes_on_host(self, execution: Execution) -> int:
         """Bytes that offload puts into the host's memory, for the rank with most of them."""
         return max(one.on_host for one in self._fullest(execution))
-
-    def _saved(self, work: Work, part: Part) -> float:
-        blocks = len(part.span) - 1  # The first block may keep less, and is not counted.
-        return max(0.0, blocks * work.saved * work.tokens)
 
     def work(self, execution: Execution) -> Work:
         """An execution with the numbers that its forecasts share."""

@@ -210,14 +210,6 @@ def _backward_of_embedding(scene: Scene) -> Alive:
     return alive
 
 
-def _sum_over_replicas(scene: Scene) -> Alive:
-    return {"communication": flat_gradients(scene.work, scene.part, gradients=scene.holding.gradients)}
-
-
-def _optimizer_step(scene: Scene) -> Alive:
-    return {"temporary": step_temporaries(scene.work, scene.part, held=scene.holding.gradients)}
-
-
 def _evaluation(scene: Scene) -> Alive:
     """A forward that keeps nothing: the widest place of one block."""
     work = scene.work
@@ -238,8 +230,8 @@ def _saving(scene: Scene) -> Alive:
 
 #: After the last backward, when nothing is in flight: what passes depends on what this very rank holds.
 INSTANTS_OF_STEP = (
-    Instant("sum of gradients over replicas", "all", _sum_over_replicas),
-    Instant("optimizer step", "all", _optimizer_step),
+    Instant("sum of gradients over replicas", "all", lambda scene: {"communication": flat_gradients(scene)}),
+    Instant("optimizer step", "all", lambda scene: {"temporary": step_temporaries(scene)}),
 )
 _EVALUATION, _SAVING = Instant("evaluation", "buckets", _evaluation), Instant("saving", "buckets", _saving)
 

@@ -17,7 +17,6 @@ from shardwise.plan.time.step import step_of
 from shardwise.spec.attention import attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
-from shardwise.spec.layout import Layout
 from shardwise.spec.plan import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.stages import stage_blocks
 from shardwise.spec.support import not_trained
@@ -36,7 +35,10 @@ class Forecast:
 def candidate_of(question: Question, forecast: Forecast) -> Candidate:
     """What is known of an execution, as plan.json has it."""
     work, time = forecast.work, forecast.time
-    hourly = _usd_per_hour(work)
+    price = work.cluster.gpu.typical_usd_per_hour
+    hourly = None if price is None else price * work.execution.layout.world_size
+    kernel = attention_refusal(work.execution.attn_implementation, work.cluster.gpu)
+    refused = [*not_trained(question.job, work.execution, model=question.model), *([kernel] if kernel else [])]
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
     return Candidate(
         execution=work.execution,
@@ -44,19 +46,8 @@ def candidate_of(question: Question, forecast: Forecast) -> Candidate:
         memory=forecast.memory,
         time=time,
         cost=Cost(usd=usd, usd_per_hour=hourly),
-        not_trained=tuple(_not_trained(question, work)),
+        not_trained=tuple(refused),
     )
-
-
-def _not_trained(question: Question, work: Work) -> list[str]:
-    kernel = attention_refusal(work.execution.attn_implementation, work.cluster.gpu)
-    return [*not_trained(question.job, work.execution, model=question.model), *([kernel] if kernel else [])]
-
-
-def _usd_per_hour(work: Work) -> float | None:
-    """All GPUs at their typical price."""
-    price = work.cluster.gpu.typical_usd_per_hour
-    return None if price is None else price * work.execution.layout.world_size
 
 
 def hardware_json(cluster: Cluster) -> dict[str, Any]:
@@ -121,7 +112,10 @@ class Forecasts:
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
         pieces = self._pieces(sized(base, self.question.job, self.question.model, size))
-        stages = self._stages(layout)
+        if layout.num_stages not in self.question.memo.stages:
+            spans = stage_blocks(self.question.model, num_stages=layout.num_stages)
+            self.question.memo.stages[layout.num_stages] = tuple(len(span) for span in spans)
+        stages = self.question.memo.stages[layout.num_stages]
         forward, backward = pieces.forward.seconds, pieces.backward.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
             return _ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
@@ -136,14 +130,6 @@ class Forecasts:
         if base.offload == "none":
             return 0.0
         return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
-
-    def _stages(self, layout: Layout) -> tuple[int, ...]:
-        """Blocks of each stage."""
-        num_stages = layout.num_stages
-        if num_stages not in self.question.memo.stages:
-            spans = stage_blocks(self.question.model, num_stages=num_stages)
-            self.question.memo.stages[num_stages] = tuple(len(span) for span in spans)
-        return self.question.memo.stages[num_stages]
 
     def _pieces(self, execution: Execution) -> Pieces:
         layout = execution.layout

@@ -97,12 +97,10 @@ def _fewest(question: Question) -> tuple[Cluster, Sequence[str]]:
         return question.cluster, ()
     taken, _ = min(fits, key=lambda one: one[0].num_gpus)
     part, offload = fits[0]
-    return taken, (_note(offload, part),) if part != taken else ()
-
-
-def _note(offload: Offload, part: Cluster) -> str:
+    if part == taken:
+        return taken, ()
     how = "without offload" if offload == "none" else f"with no more than offload {offload}"
-    return f"{how} the fewest GPUs are {part.num_gpus}; to have those, state train.offload: {offload}"
+    return taken, (f"{how} the fewest GPUs are {part.num_gpus}; to have those, state train.offload: {offload}",)
 
 
 def smallest_that_fits(question: Question) -> Cluster | None:

@@ -47,7 +47,9 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
         UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
     """
     if job.stated_layout is not None:
-        yield _stated(job.stated_layout, as_trained(job, model), cluster)
+        layout = _formed(job.stated_layout, cluster)
+        reason = misfit(as_trained(job, model), layout)
+        yield Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=reason)
         return
     among = job.layout if isinstance(job.layout, list) else None
     named: set[str] = set()
@@ -159,11 +161,6 @@ def can_be_formed(job: Job, cluster: Cluster) -> bool:
         return job.stated_layout is None or bool(_formed(job.stated_layout, cluster))
     except UnsupportedError:
         return False
-
-
-def _stated(stated: LayoutSpec | str, model: ModelShape, cluster: Cluster) -> Choice:
-    layout = _formed(stated, cluster)
-    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=misfit(model, layout))
 
 
 def _formed(stated: LayoutSpec | str, cluster: Cluster) -> Layout:

@@ -100,17 +100,12 @@ def _late_gather(work: Work, trained: float) -> Piece:
 def _optimizer(work: Work, trained: float) -> Piece:
     """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
     device, share = device_of(work), trained / shard_degree(work.execution.layout)
-    states, width = _num_states(work), work.types.trainable
+    states, width = (2 if work.execution.optimizer.startswith("adamw") else 1), work.types.trainable
     if work.execution.optimizer_on_host and work.setting.cuda:
         return _on_host(work, share * width, states)
     seconds = device.bytes_moved(share * width * ((2 + states) * _OPTIMIZER_PASSES + _CLIPPING_PASSES))
     host = _OPTIMIZER_OPERATORS * HOST_SECONDS_PER_OPERATOR
     return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
-
-
-def _num_states(work: Work) -> int:
-    """Tensors of the size of its weights that the optimizer keeps."""
-    return 2 if work.execution.optimizer.startswith("adamw") else 1
 
 
 def _on_host(work: Work, held: float, states: int) -> Piece:

@@ -39,11 +39,7 @@ class Group:
         if self.size == 1 or not count:
             return 0.0
         hops = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
-        return self.bare_seconds(count) + hops + START_SECONDS
-
-    def bare_seconds(self, count: float) -> float:
-        """The same without latencies."""
-        return (self.size - 1) / self.size * count / self._bytes_per_second
+        return (self.size - 1) / self.size * count / _carried(self.link) + hops + START_SECONDS
 
     def all_reduce(self, count: float) -> float:
         """Seconds until every rank has the sum of `count` bytes: a reduce-scatter and a gather."""
@@ -55,10 +51,6 @@ class Group:
             return 0.0
         link = self.hop or self.link
         return count / (link.bytes_per_second * _MESSAGE_SHARE) + link.latency_seconds + START_SECONDS
-
-    @property
-    def _bytes_per_second(self) -> float:
-        return _carried(self.link)
 
 
 def _carried(link: Link) -> float:

@@ -109,7 +109,10 @@ def _busy(blocks: int, piece: Piece, message: float, seconds: float) -> float:
 def _copies(work: Work) -> tuple[float, float, float]:
     """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
     device, tp = device_of(work), work.execution.layout.tp
-    gathered, trained = mean(work, lambda unit: unit.gathered_bytes(work.types)), mean(work, _trained)
+    gathered, trained = (
+        mean(work, lambda unit: unit.gathered_bytes(work.types)),
+        mean(work, lambda unit: unit.trained_elements),
+    )
     copy_out = device.bytes_moved(COPY_PASSES * gathered / tp)
     copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
     return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
@@ -126,7 +129,11 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
 
     def reduce(unit: Unit, count: float = blocks) -> float:
         held = count * unit.trained_elements * REDUCTION_BYTES / layout.tp
-        return shard.gather(held) + replicate.all_reduce(held / shard.size) + count * _return_seconds(work, unit)
+        return (
+            shard.gather(held)
+            + replicate.all_reduce(held / shard.size)
+            + count * _over_the_bus(work, unit.trained_elements * work.types.trainable)
+        )
 
     ahead = mean(work, gather)
     if _fetches_ahead(work):
@@ -169,11 +176,6 @@ def _fetch_seconds(work: Work, unit: Unit) -> float:
     return _over_the_bus(work, unit.stored_bytes(work.types))
 
 
-def _return_seconds(work: Work, unit: Unit) -> float:
-    """A rank's share of a unit's gradients to the host's memory, in the type of the weights."""
-    return _over_the_bus(work, unit.trained_elements * work.types.trainable)
-
-
 def _over_the_bus(work: Work, whole: float) -> float:
     if not (work.execution.parameters_on_host and work.setting.cuda):
         return 0.0
@@ -186,13 +188,9 @@ def reduced_messages(work: Work, *, outer: Unit) -> Messages:
     width = work.types.trainable
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
     return Messages(
-        reduce=group.all_reduce(mean(work, _trained) * width),
+        reduce=group.all_reduce(mean(work, lambda unit: unit.trained_elements) * width),
         outer_reduce=group.all_reduce(outer.trained_elements * width),
     )
-
-
-def _trained(unit: Unit) -> float:
-    return unit.trained_elements
 
 
 def mean(work: Work, of: Callable[[Unit], float]) -> float:

@@ -102,7 +102,8 @@ def pieces_of(work: Work) -> Pieces:
     looped = recompute == "full" or (recompute == "selective" and not kept)
     talking = slices + ring
     again_talking = slices * (0.0 if recompute == "none" else _SLICES_AGAIN) + (ring if looped else 0.0)
-    operators, twice = _operators(work), 2 if recompute != "none" else 1
+    each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
+    operators, twice = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted), 2 if recompute != "none" else 1
     return Pieces(
         forward=_launched(work, forward, operators=operators, talking=talking),
         backward=_launched(
@@ -120,12 +121,6 @@ def _kernel_seconds(work: Work, device: Device) -> tuple[float, float]:
     plain, masked = (2.0 * execution.micro_batch_size * one / ranks for one in multiplications(work))
     kind = execution.attn_implementation
     return device.attention(plain, kind=kind), device.attention(masked, kind=MASKED_ATTENTION)
-
-
-def _operators(work: Work) -> int:
-    """Launched in one forward of a block."""
-    each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
-    return _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
 
 
 def _launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> Piece:

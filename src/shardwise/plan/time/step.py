@@ -23,7 +23,6 @@ from shardwise.plan.time.passes import (
 )
 from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
-from shardwise.spec.layout import Layout
 
 
 class Step(NamedTuple):
@@ -70,9 +69,13 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     if work.replicated:
         ahead, back = passes[stages[0]]
         final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
-        passes[stages[0]] = (ahead, _averaged(back, final, micros))
+        # The mean of all micro-batches' backwards, of which the last is another.
+        mean = Piece(*(((micros - 1) * a + b) / micros for a, b in zip(back, final, strict=True)))
+        passes[stages[0]] = (ahead, mean)
     seconds = tuple(_seconds(stage, ahead, back) for stage, (ahead, back) in zip(stages, ran, strict=True))
-    ends = _ends(layout, seconds, last_backward=final.seconds, micros=micros, send=send_seconds(work))
+    ends = (micros * seconds[0].forward + (micros - 1) * seconds[0].backward + final.seconds,)
+    if layout.pp > 1:
+        ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
     endings = endings_of(work)
     last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
     pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
@@ -82,23 +85,8 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     return Step(last + host_seconds(work), computing, busy)
 
 
-def _ends(
-    layout: Layout, stages: tuple[StageSeconds, ...], *, last_backward: float, micros: int, send: float
-) -> tuple[float, ...]:
-    """When each pipeline rank has done its last backward, which without a pipeline may be longer."""
-    if layout.pp > 1:
-        return rank_ends(layout.schedule, stages=stages, num_micro_batches=micros, send=send)
-    ((ahead, back, _),) = stages
-    return (micros * ahead + (micros - 1) * back + last_backward,)
-
-
 def _seconds(stage: Stage, ahead: Piece, back: Piece) -> StageSeconds:
     return StageSeconds(ahead.seconds, back.seconds, stage.blocks * stage.weights)
-
-
-def _averaged(one: Piece, final: Piece, micros: int) -> Piece:
-    """The mean of all micro-batches' backwards, of which the last is another."""
-    return Piece(*(((micros - 1) * a + b) / micros for a, b in zip(one, final, strict=True)))
 
 
 def stage_seconds(stages: tuple[Stage, ...]) -> tuple[StageSeconds, ...]:
