@@ -14,10 +14,9 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.parallel.postponed import groups_of
 from shardwise.plan.memory.buffers import gathered
-from shardwise.plan.memory.forecast import holdings_of, scene_of
+from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.scene import Flight
-from shardwise.plan.memory.work import work_of
+from shardwise.plan.memory.work import Flight, Scene, work_of
 from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.layout import Layout
@@ -77,7 +76,7 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(
     cluster, inventory = parse_hardware("cpu:2"), take_inventory(job, model)
     work = work_of(job, model=model, cluster=cluster, execution=chosen, inventory=inventory)
     (holding, *_) = holdings_of(work)
-    scene = scene_of(work, holding, Flight())
+    scene = Scene(work, holding, Flight())
     root = gathered(scene, units=0)
     # FSDP2's own prefetch is a gather that runs beside the computation, which processors do one after the other.
     asked = 2 if layout.prefetch > 1 else 1

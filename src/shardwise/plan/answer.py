@@ -1,7 +1,4 @@
-"""The plan of a job: the best of each strategy, what is chosen for the goal, and a reason for everything else.
-
-Deterministic: the same job gives the same plan.
-"""
+"""The plan of a job: the best of each strategy, the choice for the goal, and a reason for everything else."""
 
 from __future__ import annotations
 
@@ -9,19 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.plan.explain.comparison import why_faster, why_slower
-from shardwise.plan.explain.experts import left_wide
-from shardwise.plan.explain.fewer import on_fewer
 from shardwise.plan.explain.reasons import why
-from shardwise.plan.explain.remedies import remedies
+from shardwise.plan.explain.remedies import left_wide, on_fewer, remedies
 from shardwise.plan.explain.shortage import why_not
-from shardwise.plan.search.candidates import hardware_json, model_json
+from shardwise.plan.search.forecasts import hardware_json, model_json
 from shardwise.plan.search.goals import best_first, simplicity_of
-from shardwise.plan.search.gpu_counts import numbers_passed_over
-from shardwise.plan.search.gpus import best_part
+from shardwise.plan.search.gpu_counts import best_part
 from shardwise.plan.search.question import Question, ask
-from shardwise.plan.search.search import Search, chosen, search_offloads
+from shardwise.plan.search.search import Search, Strategy, chosen, search_offloads
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution
 from shardwise.spec.job import Job
 from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
@@ -30,21 +23,15 @@ from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
 def make_plan(
     job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
 ) -> Plan:
-    """Forecasts the executions that a job leaves open and chooses for its goal.
+    """Forecasts the executions that a job leaves open and chooses for its goal. The same job gives the same plan.
 
     Args:
-        job: what is asked.
-        model: its model's shape.
-        cluster: the hardware.
-        num_rows: training rows, for the duration of the whole run; None where they are not known.
-        lengths: of the prepared data: memory is forecast for the longest sequences, time for the mean ones. None
-            takes every sequence to be `data.max_length` long.
+        num_rows: training rows, for the duration of the run; None where they are not known.
+        lengths: of the prepared data: memory is forecast for the longest sequences, time for the mean ones.
 
     Returns:
-        The best candidate of each strategy with the least offload that anything fits with; the chosen one, which may
-        offload more, before all. Then of each strategy that does not fit the execution that needs least memory.
-        `rejected` has a sentence for each strategy that was not chosen. Where the goal asks for fewer GPUs, all are on
-        as many as the chosen one.
+        The chosen candidate, the best of each other strategy, then of each strategy that does not fit the execution
+            that needs least memory. `rejected` has a sentence for each strategy that was not chosen.
 
     Raises:
         UnsupportedError: the job asks for what cannot be forecast or formed at all.
@@ -56,14 +43,15 @@ def answer(question: Question) -> Plan:
     """The plan of a question."""
     part, notes = best_part(question)
     searches = search_offloads(replace(question, cluster=part))
-    best, rows = chosen(searches), _Rows(searches[0])
-    fitting = rows.fitting()
+    best, first_of_all = chosen(searches), searches[0]
     if best is None:
         fewer = on_fewer(question, None)
         said = (left_wide(question.job, question.model), fewer, *remedies(question))
-        return _plan(question, rows, [], advice=tuple(filter(None, said)))
+        return _plan(question, first_of_all, [], advice=tuple(filter(None, said)))
     search, found = best
     first = search.candidate(found.execution)
+    bests = [one.best for _, one in _by_simplicity(first_of_all) if one.best is not None]
+    fitting = [first_of_all.candidate(one.execution) for one in bests]
     fitting = [one for one in fitting if one.execution.layout.strategy != first.execution.layout.strategy]
     reasons = (*_reasons(question, searches, search, first), *filter(None, [on_fewer(question, first), *notes]))
     goal, gpu = question.job.goal, part.gpu
@@ -71,14 +59,14 @@ def answer(question: Question) -> Plan:
         replace(one, reasons=(why_faster(one, first, goal=goal, gpu=gpu) or why_slower(one, first, goal=goal),))
         for one in best_first(fitting)
     ]
-    return _plan(question, rows, [replace(first, reasons=reasons), *others])
+    return _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
 
 
-def _plan(question: Question, rows: _Rows, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:
+def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:
     taken = {one.execution.layout.strategy for one in fitting}
-    lacking = [one for one in rows.lacking() if one.execution.layout.strategy not in taken]
+    lacking = [one for one in _lacking(search) if one.execution.layout.strategy not in taken]
     slower = (_rejection(one) for one in fitting[1:])
-    left_out = (one for one in rows.left_out() if one.strategy not in taken)
+    left_out = (one for one in _left_out(search) if one.strategy not in taken)
     return Plan(
         job=question.job.to_json(),
         hardware=hardware_json(question.cluster),
@@ -98,37 +86,25 @@ def _rejection(candidate: Candidate) -> Rejection:
     return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(candidate.reasons))
 
 
-class _Rows:
-    """What a search found for each strategy, the simplest first."""
+def _by_simplicity(search: Search) -> list[tuple[str, Strategy]]:
+    return sorted(search.strategies.items(), key=lambda one: simplicity_of(one[0]))
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        self._strategies = sorted(search.strategies.items(), key=lambda one: simplicity_of(one[0]))
 
-    def fitting(self) -> list[Candidate]:
-        """The best of each that fits."""
-        return [self._search.candidate(one.best.execution) for _, one in self._strategies if one.best is not None]
+def _lacking(search: Search) -> Iterator[Candidate]:
+    """Of each strategy that does not fit the execution that needs least memory."""
+    for _, strategy in _by_simplicity(search):
+        least = None if strategy.best else search.least_hungry(strategy.bases)
+        if least is not None:
+            forecast, lack = search.forecasts.of(least), search.lack_on_host(least)
+            reason = lack[1] if lack else why_not(forecast.work, forecast.memory)
+            yield replace(search.candidate(least), fits=False, reasons=(reason,))
 
-    def lacking(self) -> Iterator[Candidate]:
-        """Of each that does not fit the execution that needs least memory."""
-        for _, strategy in self._strategies:
-            least = None if strategy.best else self._search.least_hungry(strategy.bases)
-            if least is not None:
-                yield self._lacking(least)
 
-    def _lacking(self, least: Execution) -> Candidate:
-        forecast = self._search.forecasts.of(least)
-        lack = self._search.lack_on_host(least)
-        reason = lack[1] if lack else why_not(forecast.work, forecast.memory)
-        candidate = self._search.candidate(least)
-        return replace(candidate, fits=False, reasons=(reason,))
-
-    def left_out(self) -> Iterator[Rejection]:
-        """Each of which no layout is considered."""
-        for name, strategy in self._strategies:
-            if not strategy.bases and strategy.left_out is not None:
-                reason = strategy.left_out.reason or ""
-                yield Rejection(strategy=name, layout=strategy.left_out.layout, reason=reason)
+def _left_out(search: Search) -> Iterator[Rejection]:
+    """Each strategy of which no layout is considered."""
+    for name, strategy in _by_simplicity(search):
+        if not strategy.bases and strategy.left_out is not None:
+            yield Rejection(strategy=name, layout=strategy.left_out.layout, reason=strategy.left_out.reason or "")
 
 
 def _reasons(question: Question, searches: Sequence[Search], search: Search, first: Candidate) -> tuple[str, ...]:
@@ -142,12 +118,7 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         best=first if fastest.execution == first.execution else whose.candidate(fastest.execution),
         without=None if without is None else searches[0].candidate(without[1].execution),
     )
-    notes = (
-        left_wide(question.job, question.model),
-        numbers_passed_over(question.job, question.cluster),
-        _read_off(question.model),
-    )
-    return (*reasons, *filter(None, notes))
+    return (*reasons, *filter(None, (left_wide(question.job, question.model), _read_off(question.model))))
 
 
 def _read_off(model: ModelShape) -> str | None:

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from shardwise.catalog.prices import cited
+from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.hardware_rows import priced, row
 from shardwise.plan.search import Question, ask, best_alone
 from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job import Goal, Job
 from shardwise.spec.model import ModelShape
-from shardwise.spec.offers import Offers
+from shardwise.spec.offers import Offer, Offers, Range
 from shardwise.spec.plan import Candidate, Plan
 from shardwise.units import GIB, format_gib
 
@@ -141,11 +140,7 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
 
 
 class _Comparison:
-    """Some hardware, with the best execution on each, or why there is none or none was looked for.
-
-    Attributes:
-        fits: what the job was found to fit on.
-    """
+    """Some hardware, with the best execution on each, or why there is none or none was looked for."""
 
     def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster]) -> None:
         self.fits: list[_Fit] = []
@@ -199,8 +194,7 @@ class _Comparison:
         return any(size.name in names for size in kind)
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
-        """Dollars and seconds that a step takes at least: its FLOPs at the GPUs' peak, or what a smaller size of the
-        same GPU took, shared by more of them."""
+        """Dollars and seconds of a step at least: its FLOPs at the peak, or what fewer of the same GPUs took."""
         flops = _least_flops(self._job, self._model)
         seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
         for fit in self.fits:
@@ -265,3 +259,46 @@ def _least_bytes(job: Job, model: ModelShape) -> float:
 def _too_little(cluster: Cluster) -> str:
     each = "the GPU has" if cluster.num_gpus == 1 else "each GPU has"
     return f"the job does not fit in the {format_gib(cluster.gpu.usable_bytes)} that {each}"
+
+
+def priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> Offer:
+    """A row with the prices of all GPUs and nothing else."""
+    gpu, count, price = cluster.gpu, cluster.num_gpus, price_of(cluster.gpu.name)
+    typical = gpu.typical_usd_per_hour
+    return Offer(
+        hardware=cluster.name,
+        num_gpus=count,
+        fits=fits,
+        capacity_bytes=gpu.usable_bytes,
+        usd_per_hour=_times(gpu.usd_per_hour, count),
+        typical_usd_per_hour=None if typical is None else typical * count,
+        price_providers=price.providers if price else 0,
+        reason=reason,
+    )
+
+
+def row(cluster: Cluster, candidate: Candidate, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
+    """A row with all figures: hardware, the best execution on it, whether it is shown, the goals it is best for."""
+    known, layout, time = priced(cluster, fits=True), candidate.execution.layout, candidate.time
+    hours = None if time.total_seconds is None else time.total_seconds / 3600
+    per_million = 1e6 / time.tokens_per_second / 3600
+    typical = known.typical_usd_per_hour
+    return replace(
+        known,
+        shown=shown,
+        best_for=best_for,
+        strategy=layout.strategy,
+        written=layout.written,
+        peak_bytes=candidate.memory.peak_bytes,
+        capacity_bytes=candidate.memory.capacity_bytes,
+        step_seconds=time.step_seconds,
+        total_seconds=time.total_seconds,
+        usd=_times(known.usd_per_hour, hours),
+        usd_per_million_tokens=_times(known.usd_per_hour, per_million),
+        typical_usd=None if typical is None or hours is None else typical * hours,
+        typical_usd_per_million_tokens=None if typical is None else typical * per_million,
+    )
+
+
+def _times(rate: Range | None, hours: float | None) -> Range | None:
+    return None if rate is None or hours is None else (rate[0] * hours, rate[1] * hours)

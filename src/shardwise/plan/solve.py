@@ -1,8 +1,4 @@
-"""`--solve`: the largest or smallest value of a key with which a job fits, found by trying values.
-
-Bisection is right only where more of a key never needs less memory, which a test holds for each key it is used for;
-numbers of GPUs, where that need not be so, are tried one by one.
-"""
+"""`--solve`: the extreme value of a key with which a job fits: by bisection, numbers of GPUs one by one."""
 
 from __future__ import annotations
 
@@ -55,15 +51,13 @@ def solve(unknown: Unknown) -> Plan:
 
 
 def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
-    """What comes out with the first offload that any value fits with, and its trials.
-
-    A smaller value, or another GPU, is a better way than waiting for the host at every step.
-    """
-    find, easiest = (_largest if unknown.asks == "largest" else _smallest), unknown.at(unknown.values[0])
+    """The index of the extreme value with the least offload that any value fits with, and its trials."""
+    easiest = unknown.at(unknown.values[0])
     tried: list[_Trials] = []
     for offload in offloads(easiest.job, easiest.cluster):
         tried.append(_Trials(unknown=unknown, offload=offload))
-        index = find(unknown, tried[-1].fits)
+        fits, indices = tried[-1].fits, range(len(unknown.values))
+        index = _largest(unknown, fits) if unknown.asks == "largest" else next(filter(fits, indices), None)
         if index is not None:
             return index, tried[-1]
     return None, tried[0]
@@ -78,10 +72,6 @@ def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return None if low < 0 else low
-
-
-def _smallest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
-    return next((index for index in range(len(unknown.values)) if fits(index)), None)
 
 
 def _solved(unknown: Unknown, index: int | None, trials: _Trials, plan: Plan) -> Solved:

@@ -29,7 +29,7 @@ class Unknown:
         values: all that are open, growing.
         limit: why there is none beyond the last, as a sentence.
         at: the question with a value.
-        admits: layouts that are of interest at a value.
+        admits: layouts that are considered at a value.
         written: a value as people write it.
     """
 
@@ -44,13 +44,6 @@ class Unknown:
 
 def find_unknown(name: str, *, job: Job, model: ModelShape, cluster: Cluster, num_rows: int | None = None) -> Unknown:
     """The unknown that a user's word means: `max_length`, or as in the job file `data.max_length`.
-
-    Args:
-        name: what is asked for.
-        job: whose other keys stand.
-        model: the job's.
-        cluster: the hardware; where its size is asked for, whose GPUs are taken.
-        num_rows: training rows, where they are known.
 
     Raises:
         UnsupportedError: there is no such key, or this job leaves nothing open in it.

@@ -14,7 +14,7 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.plan.memory.activations import Setting, saved_bytes
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.types import TYPES
+from shardwise.plan.memory.tensors import TYPES
 from shardwise.spec.flops import adapter_parameters
 from shardwise.spec.layout import Layout
 from shardwise.train.loss import LossModule, Targets

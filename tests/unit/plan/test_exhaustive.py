@@ -73,8 +73,8 @@ def test_bounds_are_bounds_and_what_is_remembered_is_what_is_forecast(seed: int)
             for size in sizes_on(asked.job, base.layout.data_world_size):
                 execution = sized(base, asked.job, asked.model, size)
                 forecast = forecasts.of(execution)
-                assert forecasts.high_bytes(execution) == forecast.memory.peak_high_bytes
+                assert forecasts.memory.high_bytes(execution) == forecast.memory.peak_high_bytes
                 assert forecasts.seconds(execution) == forecast.time.step_seconds
-                assert forecasts.least_bytes(execution) <= forecast.memory.peak_high_bytes
+                assert forecasts.memory.least_bytes(execution) <= forecast.memory.peak_high_bytes
                 least = forecasts.least_seconds(base, size) + forecasts.seconds_on_host(base)
                 assert least <= forecast.time.step_seconds

@@ -7,8 +7,7 @@ import pytest
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.answer import answer
-from shardwise.plan.search.gpu_counts import formed_parts
-from shardwise.plan.search.gpus import smallest_that_fits
+from shardwise.plan.search.gpu_counts import formed_parts, smallest_that_fits
 from shardwise.plan.search.question import ask
 from shardwise.spec.job_file import parse_job
 from tests.unit.plan.asking import plan

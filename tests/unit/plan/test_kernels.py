@@ -46,3 +46,11 @@ def test_a_smaller_cut_of_a_chip_is_no_faster_in_products() -> None:
     names = ["RTX-4000-Ada", "RTX-4500-Ada", "RTX-5000-Ada", "RTX-6000-Ada"]
     seconds = [device(name).product(8192, 8192, 8192) for name in names]
     assert seconds == sorted(seconds, reverse=True)
+
+
+def test_small_products_reach_less_of_the_peak():
+    one = device("H100")
+    shares = [2 * n**3 / one.product(n, n, n) / one.peak for n in (64, 512, 4096, 16384)]
+    assert shares == sorted(shares)
+    assert 0.6 < shares[-1] < 0.76
+    assert shares[0] < 0.1

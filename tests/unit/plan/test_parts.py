@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shardwise.catalog.models import find_model
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.parts import parts
-from shardwise.plan.memory.scene import flights, pairs_in_flight
+from shardwise.plan.memory.work import flights, pairs_in_flight
 from shardwise.spec.layout import Layout
 from shardwise.spec.schedule import actions, in_flight
 from tests.unit.plan.asking import held, job, memory, shape

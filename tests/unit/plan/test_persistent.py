@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.forecast import holdings_of, most_on_host
+from shardwise.plan.memory.forecast import Peaks, holdings_of
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.flops import model_flops_per_token
 from shardwise.spec.layout import Layout, rows_of_shard
@@ -161,4 +161,5 @@ def test_page_locked_memory_of_the_host_is_counted_in_powers_of_two(name, unroun
 def test_what_the_host_holds_is_that_of_the_rank_that_it_holds_most_for(method, optimizer, offload, degrees, pp):
     layout = Layout(dp_shard=degrees[0], tp=degrees[1], pp=pp)
     one = work(job(method=method), shape(), execution(layout, optimizer=optimizer, offload=offload))
-    assert most_on_host(one) == max(holding.on_host for holding in holdings_of(one))
+    peaks = Peaks(job=one.job, model=one.model, cluster=one.cluster, inventory=one.inventory)
+    assert peaks.bytes_on_host(one.execution) == max(holding.on_host for holding in holdings_of(one))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from shardwise.plan.time.pieces import pieces_of
-from shardwise.plan.time.scores import multiplications
+from shardwise.plan.time.pieces import multiplications, pieces_of
 from tests.unit.plan.asking import execution, job, memory, plan, shape, work
 
 LENGTH, WINDOW = 48, 10

@@ -17,7 +17,7 @@ from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import make_plan
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.search.executions import bases, micro_batch_sizes, offloads, sized
+from shardwise.plan.search.executions import bases, offloads, sized, sizes_on
 from shardwise.plan.search.layouts import layouts
 from shardwise.plan.search.question import ask, work_on
 from shardwise.plan.solve import solve
@@ -62,7 +62,7 @@ def _least(asked: Job, cluster: Cluster, offload: Offload) -> int:
         for choice in layouts(one, question.model, cluster)
         if choice.reason is None
         for base in bases(one, question.model, choice)
-        for size in micro_batch_sizes(one, choice.layout)
+        for size in sizes_on(one, choice.layout.data_world_size)
     )
     return min(forecast_memory(work_on(question, cluster, one)).peak_high_bytes for one in executions)
 

@@ -1,5 +1,4 @@
-"""Two candidates that both fit: by how much one is worse than the other, what takes the time, and why a better one was
-not taken."""
+"""Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def with_offload(candidate: Candidate, beside: Candidate) -> str:
 
 
 def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
-    """Why a candidate whose figure is better than the chosen one's was not taken; None where it is not better."""
+    """Why a candidate with a better figure than the chosen one was not taken; None where it has none."""
     share = ratio(candidate, chosen, goal=goal)
     if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
         return None
@@ -46,9 +45,11 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal) -> str:
     if abs(share - 1) < _SAME and _num_gpus(candidate) == _num_gpus(chosen):
         return f"takes as long{with_offload(candidate, chosen)}, and {named(chosen, candidate)} is simpler"
     much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    num_gpus, others = _num_gpus(candidate), _num_gpus(chosen)
+    on = "" if num_gpus == others else f" on {num_gpus} GPUs instead of {others}"
     return (
         f"{much}{with_offload(candidate, chosen)} ({_against(seconds, chosen.time.step_seconds)} a step"
-        f"{_on(candidate, chosen)}): {_what_takes_longer(candidate, chosen)}"
+        f"{on}): {_what_takes_longer(candidate, chosen)}"
     )
 
 
@@ -63,11 +64,6 @@ def _against(one: float, other: float) -> str:
 def as_slow(goal: Goal) -> str:
     """What behind "3 times" is worse for a goal."""
     return {"faster": "as slow", "cheaper": "as dear"}[BETTER[goal][0]]
-
-
-def _on(candidate: Candidate, chosen: Candidate) -> str:
-    count = _num_gpus(candidate)
-    return "" if count == _num_gpus(chosen) else f" on {count} GPUs instead of {_num_gpus(chosen)}"
 
 
 def _num_gpus(candidate: Candidate) -> int:
@@ -99,29 +95,23 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
         return f"its ranks go through {sees} sequences a step, padding among them, against {others}"
     if candidate.execution.micro_batch_size < chosen.execution.micro_batch_size:
         return f"its micro-batches of {candidate.execution.micro_batch_size} use the GPU less well"
-    if _slices(candidate) > _slices(chosen):
+    mine_sliced, best_sliced = (one.execution.layout.tp * one.execution.layout.cp for one in (candidate, chosen))
+    if mine_sliced > best_sliced:
         return "its pieces of work are smaller, and use the GPU less well"
     return "what it moves takes the GPU's time beside the same work"
 
 
 def _how_long(kind: str, mine: tuple[float, Candidate], best: tuple[float, Candidate]) -> str:
-    """How much of a step something takes: as a share, where that is larger, else as seconds of one GPU, or of all.
-
-    Args:
-        kind: `talking` or `waiting`.
-        mine: GPU seconds of a step that a candidate spends on it.
-        best: and the fewer ones of the chosen one.
-    """
-    both, awaited = (mine, best), _awaited(mine[1])
-    does, do = (
-        ("GPUs do nothing but send", "do nothing but send")
-        if kind == "talking"
-        else (f"a GPU waits for {awaited}", f"wait for {awaited}")
-    )
-    share, before = (seconds / (one.time.step_seconds * _num_gpus(one)) for seconds, one in both)
+    """How much of a step is spent talking or waiting, by GPU seconds of both: as a share, or where it is not larger, as
+    seconds of one GPU, or of all."""
+    awaited = _awaited(mine[1])
+    does, do = (f"a GPU waits for {awaited}", f"wait for {awaited}")
+    if kind == "talking":
+        does, do = "GPUs do nothing but send", "do nothing but send"
+    share, before = (seconds / (one.time.step_seconds * _num_gpus(one)) for seconds, one in (mine, best))
     if share - before > _TOLD_APART:
         return f"for {percent(share)} of the time {does}, against {percent(before)}"
-    each = [seconds / _num_gpus(one) for seconds, one in both]
+    each = [seconds / _num_gpus(one) for seconds, one in (mine, best)]
     if each[0] > (1 + _SAME) * each[1]:
         return f"for {_against(*each)} of a step {does}"
     return f"its GPUs together {do} for {_against(mine[0], best[0])}"
@@ -131,11 +121,6 @@ def _sequences(candidate: Candidate) -> int:
     """Of a step, with those that fill up micro-batches."""
     execution = candidate.execution
     return execution.micro_batch_size * execution.gradient_accumulation_steps * execution.layout.data_world_size
-
-
-def _slices(candidate: Candidate) -> int:
-    """Ranks that share the work of a block for one micro-batch."""
-    return candidate.execution.layout.tp * candidate.execution.layout.cp
 
 
 def _awaited(candidate: Candidate) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
-from shardwise.plan.explain.rental_prices import price_sentence
 from shardwise.plan.explain.strategies import what_it_does
-from shardwise.plan.memory.forecast import most_on_host
-from shardwise.plan.memory.types import TYPES
+from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.search.goals import BETTER, ratio, tie_of
 from shardwise.plan.search.question import work_on
@@ -18,6 +17,7 @@ from shardwise.plan.time.pieces import masked_share
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job import Goal, LayoutSpec
 from shardwise.spec.layout import STRATEGIES
+from shardwise.spec.offers import format_dollars
 from shardwise.spec.plan import Candidate, Plan
 from shardwise.units import format_bytes, format_gib
 
@@ -26,13 +26,12 @@ _MUCH_OF_A_BLOCK = 0.2
 
 
 def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidate | None) -> tuple[str, ...]:
-    """Why the chosen candidate is as it is, and why not the best one.
+    """Why the chosen candidate is as it is.
 
     Args:
-        search: who found it, to be asked what it would be otherwise.
-        chosen: what is explained.
-        best: the candidate with the least seconds; perhaps the chosen one itself.
-        without: what would be chosen with the least offload that anything fits with; perhaps the chosen one itself.
+        search: which found it.
+        best: the fastest candidate; perhaps the chosen one.
+        without: what would be chosen with the least offload that anything fits with; perhaps the chosen one.
     """
     question = search.question
     work, goal = work_on(question, question.cluster, chosen.execution), question.job.goal
@@ -43,7 +42,7 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _idle(work, question.cluster),
         _batch(work),
         _recompute(search, work),
-        _offload(work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
+        _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
         _loss(search, work, chosen),
         _mask(work),
         _precision(work),
@@ -129,17 +128,19 @@ def _recompute(search: Search, work: Work) -> str | None:
         return None
     if work.job.train.gradient_checkpointing != "auto":
         return f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
-    high = search.forecasts.high_bytes(replace(execution, gradient_checkpointing="none"))
+    high = search.forecasts.memory.high_bytes(replace(execution, gradient_checkpointing="none"))
     kept = f"; without it this micro-batch needs {format_gib(high)}"
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
 
 
-def _offload(work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool) -> str | None:
+def _offload(
+    search: Search, work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool
+) -> str | None:
     """What lies in the host's memory, why, and how much of that a machine must have."""
     offload, node = work.execution.offload, work.cluster.node
     if offload == "none" or not work.setting.cuda:
         return None
-    held = most_on_host(work)
+    held = search.forecasts.memory.bytes_on_host(work.execution)
     why = "as asked" if asked else _why_offload(chosen, without, goal=goal)
     machine = held * min(node.num_gpus, work.execution.layout.world_size)
     return (
@@ -202,3 +203,28 @@ def advice(plan: Plan) -> str:
     """What to say of a plan in which nothing is chosen: each strategy's reason, then what to do."""
     first = "no layout fits the hardware" if plan.candidates else "no forecast can be made of any layout"
     return "\n".join([first, *(f"{one.strategy}: {one.reason}" for one in plan.rejected), *plan.advice])
+
+
+def price_sentence(gpu: Gpu, *, goal: Goal) -> str | None:
+    """A sentence for the reasons of a choice; None for CPU processes, which have no price."""
+    if gpu.kind == "cpu":
+        return None
+    typical = gpu.typical_usd_per_hour
+    if typical is not None:
+        citation = cited([gpu.name])
+        where = f" (prices of {citation.date}: {citation.source})" if citation else ""
+        return f"costs are at {_kind_of(gpu)} the {gpu.name}, {format_dollars(typical)} an hour{where}"
+    ranked = "; cheapest takes the fewest GPU hours" if goal == "cheapest" else ""
+    if gpu.usd_per_hour is None:
+        return f"no price is known for the {gpu.name}, so no cost is forecast{ranked}"
+    lowest = format_dollars(gpu.usd_per_hour[0])
+    return f"only a lowest offer is known for the {gpu.name}, {lowest} an hour, so no cost is forecast{ranked}"
+
+
+def _kind_of(gpu: Gpu) -> str:
+    price = price_of(gpu.name)
+    if price is None or price.typical != gpu.typical_usd_per_hour:
+        return "the price of"
+    return (
+        "the one price known for" if price.providers == 1 else f"the median of {price.providers} providers' prices for"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.memory.work import Work, work_of
-from shardwise.plan.search.executions import bases, lean_sizes, micro_batch_sizes, sized, why_left_out
+from shardwise.plan.search.executions import bases, sized, sizes_on, why_left_out
 from shardwise.plan.search.layouts import Choice
 from shardwise.spec.execution import positions_at_once
 from shardwise.spec.layout import Layout
@@ -54,7 +54,7 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
     if part == "communication":
         return (
             "free gathered weights after forward (fsdp)"
-            if _keeps_gathered(work)
+            if work.sharded and not work.execution.layout.reshard_after_forward
             else "use a smaller model or precision"
         )
     if work.execution.gradient_checkpointing != "full":
@@ -78,16 +78,9 @@ def _fits_in_shards(work: Work, capacity: int) -> bool:
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
     if layout.dp_shard == 1 or why_left_out(job, model, choice) is not None:
         return False
-    smallest = (
-        sized(base, job, model, size)
-        for base in bases(job, model, choice)
-        for size in lean_sizes(base, job, model, micro_batch_sizes(job, layout)[0])
-    )
+    size = sizes_on(job, layout.data_world_size)[0]
+    smallest = (sized(base, job, model, size) for base in bases(job, model, choice))
     works = (
         work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in smallest
     )
     return any(forecast_memory(one).peak_high_bytes <= capacity for one in works)
-
-
-def _keeps_gathered(work: Work) -> bool:
-    return work.sharded and not work.execution.layout.reshard_after_forward

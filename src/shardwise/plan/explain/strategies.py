@@ -1,7 +1,4 @@
-"""What each part of a strategy does, in words.
-
-Only what holds on any links, and in any product of strategies: whether messages are waited for, the forecast says.
-"""
+"""What each part of a strategy does, in words."""
 
 from __future__ import annotations
 

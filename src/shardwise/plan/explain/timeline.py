@@ -1,15 +1,9 @@
-"""The timeline of one step, task by task: what the closed forms of `passes.py` and `pipeline.py` sum up.
-
-Where a rank works through its whole model, blocks and their messages are laid on its streams; in a pipeline, whole
-forwards and backwards of stages.
-"""
+"""The timeline of one step: blocks and their messages on one rank, or forwards and backwards of pipeline stages."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
-from shardwise.plan.explain.streams import Streams
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.time.endings import Ending, endings_of
@@ -39,6 +33,28 @@ _LATE: dict[str, tuple[Stream, Kind]] = {
 }
 
 
+class Streams:
+    """The streams of some ranks, whose work runs in the order in which it is added, as on a CUDA stream."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self._free: dict[tuple[int, Stream], float] = {}
+
+    def add(
+        self, stream: Stream, seconds: float, *, kind: Kind, name: str, rank: int = 0, not_before: float = 0.0
+    ) -> float:
+        """Puts work at the end of a stream; returns when it ends."""
+        start = max(self._free.get((rank, stream), 0.0), not_before)
+        self._free[rank, stream] = end = start + seconds
+        self.spans.append(Span(rank=rank, stream=stream, kind=kind, name=name, start=start, end=end))
+        return end
+
+    @property
+    def end(self) -> float:
+        """When the last work ends."""
+        return max(self._free.values(), default=0.0)
+
+
 def timeline_of_plan(plan: Plan) -> Timeline | None:
     """The timeline of a plan's chosen candidate, with sequences as long as they may be; None where nothing fits.
 
@@ -55,38 +71,25 @@ def timeline_of_plan(plan: Plan) -> Timeline | None:
 
 
 def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
-    """Lays out one optimizer step.
-
-    Args:
-        work: whose step.
-        micro_batches: how many of the step's; None chooses as many as can be told apart.
-    """
+    """Lays out one optimizer step with at most so many micro-batches; None draws as many as can be told apart."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     enough = min(MOST_DRAWN, max(DRAWN, DRAWN_ROUNDS * layout.pp)) if layout.schedule != "sequential" else DRAWN
     drawn = min(micros, enough if micro_batches is None else micro_batches)
     shown = replace(work, execution=replace(work.execution, gradient_accumulation_steps=drawn))
-    streams = Streams()
+    streams, ranks = Streams(), _lane_ranks(layout)
     ends = _pipeline(shown, streams) if layout.pp > 1 else _whole_model(shown, streams)
-    for rank, end, ending in zip(_lane_ranks(layout), ends, endings_of(work), strict=True):
+    for rank, end, ending in zip(ranks, ends, endings_of(work), strict=True):
         _lay_ending(streams, ending, rank=rank, end=end)
-    _lay_host(streams, host_seconds(work), ranks=_lane_ranks(layout))
+    end, host = streams.end, host_seconds(work)
+    for rank in ranks if host else ():
+        streams.add("compute", host, name="waiting between steps", rank=rank, kind="wait", not_before=end)
     return Timeline(
         strategy=layout.strategy,
         seconds=streams.end,
         micro_batches=micros,
         drawn_micro_batches=drawn,
         lanes=_lanes(work, streams, left=micros - drawn),
-        spans=tuple(
-            Span(
-                rank=task.rank,
-                stream=cast(Stream, task.stream),  # streams and kinds of this file are those of the timeline
-                kind=cast(Kind, task.kind),
-                name=task.name,
-                start=task.start,
-                end=task.end,
-            )
-            for task in streams.tasks
-        ),
+        spans=tuple(streams.spans),
     )
 
 
@@ -95,32 +98,17 @@ def _lane_ranks(layout: Layout) -> list[int]:
 
 
 def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
-    """Ranks of one pipeline coordinate are neighbours: `pp` is the outermost axis.
-
-    Args:
-        left: micro-batches of the step that are not laid out; none of them is its last.
-    """
+    """A lane for each pipeline coordinate; `left` micro-batches are not laid out."""
     layout, seconds = work.execution.layout, step_of(work).seconds
     inside = layout.world_size // layout.pp
-    return tuple(
-        Lane(
-            ranks=tuple(range(first, first + inside)),
-            computing=min(1.0, (_laid_out(streams, first) + left * one) / seconds),
-        )
-        for first, one in zip(_lane_ranks(layout), _computing(work), strict=True)
-    )
-
-
-def _laid_out(streams: Streams, rank: int) -> float:
-    """Seconds in which a rank is drawn computing."""
-    return sum(task.end - task.start for task in streams.tasks if task.rank == rank and task.kind in COMPUTING)
-
-
-def _computing(work: Work) -> list[float]:
-    """Seconds in which each pipeline rank computes a micro-batch."""
-    stages, pp = stages_of(work, pieces_of(work)), work.execution.layout.pp
-    made = {stage: stage.forward_pass().computing + stage.backward_pass().computing for stage in set(stages)}
-    return [sum(made[stages[index]] for index in work.execution.layout.stages_of(rank)) for rank in range(pp)]
+    stages = stages_of(work, pieces_of(work))
+    once = {stage: stage.forward_pass().computing + stage.backward_pass().computing for stage in set(stages)}
+    lanes: list[Lane] = []
+    for pp, first in enumerate(_lane_ranks(layout)):
+        drawn = sum(span.end - span.start for span in streams.spans if span.rank == first and span.kind in COMPUTING)
+        computing = drawn + left * sum(once[stages[index]] for index in layout.stages_of(pp))
+        lanes.append(Lane(ranks=tuple(range(first, first + inside)), computing=min(1.0, computing / seconds)))
+    return tuple(lanes)
 
 
 def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
@@ -132,21 +120,16 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
     def seen(pp: int, kind: ActionKind, stage: int, micro: int, start: float, end: float) -> None:
         ahead = kind == "forward"
         name = f"{kind.replace('_', ' of ')}: stage {stage}, micro-batch {micro}"
-        drawn: Kind = "forward" if ahead else "backward"
         whole = passes[stages[stage]][0 if ahead else 1]
         computing = (end - start) * whole.computing / whole.seconds
+        drawn: Kind = "forward" if ahead else "backward"
         _lay(streams, end - start, computing, name=name, kind=drawn, rank=ranks[pp], not_before=start)
         sends = stage < layout.num_stages - 1 if ahead else stage > 0 and kind != "backward_weight"
         if sends:
             streams.add("links", send, name=f"send {name}", rank=ranks[pp], kind="send", not_before=end)
 
-    return walk(
-        layout.schedule,
-        stages=stage_seconds(stages),
-        num_micro_batches=work.execution.gradient_accumulation_steps,
-        send=send,
-        seen=seen,
-    )
+    micros = work.execution.gradient_accumulation_steps
+    return walk(layout.schedule, stages=stage_seconds(stages), num_micro_batches=micros, send=send, seen=seen)
 
 
 def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
@@ -155,8 +138,7 @@ def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
     end = 0.0
     for micro in range(micros):
         (stage,) = stages_of(work, pieces, last_micro_batch=micro == micros - 1)
-        end = lay_forward(streams, stage, begin=end)
-        end = lay_backward(streams, stage, begin=end)
+        end = lay_backward(streams, stage, begin=lay_forward(streams, stage, begin=end))
     return (end,)
 
 
@@ -164,12 +146,12 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
     """Lays out a forward; returns its end. Block i's gather waits until block i - 2 has freed its weights."""
     message, ends = stage.messages, [begin, begin]
     if message.outer_gather:
-        _link(streams, message.outer_gather, kind="gather", name="gather embedding and head", not_before=begin)
+        streams.add("links", message.outer_gather, kind="gather", name="gather embedding and head", not_before=begin)
     for layer in range(stage.blocks):
         ready = ends[-1]
         if message.gather:
             name = f"gather layer {layer}"
-            ready = max(ready, _link(streams, message.gather, kind="gather", name=name, not_before=ends[-2]))
+            ready = max(ready, streams.add("links", message.gather, kind="gather", name=name, not_before=ends[-2]))
         elif layer == 0:
             ready += message.outer_gather
         ends.append(_block(streams, stage.forward, "forward", f"forward of layer {layer}", ready))
@@ -177,37 +159,33 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
 
 
 def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
-    """Lays out loss and backward; returns the end of the last reduction.
-
-    A block's gather begins with the backward of the block behind it, and stands in line before that one's reduction.
-    """
+    """Lays out loss and backward; returns the end of the last reduction. A gather begins with the backward of the block
+    behind its own, and precedes that one's reduction."""
     message, last = stage.messages, stage.blocks - 1
     ready, done = begin, begin
     if message.again:
-        ready = _link(streams, message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
+        ready = streams.add("links", message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
     if stage.loss.seconds:
         done = _block(streams, stage.loss, "loss", "head and loss", begin)
     for layer in range(last, -1, -1):
         start = max(ready, done)
         if message.again and layer:
             name = f"gather layer {layer - 1} again"
-            ready = _link(streams, message.again, kind="gather", name=name, not_before=start)
+            ready = streams.add("links", message.again, kind="gather", name=name, not_before=start)
         done = _block(streams, stage.backward, "backward", f"backward of layer {layer}", start)
         if message.reduce:
-            _link(streams, message.reduce, kind="reduce", name=f"reduce layer {layer}", not_before=done)
+            streams.add("links", message.reduce, kind="reduce", name=f"reduce layer {layer}", not_before=done)
     if message.outer_reduce:
-        _link(streams, message.outer_reduce, kind="reduce", name="reduce embedding and head", not_before=done)
+        streams.add("links", message.outer_reduce, kind="reduce", name="reduce embedding and head", not_before=done)
     return max(done, streams.end)
 
 
 def _block(streams: Streams, piece: Piece, kind: Kind, name: str, not_before: float) -> float:
     """A block's computation, and behind it what tensor and context parallelism exchange inside it."""
-    own = piece.seconds - piece.talking
-    end = _lay(streams, own, piece.computing, name=name, kind=kind, not_before=not_before)
+    end = _lay(streams, piece.seconds - piece.talking, piece.computing, name=name, kind=kind, not_before=not_before)
     if not piece.talking:
         return end
-    exchanged = streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
-    return streams.tasks[exchanged].end
+    return streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
 
 
 def _lay(
@@ -224,15 +202,9 @@ def _lay(
     """Seconds of which some are computed; the others, which lie anywhere between, are drawn behind them."""
     waiting = seconds - computing
     if waiting <= _UNSEEN * seconds:
-        task = streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)
-        return streams.tasks[task].end
+        return streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)
     streams.add(stream, computing, name=name, rank=rank, kind=kind, not_before=not_before)
-    waited = streams.add(stream, waiting, name=f"waiting in {name}", rank=rank, kind="wait", busy=0.0)
-    return streams.tasks[waited].end
-
-
-def _link(streams: Streams, seconds: float, *, kind: Kind, name: str, not_before: float) -> float:
-    return streams.tasks[streams.add("links", seconds, name=name, kind=kind, not_before=not_before)].end
+    return streams.add(stream, waiting, name=f"waiting in {name}", rank=rank, kind="wait")
 
 
 def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> None:
@@ -242,10 +214,3 @@ def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> N
         computing = piece.computing if stream == "compute" else piece.seconds
         _lay(streams, piece.seconds, computing, stream=stream, name=name, kind=kind, rank=rank, not_before=end)
         end += piece.seconds
-
-
-def _lay_host(streams: Streams, seconds: float, *, ranks: list[int]) -> None:
-    """Lays out what the host does around a step, while every rank waits."""
-    end = streams.end
-    for rank in ranks if seconds else ():
-        streams.add("compute", seconds, name="waiting between steps", rank=rank, kind="wait", busy=0.0, not_before=end)

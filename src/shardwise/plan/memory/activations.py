@@ -1,23 +1,19 @@
-"""What one block saves for its backward pass, operator by operator, as autograd keeps it for transformers' code.
+"""What one block saves for its backward, operator by operator, as autograd keeps it for transformers' code.
 
-Every term below is a tensor that some operator's backward needs, in the type it has at that place; the tests compare
-the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain most of it:
+Tests compare the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain most of it: a product
+keeps its input only if its weight (or an adapter) is trained; matrices that read one tensor keep it once, unless it is
+cast for each anew; a norm keeps its input in float32.
 
-- an operator that multiplies by a weight keeps its input only if that weight (or an adapter beside it) is trained;
-- several matrices that read one tensor keep it once, unless autocast or PEFT casts it for each of them anew;
-- a norm keeps its input in float32.
-
-Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`): its heads and matrix widths are
-slices already. What lies between the matrices is shared out along the sequence instead; what matrices read is gathered.
+Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`); between matrices the stream is cut
+along the sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise.plan.memory.inventory import Inventory
-from shardwise.plan.memory.types import FLOAT32_BYTES, Types
+from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
 from shardwise.spec.attention import KEPT_BY_SELECTIVE
 from shardwise.spec.execution import Attention, Recompute
 from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
@@ -36,8 +32,7 @@ class Setting:
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
         length: tokens per sequence.
         dropout: the adapters' dropout is above zero.
-        tp: ranks that share out the residual stream along the sequence.
-        cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes; on a CPU they are not.
+        cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes.
     """
 
     inventory: Inventory
@@ -57,7 +52,7 @@ class Setting:
 
     @property
     def adapter_bytes(self) -> int:
-        """Bytes per element of what PEFT takes in the type of its adapters, which are masters where autocast is on."""
+        """Bytes per element of what PEFT computes in the adapters' type."""
         return self.types.trainable if self.casts else self.types.compute
 
     @property
@@ -84,11 +79,8 @@ def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) ->
 
 
 def backward_bytes(model: ModelShape, setting: Setting) -> float:
-    """Bytes per token of gradients alive at a block's hungriest instant, above what it saved.
-
-    That is inside the MLP, which comes first: the gradient of the residual stream (of the sum and of the branch), and
-    those of the product and of its factors; the product itself is free by then.
-    """
+    """Bytes per token of gradients at a block's peak, inside the MLP, above what it saved: those of the residual stream
+    (sum and branch), of the product and of its factors."""
     c, wide = setting.types.compute, model.mlp_width
     # Under tensor parallelism the gradient of what the sum after the MLP gave is gathered to full length.
     stream = 2 * block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
@@ -96,12 +88,15 @@ def backward_bytes(model: ModelShape, setting: Setting) -> float:
         # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
         return stream + (2 * c + FLOAT32_BYTES) * wide
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
-    product = sum(_input_bytes(reads, model.matrices, setting) for reads in ("mlp_product", "expert_product"))
+    product = 0.0
+    for reads in ("mlp_product", "expert_product"):
+        kept = [m for m in model.matrices if m.reads == reads and _keeps_input(m, setting)]
+        product += kept[0].columns * _copies(kept[0]) * c if kept else 0.0
     return stream + max(gradients - product, 0.0)
 
 
 def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
-    """Bytes per token that the first block need not keep: no gradient goes beyond it where the embedding is frozen."""
+    """Bytes per token that the first block need not save where the embedding is frozen."""
     first = _norms(model)[0]
     if (
         setting.inventory.trained(setting.inventory.embedding_name)
@@ -172,17 +167,10 @@ def _matrices(model: ModelShape, setting: Setting) -> float:
     for matrix in model.matrices:
         groups.setdefault(matrix.reads, []).append(matrix)
     inputs = sum(_group(reads, matrices, model, setting) for reads, matrices in groups.items())
-    here = (m for m in model.matrices if m.name in setting.inventory.adapted)
-    inner = sum(_inside_adapter(matrix, setting) for matrix in here) * setting.types.compute
-    return inputs + inner
-
-
-def _inside_adapter(matrix: Matrix, setting: Setting) -> int:
-    """Elements per token that an adapter keeps beside its input: between its halves, and for DoRA both results.
-
-    DoRA's magnitude multiplies the frozen matrix's result and the adapter's, and its gradient needs them.
-    """
-    return _rank(matrix.name, setting) + (2 * matrix.rows if setting.inventory.dora else 0)
+    here = [m for m in model.matrices if m.name in setting.inventory.adapted]
+    # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
+    results = sum(2 * m.rows for m in here) if setting.inventory.dora else 0
+    return inputs + (sum(_rank(m.name, setting) for m in here) + results) * setting.types.compute
 
 
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
@@ -200,9 +188,8 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
     if cast_anew or cast_by_autocast:
         return len(kept) * size
     # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
-    if reads == "attention_output" and not _attention_copies_output(model, setting):
-        return 0.0
-    return size
+    copies_output = model.partial_rotary or setting.attention == "eager" or setting.masked
+    return 0.0 if reads == "attention_output" and not copies_output else size
 
 
 def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
@@ -215,11 +202,6 @@ def _copies(matrix: Matrix) -> int:
     return matrix.run if matrix.reads in ("expert_input", "expert_product") else 1
 
 
-def _input_bytes(reads: str, matrices: Iterable[Matrix], setting: Setting) -> float:
-    kept = [m for m in matrices if m.reads == reads and _keeps_input(m, setting)]
-    return kept[0].columns * _copies(kept[0]) * setting.types.compute if kept else 0.0
-
-
 def _rank(name: str, setting: Setting) -> int:
     """Columns between an adapter's two halves."""
     return next((t.rows for t in setting.inventory.block_tensors() if t.name == f"{name}.lora_A"), 0)
@@ -229,9 +211,10 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
     c = setting.types.compute
     query, key, value = _widths(model)
+    fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.masked or setting.attention == "eager":
         read = 2 * query + _output_width(model)  # keys and values are repeated for each group of heads
-    elif _is_fused(model) and not model.position_parameters:
+    elif fused and not model.position_parameters:
         # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
         read = query + key + (query + key + value)
     else:
@@ -249,10 +232,6 @@ def _attention_output(model: ModelShape, setting: Setting) -> float:
     return heads * setting.length * (probabilities + capped)
 
 
-def _attention_copies_output(model: ModelShape, setting: Setting) -> bool:
-    return model.partial_rotary or setting.attention == "eager" or setting.masked
-
-
 def _widths(model: ModelShape) -> tuple[int, int, int]:
     """Elements of one token's queries, keys, and values or what a view of them keeps alive."""
     groups = model.num_key_value_heads
@@ -264,10 +243,6 @@ def _widths(model: ModelShape) -> tuple[int, int, int]:
 
 def _output_width(model: ModelShape) -> int:
     return model.num_attention_heads * (model.value_head_dim or model.head_dim)
-
-
-def _is_fused(model: ModelShape) -> bool:
-    return sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
 
 
 def _keeps_product(model: ModelShape, setting: Setting) -> bool:
@@ -285,3 +260,25 @@ def _mlp(model: ModelShape, setting: Setting) -> float:
     # What experts hand back is kept for the gradient of its weight in the mean.
     mixed = sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
     return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c
+
+
+def remade_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes of the weights that PEFT makes anew of bare parameters and adapters in a block (`ParamWrapper`)."""
+    return sum(_remade(model, setting)) * setting.types.compute
+
+
+def remade_once_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes of the largest of them: where nothing is kept, one goes before the next one comes."""
+    return max(_remade(model, setting), default=0) * setting.types.compute
+
+
+def remade_backward_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes of the gradients of such weights, above what a block keeps: each stands where those used later are gone."""
+    most = gone = 0
+    for elements in reversed(_remade(model, setting)):
+        most, gone = max(most, elements - gone), gone + elements
+    return most * setting.types.compute
+
+
+def _remade(model: ModelShape, setting: Setting) -> list[int]:
+    return [m.count * m.rows * m.columns for m in model.matrices if m.name in setting.inventory.bare]

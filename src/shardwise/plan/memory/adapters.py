@@ -18,11 +18,8 @@ COPY = ".saved"
 
 
 def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: Cut | None) -> Iterator[Tensor]:
-    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024).
-
-    Of the two halves, the one that touches the sliced dim of its matrix is sliced with it. Those of stacked experts
-    stand side by side in one A and one B.
-    """
+    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024). The half
+    that touches the sliced dim is sliced too; stacked experts share one A and one B."""
     r, count = adapter_rank(matrix, lora, model), matrix.count
     if matrix.stacked:
         r, count = r * count, 1
@@ -90,17 +87,12 @@ def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
     unlike = {"lora.lora_dropout above 0": lora.lora_dropout > 0, "lora.use_dora": lora.use_dora}
     asked = [name for name, is_asked in unlike.items() if is_asked]
     if bare and asked:
+        attention = (m for kind in model.kinds for m in kind.matrices if "attn" in m.name and m.adaptable)
         raise UnsupportedError(
             f"lora.target_modules is {quoted(', '.join(named) or 'all-linear')}, which reaches the stacked experts of "
             f"{model.family}, where PEFT knows no {' and no '.join(asked)}: leave that out, or write "
-            f"lora.target_modules: [{', '.join(_attention(model))}]"
+            f"lora.target_modules: [{', '.join(dict.fromkeys(m.name.rpartition('.')[2] for m in attention))}]"
         )
-
-
-def _attention(model: ModelShape) -> dict[str, None]:
-    """Names of the modules of attention."""
-    matrices = (m for kind in model.kinds for m in kind.matrices if "attn" in m.name and m.adaptable)
-    return dict.fromkeys(m.name.rpartition(".")[2] for m in matrices)
 
 
 def check_targets(model: ModelShape, lora: LoraSpec, *, found: bool) -> None:

@@ -1,12 +1,11 @@
-"""What comes and goes around the computation: casts, gathered weights, buffers of reductions, logits, temporaries."""
+"""What comes and goes around computation: casts, gathered weights, reduction buffers, logits, temporaries."""
 
 from __future__ import annotations
 
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.parts import Part
-from shardwise.plan.memory.scene import Scene
-from shardwise.plan.memory.types import FLOAT32_BYTES, REDUCTION_BYTES
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
+from shardwise.plan.memory.work import Scene, Work
 from shardwise.spec.execution import FLAT_BYTES
 
 
@@ -25,12 +24,11 @@ def kept_casts(scene: Scene, *, blocks: float) -> float:
 
 
 def gathered(scene: Scene, *, units: int, keeps: bool = True) -> float:
-    """Whole weights under sharding: the root all the time, the unit at work and those ahead, or (ZeRO-2) every block.
+    """Whole weights under sharding: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
 
     Args:
-        scene: where.
         units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead of it.
-        keeps: whether blocks that were gathered stay, where the layout keeps them.
+        keeps: gathered blocks stay, where the layout keeps them.
     """
     work, inventory = scene.work, scene.part.inventory
     if not work.sharded:
@@ -48,7 +46,7 @@ def gathered(scene: Scene, *, units: int, keeps: bool = True) -> float:
 
 
 def whole_gradients(part: Part) -> float:
-    """Every gradient of a part before it is reduced, as it waits for that over several micro-batches."""
+    """Every gradient of a part before it is reduced."""
     inventory = part.inventory
     return (
         inventory.over_blocks(lambda unit: unit.trained_elements) + inventory.root.trained_elements
@@ -56,7 +54,7 @@ def whole_gradients(part: Part) -> float:
 
 
 def in_reduction(work: Work, unit: Unit) -> float:
-    """Whole gradients of the unit at work, of so many such blocks, and the float32 buffer of the unit before it."""
+    """Whole gradients of the unit at work, and the float32 buffer of the unit before it."""
     return work.unit_blocks * unit.trained_elements * (work.types.compute + REDUCTION_BYTES) if work.sharded else 0
 
 
@@ -66,25 +64,20 @@ def head_gradient(scene: Scene) -> float:
 
 
 def whole_head_gradient(scene: Scene) -> float:
-    """Under sharding, the root's gradients stay whole, in the compute type, until its own reduction at the end."""
+    """Under sharding, the root's gradients stay whole, in the compute type, until the end."""
     return scene.part.trained_head * scene.work.types.compute if scene.work.sharded else 0
 
 
 def fresh_gradient(work: Work, elements: int) -> float:
-    """The gradient of one weight, before it is added to what has accumulated or copied into its bucket.
-
-    Where nothing has accumulated yet the fresh gradient itself is kept; autocast adds the one in the compute type.
-    """
+    """The gradient of one weight before it is accumulated; autocast adds the one in the compute type."""
     if work.sharded:
         return 0
     return elements * (work.types.trainable + (work.types.compute if work.setting.casts else 0))
 
 
 def logits_forward(scene: Scene) -> float:
-    """Logits of all and of the trained positions, their float32 copy, and the log-probabilities, alive in the loss.
-
-    Under tensor parallelism a rank's own columns stand beside the gathered logits.
-    """
+    """Logits of all and of the trained positions, their float32 copy, and the log-probabilities; under tensor
+    parallelism a rank's own columns too."""
     work, c = scene.work, scene.work.types.compute
     copies = (c if work.chunked else 2 * c) + (0 if c == FLOAT32_BYTES else FLOAT32_BYTES) + FLOAT32_BYTES
     own = c / work.execution.layout.tp if work.execution.layout.tp > 1 else 0
@@ -92,7 +85,7 @@ def logits_forward(scene: Scene) -> float:
 
 
 def log_probabilities(scene: Scene) -> float:
-    """What the loss keeps from its forward to its backward; chunks keep nothing and are computed again."""
+    """What the loss keeps for its backward; chunks keep nothing and are computed again."""
     return 0 if scene.chunks else scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES
 
 
@@ -103,28 +96,26 @@ def head_cast(scene: Scene) -> float:
     return scene.part.head_elements * work.types.compute if frozen else 0
 
 
-def flat_gradients(work: Work, part: Part, *, gradients: float) -> float:
-    """The buffer in which gradients are summed over replicas after the last backward, where nothing else does it."""
+def flat_gradients(scene: Scene) -> float:
+    """The buffer in which gradients are summed over replicas after the last backward, where DDP and FSDP do not."""
+    work = scene.work
     layout = work.execution.layout
     if work.sharded or work.replicated or layout.data_world_size * layout.tp == 1:
         return 0
-    return min(gradients, max(FLAT_BYTES, part.largest_trained * work.types.trainable))
+    return min(scene.holding.gradients, max(FLAT_BYTES, scene.part.largest_trained * work.types.trainable))
 
 
-def step_temporaries(work: Work, part: Part, *, held: float) -> float:
+def step_temporaries(scene: Scene) -> float:
     """What an optimizer's step needs beside its states.
 
-    Fused AdamW and 8-bit AdamW work in place; AdamW over lists of tensors (`foreach`) holds the roots of all second
-    moments at once (`torch.optim.adamw`, `_multi_tensor_adamw`). SGD adds the weight decay to copies of the gradients,
-    all of them at once on a GPU. Adafactor makes one tensor's whole update from its factors. A step on the host needs
-    nothing of a GPU.
-
-    Args:
-        held: bytes of this rank's gradients.
+    AdamW over lists (`foreach`) holds the roots of all second moments at once (`torch.optim.adamw`,
+    `_multi_tensor_adamw`). SGD adds weight decay to copies of the gradients, on a GPU of all of them. Adafactor makes
+    one tensor's update at a time.
     """
+    work, held = scene.work, scene.holding.gradients
     if work.execution.optimizer_on_host and work.setting.cuda:
         return 0
-    largest = part.largest_trained * work.types.trainable
+    largest = scene.part.largest_trained * work.types.trainable
     match work.execution.optimizer:
         case "adamw_foreach":
             return held

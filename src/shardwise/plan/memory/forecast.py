@@ -1,31 +1,35 @@
-"""Memory of an execution: the largest instant of every distinct rank, with an interval, what is reserved, and what lies
-outside the allocator."""
+"""Memory of an execution: the peak of every distinct rank, with an interval."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from shardwise.plan.memory.instants import instants
-from shardwise.plan.memory.margins import context_bytes, doubt_bytes, reserved_bytes, upper_end
-from shardwise.plan.memory.parts import parts
-from shardwise.plan.memory.persistent import Holding, holdings
+from shardwise.plan.memory.inventory import Inventory
+from shardwise.plan.memory.margins import context_bytes, doubt_bytes, ends
+from shardwise.plan.memory.parts import Part, parts
+from shardwise.plan.memory.persistent import Holding, holdings, shard_degree, weight_degree
 from shardwise.plan.memory.saved import Alive
-from shardwise.plan.memory.scene import Flight, Scene, flights
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory.work import Scene, Work, flights, work_of
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Execution
+from shardwise.spec.job import Job
+from shardwise.spec.layout import stages_per_rank
+from shardwise.spec.model import ModelShape
 from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
 
 
 def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> MemoryForecast:
     """The peak of every distinct rank, and of the rank that needs most.
 
-    The interval's upper end is the highest of all instants, and not only that of the peak: an instant that needs less
-    but is known less well may need more.
+    The interval ends at the highest upper end of all instants: one that is less certain may exceed that of the peak.
 
     Args:
         work: the job under one execution.
-        held: its `holdings_of`, where the caller has them already; they do not depend on the micro-batch.
+        held: its `holdings_of`, where they are known.
     """
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     alike: dict[object, _Peak] = {}
@@ -51,7 +55,7 @@ def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> M
 
 
 class _Peak(NamedTuple):
-    """The fullest instant of a rank; and the most it reserves, and may have alive, at any of them."""
+    """The fullest instant of a rank, and the most it reserves, or may have alive, at any instant."""
 
     instant: str
     memory: RankMemory
@@ -60,18 +64,17 @@ class _Peak(NamedTuple):
 
 
 def _peak(work: Work, holding: Holding) -> _Peak:
-    context = context_bytes(work.cluster, work.execution.layout)
+    context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
     named = [(name, _rank_memory(alive, context=context)) for name, alive in moments(work, holding)]
     instant, fullest = max(named, key=lambda one: one[1].peak_bytes)
-    reserved = max(reserved_bytes(memory.parts, sharded=work.sharded) for _, memory in named)
-    high = max(memory.peak_bytes + doubt_bytes(memory.parts) for _, memory in named)
-    return _Peak(instant, fullest, reserved, high)
+    both = [ends(alive, context=context, sharded=sharded) for _, alive in moments(work, holding)]
+    return _Peak(instant, fullest, reserved=max(end for _, end in both), high=max(end for end, _ in both))
 
 
 def upper_ends(work: Work, holding: Holding) -> Iterator[float]:
     """The upper end of the interval at every instant on the ranks of a holding."""
     context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
-    return (upper_end(alive, context=context, sharded=sharded) for _, alive in moments(work, holding))
+    return (max(ends(alive, context=context, sharded=sharded)) for _, alive in moments(work, holding))
 
 
 def holdings_of(work: Work) -> tuple[Holding, ...]:
@@ -88,49 +91,119 @@ def holdings_of(work: Work) -> tuple[Holding, ...]:
     return tuple(held)
 
 
-def most_on_host(work: Work) -> int:
-    """Bytes that offload puts into the host's memory for the rank that it puts most there for.
-
-    Ranks behind the first hold fewer rows; only AdamW in 8 bits may keep more of fewer.
-    """
-    alike = work.execution.optimizer == "adamw_8bit"
-    return max(
-        holding.on_host
-        for part in parts(work.model, work.inventory, work.execution.layout, distinct=True)
-        if alike or part.tp.start == 0
-        for holding in holdings(
-            part,
-            work.execution,
-            types=work.types,
-            momentum=work.job.train.momentum > 0,
-            first_only=not alike,
-            host_apart=work.setting.cuda,
-        )
-    )
-
-
 def moments(work: Work, holding: Holding) -> Iterator[tuple[str, Alive]]:
-    """Every named instant of a step on the ranks of a holding, for every way their pipeline is full."""
+    """Every named instant of a step on the ranks of a holding, for each way their pipeline is full."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros):
-        yield from instants(scene_of(work, holding, flight))
-
-
-def scene_of(work: Work, holding: Holding, flight: Flight) -> Scene:
-    """The scene of a micro-batch of the execution's own size."""
-    return Scene(
-        work=work,
-        holding=holding,
-        flight=flight,
-        tokens=work.tokens,
-        head_tokens=work.head_tokens,
-        chunks=work.tokens > work.head_tokens,
-        whole=work.replicated or flight.gradients,
-        fills=flight.pairs > 1,
-    )
+        yield from instants(Scene(work, holding, flight))
 
 
 def _rank_memory(alive: Alive, *, context: int) -> RankMemory:
     counts = {part: round(alive.get(part, 0)) for part in PARTS}
     counts["context"] = context
     return RankMemory(ranks=(), peak_bytes=sum(counts.values()), parts=counts)
+
+
+@dataclass(kw_only=True, eq=False)
+class Peaks:
+    """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them."""
+
+    job: Job
+    model: ModelShape
+    cluster: Cluster
+    inventory: Inventory
+    _parts: dict[object, tuple[Part, ...]] = field(default_factory=dict[object, tuple[Part, ...]])
+    _held: dict[object, tuple[Holding, ...]] = field(default_factory=dict[object, tuple[Holding, ...]])
+    _works: dict[object, Work] = field(default_factory=dict[object, Work])
+    _highs: dict[Execution, int] = field(default_factory=dict[Execution, int])
+
+    def high_bytes(self, execution: Execution) -> int:
+        """`MemoryForecast.peak_high_bytes` of an execution."""
+        if execution not in self._highs:
+            self._highs[execution] = round(max(self._upper_ends(execution)))
+        return self._highs[execution]
+
+    def fits(self, execution: Execution, capacity: int) -> bool:
+        """Whether `high_bytes` is no more than so many."""
+        if execution in self._highs:
+            return self._highs[execution] <= capacity
+        if self.least_bytes(execution) > capacity:
+            return False
+        high = 0.0
+        for end in self._upper_ends(execution):
+            high = max(high, end)
+            if round(end) > capacity:
+                return False
+        self._highs[execution] = round(high)
+        return True
+
+    def _upper_ends(self, execution: Execution) -> Iterator[float]:
+        work = self.work(execution)
+        return chain.from_iterable(upper_ends(work, holding) for holding in self._fullest(execution))
+
+    def least_bytes(self, execution: Execution) -> float:
+        """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
+        save of one micro-batch."""
+        work = self.work(execution)
+        block = work.saved * work.tokens
+        return context_bytes(self.cluster, execution.layout) + max(
+            # The first block may save less, and is not counted.
+            one.stored + one.optimizer + max(one.gradients, max(0, len(one.part.span) - 1) * block)
+            for one in self._fullest(execution)
+        )
+
+    def bytes_of_states(self, execution: Execution) -> int:
+        """Weights, gradients and optimizer states of the fullest rank."""
+        return max(one.stored + one.optimizer + one.gradients for one in self._fullest(execution))
+
+    def bytes_on_host(self, execution: Execution) -> int:
+        """Bytes that offload puts into the host's memory, for the rank with most of them."""
+        return max(one.on_host for one in self._fullest(execution))
+
+    def work(self, execution: Execution) -> Work:
+        """An execution with the numbers that its forecasts share."""
+        key = (
+            execution.layout.tp,
+            execution.gathers_weights,
+            execution.attn_implementation,
+            execution.precision,
+            execution.gradient_checkpointing,
+        )
+        if key not in self._works:
+            self._works[key] = work_of(
+                self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
+            )
+        return replace(self._works[key], execution=execution)
+
+    def _fullest(self, execution: Execution) -> Iterable[Holding]:
+        """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps
+        states of small tensors in 32."""
+        layout = execution.layout
+        stages = (layout.tp, layout.pp, stages_per_rank(layout.schedule))
+        key = (
+            *stages,
+            weight_degree(layout),
+            shard_degree(layout),
+            execution.precision,
+            execution.optimizer,
+            execution.offload,
+        )
+        if key not in self._held:
+            if stages not in self._parts:
+                self._parts[stages] = parts(self.model, self.inventory, layout, distinct=True)
+            every = execution.optimizer == "adamw_8bit"
+            work = self.work(execution)
+            self._held[key] = tuple(
+                holding
+                for part in self._parts[stages]
+                if every or part.tp.start == 0
+                for holding in holdings(
+                    part,
+                    execution,
+                    types=work.types,
+                    momentum=self.job.train.momentum > 0,
+                    first_only=not every,
+                    host_apart=work.setting.cuda,
+                )
+            )
+        return self._held[key]

@@ -1,11 +1,6 @@
-"""What is alive at each named instant of a training step, part by part; the peak is the largest of them.
+"""What is alive at each named instant of a step, by part (`spec.plan.PARTS`); the peak is the largest.
 
-Parts follow `spec.plan.PARTS`; what lies outside the allocator is added by the caller. The order of a step: forward,
-loss, backward from the last block to the first, optimizer. With several micro-batches a later one is the fullest,
-because gradients are already there.
-
-An instant states which gradients there are and what passes: all else is alike at all instants within a micro-batch.
-So `peaks.py` needs of each instant no more than its own.
+The order of a step: forward, loss, backward from the last block to the first, optimizer.
 """
 
 from __future__ import annotations
@@ -40,12 +35,12 @@ from shardwise.plan.memory.saved import (
     saved_by_blocks,
     shared,
 )
-from shardwise.plan.memory.scene import Scene
-from shardwise.plan.memory.types import FLOAT32_BYTES, REDUCTION_BYTES
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
+from shardwise.plan.memory.work import Scene, Work
 
-#: Which gradients exist: none, all, those of all blocks but the first, or all before they are reduced and sharded.
-Gradients = Literal["none", "all", "later", "whole"]
+#: Which gradients exist: those of earlier micro-batches, with those of all blocks but the first ("later") or of the
+#: whole micro-batch ("every"); all, reduced; those in the buckets of data parallelism, which stay between steps.
+Gradients = Literal["earlier", "later", "every", "all", "buckets"]
 
 #: float32 copies of the logits alive in the loss's backward: log-probabilities, the gradient of the picked ones
 #: scattered over all, and that of the logits.
@@ -53,15 +48,10 @@ LOGIT_COPIES_BACKWARD = 3
 
 
 class Instant(NamedTuple):
-    """One moment of a step.
-
-    Attributes:
-        gradients: which exist.
-        passing: what is alive at it alone.
-    """
+    """One instant: which gradients exist, and what is alive at it alone."""
 
     name: str
-    gradients: Callable[[Scene], Gradients]
+    gradients: Gradients
     passing: Callable[[Scene], Alive]
 
 
@@ -79,35 +69,39 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
 def instants_of_micro_batch(part: Part) -> Iterator[Instant]:
     """Those within the forward and backward of a micro-batch, beside which others may be in flight."""
     first, last = part.span.start, part.span.stop - 1
-    yield Instant(f"forward of layer {last}", _earlier, _forward_of_last_block)
+    yield Instant(f"forward of layer {last}", "earlier", _forward_of_last_block)
     if part.is_last:
-        yield Instant("end of forward", _earlier, _end_of_forward)
-        yield Instant("backward of the loss", _earlier, _backward_of_loss)
-        yield Instant("backward of the head", _earlier, _backward_of_head)
-    yield Instant(f"backward of layer {last}", _earlier, _backward_of_last_block)
-    yield Instant(f"backward of layer {first}", _but_the_first, _backward_of_first_block)
+        yield Instant("end of forward", "earlier", _end_of_forward)
+        yield Instant("backward of the loss", "earlier", _backward_of_loss)
+        yield Instant("backward of the head", "earlier", _backward_of_head)
+    yield Instant(f"backward of layer {last}", "earlier", _backward_of_last_block)
+    yield Instant(f"backward of layer {first}", "later", _backward_of_first_block)
     if part.is_first:
-        yield Instant("backward of the embedding", _every, _backward_of_embedding)
+        yield Instant("backward of the embedding", "every", _backward_of_embedding)
 
 
 def gradient_bytes(scene: Scene, which: Gradients) -> float:
-    """Bytes of those gradients that exist, in storage; whole ones in the type in which they are reduced."""
-    holding = scene.holding
-    if which == "whole":
+    """Bytes of the gradients that exist; whole ones in the type in which they are reduced."""
+    work, holding = scene.work, scene.holding
+    if which == "buckets":
+        return holding.gradients if work.replicated else 0
+    if which != "all" and work.execution.postpones_reduction:
         return whole_gradients(scene.part)
-    if which == "later":
-        # Under sharding the root's gradients are reduced, and stored, behind all others.
-        root = 0 if scene.work.sharded else scene.part.inventory.root.trained_elements * scene.work.types.trainable
-        first_unit = min(scene.work.unit_blocks, len(scene.part.span))
-        return max(0, holding.gradients - first_unit * holding.block_gradients - root)
-    return holding.gradients if which == "all" else 0
+    if which in ("all", "every") or scene.whole:
+        return holding.gradients
+    if which == "earlier":
+        return 0
+    # Under sharding the root's gradients are reduced, and stored, behind all others.
+    root = 0 if work.sharded else scene.part.inventory.root.trained_elements * work.types.trainable
+    first_unit = min(work.unit_blocks, len(scene.part.span))
+    return max(0, holding.gradients - first_unit * holding.block_gradients - root)
 
 
 def _alive(scene: Scene, instant: Instant, beside: Mapping[str, float]) -> Alive:
     holding = scene.holding
     alive: Alive = {
         "weights": holding.stored,
-        "gradients": gradient_bytes(scene, instant.gradients(scene)),
+        "gradients": gradient_bytes(scene, instant.gradients),
         "optimizer": holding.optimizer,
     }
     for parts in (beside, instant.passing(scene)):
@@ -117,39 +111,13 @@ def _alive(scene: Scene, instant: Instant, beside: Mapping[str, float]) -> Alive
 
 
 def _during(scene: Scene) -> Alive:
-    """What is alive wherever in a micro-batch: its messages, and what is kept of those in flight beside it."""
+    """What is alive throughout a micro-batch: its messages, and what is kept of those in flight beside it."""
     alive = at_work(scene)
     for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
         if count:
             for part, kept in of_one(scene).items():
                 alive[part] = alive.get(part, 0) + count * kept
     return alive
-
-
-def _all(_scene: Scene) -> Gradients:
-    return "all"
-
-
-def _every(scene: Scene) -> Gradients:
-    return "whole" if scene.work.execution.postpones_reduction else "all"
-
-
-def _earlier(scene: Scene) -> Gradients:
-    """Those of earlier micro-batches."""
-    if scene.work.execution.postpones_reduction:
-        return "whole"
-    return "all" if scene.whole else "none"
-
-
-def _but_the_first(scene: Scene) -> Gradients:
-    if scene.work.execution.postpones_reduction:
-        return "whole"
-    return "all" if scene.whole else "later"
-
-
-def _in_buckets(scene: Scene) -> Gradients:
-    """Those that live in the buckets of data parallelism, step after step."""
-    return "all" if scene.work.replicated else "none"
 
 
 def _forward_of_last_block(scene: Scene) -> Alive:
@@ -198,26 +166,30 @@ def _backward_of_head(scene: Scene) -> Alive:
 
 
 def _backward_of_last_block(scene: Scene) -> Alive:
-    work, blocks = scene.work, len(scene.part.span) - 1
-    casts = kept_casts(scene, blocks=blocks) + weight_casts(scene, blocks=1, head=False)
-    sent = whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block)
-    return {
-        "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
-        "activations": saved_by_blocks(scene, blocks) + shared(scene) + of_one_block(scene),
-        "temporary": casts + inside_block(scene),
-        "communication": gathered(scene, units=2) + sent,
-    }
+    blocks = len(scene.part.span) - 1
+    alive = _backward_of_block(scene)
+    alive["activations"] += saved_by_blocks(scene, blocks) + shared(scene)
+    alive["temporary"] += kept_casts(scene, blocks=blocks)
+    alive["communication"] += gathered(scene, units=2)
+    return alive
 
 
 def _backward_of_first_block(scene: Scene) -> Alive:
+    alive = _backward_of_block(scene)
+    # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
+    keeps = scene.flight.pairs > 1 or scene.work.execution.postpones_reduction
+    alive["communication"] += gathered(scene, units=1, keeps=keeps)
+    return alive
+
+
+def _backward_of_block(scene: Scene) -> Alive:
+    """What any block's backward needs."""
     work = scene.work
-    sent = whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block)
     return {
         "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
         "activations": of_one_block(scene),
         "temporary": weight_casts(scene, blocks=1, head=False) + inside_block(scene),
-        # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
-        "communication": gathered(scene, units=1, keeps=scene.fills or work.execution.postpones_reduction) + sent,
+        "communication": whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block),
     }
 
 
@@ -238,16 +210,8 @@ def _backward_of_embedding(scene: Scene) -> Alive:
     return alive
 
 
-def _sum_over_replicas(scene: Scene) -> Alive:
-    return {"communication": flat_gradients(scene.work, scene.part, gradients=scene.holding.gradients)}
-
-
-def _optimizer_step(scene: Scene) -> Alive:
-    return {"temporary": step_temporaries(scene.work, scene.part, held=scene.holding.gradients)}
-
-
 def _evaluation(scene: Scene) -> Alive:
-    """A forward that keeps nothing: the widest place of one block. Its logits are those of the end of a forward."""
+    """A forward that keeps nothing: the widest place of one block."""
     work = scene.work
     in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
     return {
@@ -266,10 +230,10 @@ def _saving(scene: Scene) -> Alive:
 
 #: After the last backward, when nothing is in flight: what passes depends on what this very rank holds.
 INSTANTS_OF_STEP = (
-    Instant("sum of gradients over replicas", _all, _sum_over_replicas),
-    Instant("optimizer step", _all, _optimizer_step),
+    Instant("sum of gradients over replicas", "all", lambda scene: {"communication": flat_gradients(scene)}),
+    Instant("optimizer step", "all", lambda scene: {"temporary": step_temporaries(scene)}),
 )
-_EVALUATION, _SAVING = Instant("evaluation", _in_buckets, _evaluation), Instant("saving", _in_buckets, _saving)
+_EVALUATION, _SAVING = Instant("evaluation", "buckets", _evaluation), Instant("saving", "buckets", _saving)
 
 
 def instants_beside(work: Work) -> tuple[Instant, ...]:

@@ -1,7 +1,4 @@
-"""Every parameter tensor of a job by unit: what one block holds, and what lies outside the blocks.
-
-Sharding cuts each tensor along its first dim, so bytes per rank need the tensors and not their sum.
-"""
+"""Every parameter tensor of a job, by unit: one block of each kind, and what lies outside the blocks."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from shardwise.plan.memory.adapters import (
     copies_outside,
     refuse_unforecast,
 )
-from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor
-from shardwise.plan.memory.types import Types
+from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor, Types
 from shardwise.spec.job import Job, Method
 from shardwise.spec.model import Cut, Matrix, ModelShape, Norm
 from shardwise.spec.targets import Hold, hold_of
@@ -29,7 +25,7 @@ _OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Unit:
-    """Tensors that are gathered and reduced together; what is computed of a unit is remembered by which it is."""
+    """Tensors that are gathered and reduced together. Compared by identity, so that results can be cached."""
 
     tensors: tuple[Tensor, ...]
 
@@ -72,16 +68,13 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inventory:
-    """All parameters of a job; what is computed of one is remembered by which it is.
+    """All parameters of a job. Compared by identity, so that results can be cached.
 
     Attributes:
         blocks: one decoder block of each kind, with how many of them there are.
         root: embedding, positions, final norm, head, and what else lies outside the blocks.
         adapted: names of the blocks' matrices that carry an adapter, as modules.
         bare: names of those that are adapted as bare parameters.
-        trained_names: names of all tensors that have gradients.
-        tied: the head's weight is the embedding's.
-        dora: adapters have magnitudes.
     """
 
     blocks: tuple[tuple[int, Unit], ...]
@@ -143,12 +136,7 @@ class Inventory:
         return replace(self, blocks=blocks, root=self.root.sliced(degree=degree, index=index))
 
     def staged(self, *, counts: Iterable[int], places: frozenset[Place]) -> Inventory:
-        """What one pipeline rank holds.
-
-        Args:
-            counts: how many blocks of each kind.
-            places: the ends of the pipeline that lie there; a tied embedding lies at both.
-        """
+        """What a pipeline rank holds: blocks of each kind, and the ends that lie there (a tied embedding: at both)."""
         blocks = tuple((count, unit) for count, (_, unit) in zip(counts, self.blocks, strict=True))
 
         def is_here(tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""How far off a forecast of memory may be, what the allocator holds above it, and what lies outside the allocator."""
+"""How certain a forecast of memory is, what the allocator reserves, and what lies outside the allocator."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ _STAYING = frozenset({"weights", "gradients", "optimizer"})
 
 
 def context_bytes(cluster: Cluster, layout: Layout) -> int:
-    """The driver's context, one communicator per axis that talks, and where there are several that of the whole world,
-    over which losses and norms are summed: torch has one group for both where an axis is the whole world."""
+    """The driver's context, and one communicator for each axis with several ranks, and for the world."""
     gpu = cluster.gpu
     if gpu.kind == "cpu":
         return gpu.context_bytes
@@ -46,36 +45,26 @@ def context_bytes(cluster: Cluster, layout: Layout) -> int:
 
 
 def doubt_bytes(parts: Mapping[str, float]) -> float:
-    """Half the width of the interval: doubts of different parts are independent of each other, so their squares add."""
+    """Half the width of the interval; doubts of different parts are independent, so their squares add."""
     return sum((count * DOUBT[part]) ** 2 for part, count in parts.items()) ** 0.5
 
 
 @cache
-def reserved_shares(*, sharded: bool) -> dict[str, float]:
+def _reserved_shares(sharded: bool) -> dict[str, float]:
     """Bytes held by the allocator for each byte of a part that is alive."""
     passing = 1 + (_FRAGMENTATION_SHARDED if sharded else _FRAGMENTATION)
     return {part: 1 + _UNFILLED if part in _STAYING else 1.0 if part == "context" else passing for part in DOUBT}
 
 
-def reserved_bytes(parts: Mapping[str, float], *, sharded: bool) -> float:
-    """What the allocator holds, and the context, where so much is alive."""
-    shares = reserved_shares(sharded=sharded)
-    return sum(count * shares[part] for part, count in parts.items()) + segment_bytes(parts["context"])
-
-
-def upper_end(alive: Mapping[str, float], *, context: int, sharded: bool) -> float:
-    """The most that a rank may take where so much is alive: with the doubt, or as the allocator reserves it."""
-    shares = reserved_shares(sharded=sharded)
-    total, reserved = context, context * shares["context"] + segment_bytes(context)
+def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[float, float]:
+    """The most that a rank may have alive, and what the allocator then reserves, with the context."""
+    shares = _reserved_shares(sharded)
+    # CPU processes have neither a context nor segments, of which one is not full.
+    total, reserved = context, context * shares["context"] + (_SEGMENT_BYTES if context else 0)
     squares = (context * DOUBT["context"]) ** 2
     for part, exact in alive.items():
         count = round(exact)
         total += count
         squares += (count * DOUBT[part]) ** 2
         reserved += count * shares[part]
-    return max(total + squares**0.5, reserved)
-
-
-def segment_bytes(context: float) -> int:
-    """The segment that is not full; CPU processes have neither segments nor a context."""
-    return _SEGMENT_BYTES if context else 0
+    return total + squares**0.5, reserved

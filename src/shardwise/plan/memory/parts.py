@@ -1,8 +1,4 @@
-"""What of a model lies on one pipeline and tensor-parallel rank, before data parallelism shards or copies it.
-
-Along `pp` ranks hold different blocks, and the first and last of them the model's ends. Along `tp` ranks hold slices of
-each matrix, alike but where a dim does not divide. A part is one such place, or several that hold alike.
-"""
+"""What of a model lies on one pipeline and tensor-parallel rank, before data parallelism shards or copies it."""
 
 from __future__ import annotations
 
@@ -21,15 +17,11 @@ from shardwise.spec.stages import stage_blocks
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The model of some ranks.
+    """The model of ranks that hold alike: one `pp` coordinate, several `tp` ones.
 
     Attributes:
-        pp: their coordinate on the pipeline axis.
-        tp: their coordinates on the tensor-parallel axis.
         inventory: their tensors, before sharding.
         span: indices of the blocks of their largest stage: what one forward goes through.
-        is_first: they hold the embedding.
-        is_last: they hold the head and make the loss.
     """
 
     pp: int
@@ -56,7 +48,7 @@ class Part:
 
     @cached_property
     def head_elements(self) -> int:
-        """Elements of the weight that the head reads, the embedding's or a copy perhaps; 0 where it lies elsewhere."""
+        """Elements of the weight that the head reads; 0 where it lies elsewhere."""
         return _elements(self.inventory, self.inventory.head_name) if self.is_last else 0
 
     @cached_property
@@ -74,12 +66,8 @@ class Part:
 def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[Part, ...]:
     """The parts of a layout, by pipeline rank, then by tensor-parallel rank.
 
-    Args:
-        model: whose blocks are spread.
-        inventory: its tensors.
-        layout: over which ranks.
-        distinct: leave out pipeline ranks that hold the same as an earlier one, which has no fewer micro-batches in
-            flight than they.
+    `distinct` leaves out pipeline ranks that hold the same as an earlier one, which has as many micro-batches in
+    flight.
 
     Raises:
         ValueError: there are more stages than blocks.

@@ -1,8 +1,5 @@
-"""What a rank holds between steps: weights, gradients and optimizer states, exactly.
-
-FSDP2 cuts each tensor along its first dim as `torch.chunk` does: every rank but the last ones has ceil(rows / degree)
-rows, the last ones fewer or none. So ranks differ, and every distinct one is counted. (Of experts: `Tensor.kept`.)
-"""
+"""What a rank holds between steps: weights, gradients and optimizer states. FSDP2 cuts along the first dim as
+`torch.chunk` does, so that ranks differ, and every distinct one is counted."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import NamedTuple
 
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.parts import Part, bounds
-from shardwise.plan.memory.types import Types, state_bytes
+from shardwise.plan.memory.tensors import Types, state_bytes
 from shardwise.spec.execution import Execution, OptimizerName
 from shardwise.spec.layout import Layout
 
@@ -26,7 +23,7 @@ class Holding:
     Attributes:
         part: what of the model they hold before sharding.
         shards: their indices on the dp_shard axis (with cp, on both).
-        gradients: all gradients, as they are when a step's backward has ended.
+        gradients: all of them, at the end of a step's backward.
         block_gradients: those of the block that has fewest.
         padding: rows of zeros that make all shards of a tensor as long as the first.
         on_host: what offload puts into the host's memory instead, at most.
@@ -63,10 +60,7 @@ def shard_degree(layout: Layout) -> int:
 
 
 def weight_degree(layout: Layout) -> int:
-    """Over how many ranks weights and gradients are cut between steps; ZeRO-1 cuts optimizer states alone.
-
-    ZeRO-2 here is FSDP2 that keeps gathered weights until backward: between steps its weights are sharded too.
-    """
+    """Over how many ranks weights and gradients are cut between steps; ZeRO-1 cuts optimizer states alone."""
     return 1 if layout.zero_stage == 1 else shard_degree(layout)
 
 
@@ -82,9 +76,8 @@ def holdings(
     """Persistent bytes of every distinct rank of a part along the dp_shard axis.
 
     Args:
-        part: what is sharded.
-        first_only: leave all out but the first, which holds at least as much as any other, but for AdamW in 8 bits.
-        host_apart: the host's memory is another than the device's, as it is not where CPU processes train.
+        first_only: only the first, which holds at least as much as any other (except AdamW in 8 bits).
+        host_apart: the host's memory is not the device's, as it is where CPU processes train.
     """
     degree = shard_degree(execution.layout)
     tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
@@ -120,7 +113,7 @@ def _holding(part: Part, shards: range, execution: Execution, *, types: Types, m
 
 
 class _Cut(NamedTuple):
-    """Over how many ranks weights and optimizer states are cut, and which share of each is looked at."""
+    """Degree and index of weights, and of optimizer states."""
 
     weights: int
     whose: int
@@ -158,11 +151,7 @@ def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, mom
 
 
 def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart: bool) -> Holding:
-    """What offload takes off the GPU, and puts into the host's memory.
-
-    Parameters take their gradients and optimizer states along. Optimizer states alone go to copies, on the host, of the
-    weights that they are of; their gradients come there for the step.
-    """
+    """What offload moves to the host: parameters with gradients and states, or states with copies of their weights."""
     if execution.parameters_on_host:
         if not host_apart:
             return held
@@ -177,14 +166,8 @@ def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart:
 
 
 def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool = False, padded: bool = False) -> int:
-    """Page-locked host memory for a rank's part of each tensor; PyTorch's allocator rounds each up to a power of two
-    (ATen/core/CachingHostAllocator.h). Its setting against that, `pinned_max_round_threshold_mb`, is not used: freed
-    blocks are found again by their power of two alone, whatever their size.
-
-    Args:
-        trained: of what is trained alone.
-        padded: with the rows that make all shards of a tensor equally long.
-    """
+    """Page-locked host memory for a rank's shards, each rounded up to a power of two as PyTorch's allocator does
+    (ATen/core/CachingHostAllocator.h); of `trained` tensors alone, `padded` to the length of the first shard."""
     degree, index = shard_degree(layout), 0 if padded else held.shards.start
 
     def rounded(unit: Unit) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.plan.memory.buffers import fresh_gradient, kept_casts, log_probabilities
-from shardwise.plan.memory.scene import Scene
-from shardwise.plan.memory.types import FLOAT32_BYTES
+from shardwise.plan.memory.tensors import FLOAT32_BYTES
+from shardwise.plan.memory.work import Scene
 
 Alive = dict[str, float]
 
@@ -42,7 +42,7 @@ def of_a_head(scene: Scene) -> Alive:
 
 
 def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
-    """What so many blocks keep; the model's first block need not keep what only the embedding's gradient needs."""
+    """What so many blocks keep; the model's first may keep less where the embedding is frozen (`skips`)."""
     work = scene.work
     saved = blocks * work.saved
     if skips and scene.part.is_first:

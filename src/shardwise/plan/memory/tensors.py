@@ -5,9 +5,60 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shardwise.plan.memory.types import FLOAT32_BYTES, Types
+from shardwise.spec.execution import OptimizerName, Precision
 from shardwise.spec.layout import rows_of_shard
 from shardwise.spec.model import Cut
+
+#: Gradients are reduced over ranks in float32, whatever the compute type.
+REDUCTION_BYTES = 4
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Types:
+    """Bytes per element. Gradients and optimizer states have the type of trainable weights; `compute` is that of matrix
+    products, the residual stream and gathered weights."""
+
+    trainable: int
+    frozen: int
+    compute: int
+    compute_name: str
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether trained weights are cast as they are used."""
+        return self.trainable != self.compute
+
+
+TYPES: dict[Precision, Types] = {
+    "mixed": Types(trainable=4, frozen=2, compute=2, compute_name="bfloat16"),
+    "bf16": Types(trainable=2, frozen=2, compute=2, compute_name="bfloat16"),
+    "fp16": Types(trainable=4, frozen=2, compute=2, compute_name="float16"),
+    "fp32": Types(trainable=4, frozen=4, compute=4, compute_name="float32"),
+}
+
+#: PyTorch keeps a step count as one float32 scalar per parameter tensor; bitsandbytes as a number of Python.
+_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach", "adafactor"})
+#: bitsandbytes leaves states of smaller tensors in 32 bits; the others are one byte per element and a float32 scale per
+#: block (Dettmers et al., 2022).
+_SMALLEST_IN_8_BIT, _BLOCK_OF_8_BIT = 4096, 256
+
+
+def state_bytes(optimizer: OptimizerName, *, elements: int, factors: int, types: Types, momentum: bool = False) -> int:
+    """Bytes of optimizer states for a tensor, or a rank's shard of one; `factors` is Adafactor's (`Tensor.factors`)."""
+    step = FLOAT32_BYTES if optimizer in _STEP_COUNTS else 0
+    match optimizer:
+        case "adamw" | "adamw_foreach":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight
+            return 2 * elements * types.trainable + step
+        case "adamw_8bit":
+            if elements < _SMALLEST_IN_8_BIT:
+                return 2 * elements * FLOAT32_BYTES
+            return 2 * (elements + FLOAT32_BYTES * -(-elements // _BLOCK_OF_8_BIT))
+        case "sgd":
+            return elements * types.trainable if momentum else 0
+        case "adafactor":
+            return factors * types.trainable + step
+
 
 #: Where a tensor outside the blocks lies in a pipeline; a tied embedding lies at both ends.
 Place = Literal["front", "back"]
@@ -29,8 +80,7 @@ class Tensor:
         columns: elements per row.
         trained: it has a gradient.
         quantised: it is stored in NF4.
-        widened: it is frozen and yet stored in float32, as PEFT's `prepare_model_for_kbit_training` leaves whatever is
-            not quantised.
+        widened: frozen in float32, as PEFT's `prepare_model_for_kbit_training` leaves what is not quantised.
         last: of stacked experts, the last dim of each; 0 for what is no stack.
         count: how many alike there are.
         cut: the dim that tensor parallelism slices, None for a tensor that every rank holds whole.
@@ -72,19 +122,16 @@ class Tensor:
     def kept(self, *, degree: int, index: int) -> int:
         """Elements, of all `count` tensors, of one shard.
 
-        Rows are cut as `torch.chunk` cuts. There are few experts, and many elements of each: over more ranks than
-        experts they are cut inside, as torchtitan does, and flat buffers (DeepSpeed, FSDP1) anyway. FSDP2 by itself
-        would pad them to as many experts as ranks, and gather the padding too. (So their biases, which are small, are.)
+        Rows are cut as `torch.chunk` cuts. Stacked experts are cut inside where there are more ranks than experts, as
+        torchtitan does; FSDP2 alone would pad them to one expert a rank.
         """
         if self.last:
             return self.count * rows_of_shard(self.rows * self.columns, degree=degree, index=index)
         return self.count * self.columns * rows_of_shard(self.rows, degree=degree, index=index)
 
     def factors(self, kept: int) -> int:
-        """Sums over rows and over columns that Adafactor keeps of so many elements of one tensor; of a vector, these.
-
-        (Shazeer and Stern, 2018; torch.optim.Adafactor keeps those of each expert.)
-        """
+        """Row and column sums that Adafactor keeps for so many elements; all elements of a vector (Shazeer and Stern,
+        2018)."""
         if self.columns == 1 or not kept:
             return kept
         if self.last:

@@ -1,26 +1,31 @@
-"""The work of one rank: a job, its model and one execution, with the derived numbers that memory and time share."""
+"""A job under one execution, with the numbers that memory and time share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 
 from shardwise.plan.memory.activations import (
     Setting,
     backward_bytes,
     block_input_bytes,
+    remade_backward_bytes,
+    remade_bytes,
+    remade_once_bytes,
     saved_bytes,
     unsaved_by_first_block,
 )
 from shardwise.plan.memory.inventory import Inventory
-from shardwise.plan.memory.parts import sliced_shape
-from shardwise.plan.memory.remade import remade_backward_bytes, remade_bytes, remade_once_bytes
-from shardwise.plan.memory.types import TYPES, Types
+from shardwise.plan.memory.parts import Part, sliced_shape
+from shardwise.plan.memory.persistent import Holding
+from shardwise.plan.memory.tensors import TYPES, Types
 from shardwise.spec.attention import MASKED
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution, heads_in_chunks, positions_at_once
 from shardwise.spec.job import Job
+from shardwise.spec.layout import Layout, Schedule
 from shardwise.spec.model import ModelShape
 
 
@@ -31,8 +36,8 @@ class Work:
     Attributes:
         block: the model as one tensor-parallel rank sees its blocks.
         setting: what a block's saved bytes depend on.
-        saved_whole: bytes per token that the block which keeps most keeps without recompute.
-        saved: bytes per token that the mean block keeps with the execution's recompute.
+        saved_whole: bytes per token that the largest block saves without recompute.
+        saved: bytes per token that the mean block saves with the execution's recompute.
     """
 
     job: Job
@@ -48,11 +53,8 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch on one rank, at worst: every sequence as long as it may be."""
-        return self._tokens_of(self.execution)
-
-    def _tokens_of(self, execution: Execution) -> int:
-        return execution.micro_batch_size * -(-self.job.data.max_length // execution.layout.cp)
+        """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
+        return self.execution.micro_batch_size * -(-self.job.data.max_length // self.execution.layout.cp)
 
     @cached_property
     def sharded(self) -> bool:
@@ -91,8 +93,8 @@ class Work:
     def computed_weights(self) -> float:
         """Bytes of whole matrices that exist while one is used: dequantised ones, and those whose norm DoRA takes.
 
-        DoRA multiplies an identity by A and B, adds the product, scaled, to the weight, and takes norms of its rows.
-        Where adapters are wider than what is computed in, PEFT takes identity, weight and sum in their type.
+        PEFT multiplies an identity by A and B, adds the scaled product to the weight, and takes norms of its rows, in
+        the adapters' type where that is wider.
         """
         matrices = [m for kind in self.block.kinds for m in kind.matrices if m.adaptable]
         dequantised = normed = 0
@@ -112,7 +114,7 @@ class Work:
 
     @property
     def keeps_remade(self) -> bool:
-        """Whether they stay until the block's backward; where a block is computed again, they are made again too."""
+        """Whether they stay until the block's backward; under recompute they are made again."""
         return self.execution.gradient_checkpointing == "none"
 
     @cached_property
@@ -133,7 +135,7 @@ class Work:
 
     @property
     def evaluates(self) -> bool:
-        """Whether a run of the job evaluates: what there is to evaluate on is stated, or how often."""
+        """Whether a run of the job evaluates."""
         data = self.job.data
         return bool(data.eval_path or data.eval_fraction or self.job.train.eval_steps)
 
@@ -145,11 +147,7 @@ class Work:
     @property
     def head_tokens(self) -> int:
         """Positions whose logits are alive together."""
-        return self.head_tokens_of(self.execution)
-
-    def head_tokens_of(self, execution: Execution) -> int:
-        """The same of an execution that is like this one but for its micro-batch."""
-        return positions_at_once(self._tokens_of(execution), loss=execution.loss, plain_head=self.model.plain_head)
+        return positions_at_once(self.tokens, loss=self.execution.loss, plain_head=self.model.plain_head)
 
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:
@@ -189,3 +187,99 @@ def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> fl
     if len(kept) == 1:
         return kept[0][1]
     return sum(count * of_one for count, of_one in kept) / model.num_layers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flight:
+    """Micro-batches whose activations a rank has at once.
+
+    Attributes:
+        pairs: (stage, micro-batch) pairs, the one at work among them.
+        heads: those of them that are of the last stage.
+        gradients: all gradients exist already, from an earlier micro-batch.
+    """
+
+    pairs: int = 1
+    heads: int = 1
+    gradients: bool = False
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for."""
+
+    work: Work
+    holding: Holding
+    flight: Flight
+
+    @property
+    def part(self) -> Part:
+        """What of the model is here."""
+        return self.holding.part
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of the micro-batch on one rank."""
+        return self.work.tokens
+
+    @cached_property
+    def head_tokens(self) -> int:
+        """Positions whose logits are alive together."""
+        return self.work.head_tokens
+
+    @property
+    def chunks(self) -> bool:
+        """Whether the head runs over several chunks of the positions."""
+        return self.tokens > self.head_tokens
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all gradients exist already."""
+        return self.work.replicated or self.flight.gradients
+
+
+def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
+    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it.
+
+    More GPUs or a smaller micro-batch never need more memory (`tests/unit/plan/test_monotone.py`), except: more stages
+    of 1f1b, interleaved and zero_bubble keep more micro-batches in flight; rounds of an interleaved rank are longer
+    where ranks do not divide the micro-batches; the first accumulation puts gradients beside a forward.
+    """
+    most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
+    heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
+    again = most < num_micro_batches * len(layout.stages_of(pp))
+    yield Flight(pairs=most, heads=heads, gradients=again)
+    if not again and most > 1:
+        yield Flight(pairs=most - 1, heads=max(1, heads - 1), gradients=True)
+
+
+def _heads(schedule: Schedule, micros: int, ranks: int) -> int:
+    """Micro-batches of the last stage alive at once; zero_bubble keeps them until weight gradients are done."""
+    if schedule == "interleaved":
+        return max(1, longest_round(micros, ranks) - ranks + 1)
+    return {"gpipe": micros, "zero_bubble": min(micros, ranks)}.get(schedule, 1)
+
+
+def longest_round(micros: int, ranks: int) -> int:
+    """Micro-batches go through an interleaved rank's stages in rounds of about as many as there are ranks."""
+    return -(-micros // max(1, micros // ranks))
+
+
+@lru_cache(maxsize=65536)
+def pairs_in_flight(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> int:
+    """What `spec.schedule.in_flight` counts in a schedule's order, without going through it."""
+    micros = num_micro_batches
+    if num_ranks == 1:
+        return 1
+    match schedule:
+        case "sequential":
+            return 1
+        case "gpipe":
+            return micros
+        case "1f1b":
+            return min(micros, num_ranks - rank)
+        case "zero_bubble":
+            # Of the weights' gradients, as many wait as there are ranks before this one.
+            return min(micros, num_ranks)
+        case "interleaved":
+            return min(2 * micros, 2 * (num_ranks - rank - 1) + longest_round(micros, num_ranks) + 1)

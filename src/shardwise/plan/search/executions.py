@@ -1,7 +1,4 @@
-"""The executions that a job leaves open: every legal combination of what it says `auto` for.
-
-A stated value restricts the search and is obeyed. What the trainer accepts is not decided here but in `spec.support`.
-"""
+"""The executions that a job leaves open: every combination of what it says `auto` for that the trainer accepts."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from dataclasses import replace
 from functools import cache
 from math import isqrt
 
-from shardwise.plan.memory.types import TYPES
+from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.search.layouts import Choice
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
 from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
 from shardwise.spec.model import ModelShape
 from shardwise.spec.support import impossibilities, not_trained_under
 from shardwise.units import MIB
@@ -31,7 +27,7 @@ _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
 
 
 def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
-    """The offloads that a job leaves open, the least first. `all` is `parameters`."""
+    """The offloads that a job leaves open, the least first."""
     if job.train.offload != "auto":
         return (job.train.offload,)
     # CPU processes have no other memory to go to.
@@ -39,11 +35,7 @@ def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
 
 
 def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
-    """Executions of a layout at a micro-batch of one: one for each recompute that the job leaves open.
-
-    An offload that it leaves open is none: each of `offloads` is another question. Of what is left open nothing comes
-    out that the trainer would refuse.
-    """
+    """Executions of a layout at a micro-batch of one: one for each recompute that is open and trained."""
     return (base for base in _bases(job, model, choice) if not _is_left_out(job, base))
 
 
@@ -114,30 +106,9 @@ def _loss(job: Job, model: ModelShape, base: Execution, micro_batch_size: int) -
     return "chunked" if logits > FULL_LOGITS_BYTES else "full"
 
 
-def lean_sizes(base: Execution, job: Job, model: ModelShape, size: int) -> tuple[int, ...]:
-    """A size of which one needs least of all that are as large or larger.
-
-    That is itself, or the smallest that goes over its logits in chunks where this one need not.
-    """
-    if job.train.loss != "auto" or not model.plain_head or _loss(job, model, base, size) == "chunked":
-        return (size,)
-    of_one = job.data.max_length * model.vocab_size * TYPES[base.precision].compute
-    return size, FULL_LOGITS_BYTES // of_one + 1
-
-
-def micro_batch_sizes(job: Job, layout: Layout) -> tuple[int, ...]:
-    """The sizes that a layout leaves open."""
-    return sizes_on(job, layout.data_world_size)
-
-
 def sizes_on(job: Job, ranks: int) -> tuple[int, ...]:
-    """The sizes worth considering where so many ranks share the global batch, in growing order.
-
-    For each number of forwards per step, the smallest that does.
-
-    A larger one with as many forwards computes the same sequences and more padding, in more memory. Beyond
-    `_EVERY_SIZE` sequences, sizes closer than `_SIZE_STEP` to one another are passed over: their times differ by less.
-    """
+    """Micro-batches where so many ranks share the global batch, growing: for each number of forwards per step the
+    smallest. Beyond `_EVERY_SIZE`, sizes within `_SIZE_STEP` of another are left out."""
     if job.train.micro_batch_size != "auto":
         return (job.train.micro_batch_size,)
     if job.data.packing and str(job.train.attn_implementation).startswith("flash"):

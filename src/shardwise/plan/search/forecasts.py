@@ -2,20 +2,65 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
-from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.memory.peaks import Peaks
-from shardwise.plan.search.candidates import Forecast
+from shardwise.plan.memory.forecast import Peaks, forecast_memory
+from shardwise.plan.memory.work import Work
 from shardwise.plan.search.executions import sized
-from shardwise.plan.search.question import Question, at_mean_length, work_on
+from shardwise.plan.search.question import Question, work_on
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.step import step_of
+from shardwise.spec.attention import attention_refusal
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.execution import Execution
-from shardwise.spec.layout import Layout
+from shardwise.spec.plan import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.stages import stage_blocks
+from shardwise.spec.support import not_trained
+from shardwise.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """An execution with all that is known of it."""
+
+    work: Work
+    memory: MemoryForecast
+    time: TimeForecast
+
+
+def candidate_of(question: Question, forecast: Forecast) -> Candidate:
+    """What is known of an execution, as plan.json has it."""
+    work, time = forecast.work, forecast.time
+    price = work.cluster.gpu.typical_usd_per_hour
+    hourly = None if price is None else price * work.execution.layout.world_size
+    kernel = attention_refusal(work.execution.attn_implementation, work.cluster.gpu)
+    refused = [*not_trained(question.job, work.execution, model=question.model), *([kernel] if kernel else [])]
+    usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
+    return Candidate(
+        execution=work.execution,
+        fits=True,
+        memory=forecast.memory,
+        time=time,
+        cost=Cost(usd=usd, usd_per_hour=hourly),
+        not_trained=tuple(refused),
+    )
+
+
+def hardware_json(cluster: Cluster) -> dict[str, Any]:
+    """The cluster as plan.json has it; `notes` where there are any."""
+    plain = asdict(cluster)
+    notes = list(plain.pop("notes"))
+    return {"name": cluster.name, "num_gpus": cluster.num_gpus, **plain, **({"notes": notes} if notes else {})}
+
+
+def model_json(question: Question) -> dict[str, Any]:
+    """The model as plan.json has it."""
+    return {**question.model.to_json(), "num_trainable_parameters": question.inventory.trained_elements}
+
 
 #: Sums in another order may differ in their last digits.
 _ROUNDED = 1 - 1e-9
@@ -37,8 +82,14 @@ class Forecasts:
         )
 
     @cached_property
-    def _peaks(self) -> Peaks:
-        return peaks_of(self.question)
+    def memory(self) -> Peaks:
+        """Memory of the job on a kind of GPU, however many there are."""
+        asked, gpu, peaks = self.question, self.question.cluster.gpu, self.question.memo.peaks
+        # The inventory, which stands for all else of a job, is kept alive by the entry.
+        key = (asked.length, id(asked.inventory), gpu.kind, gpu.context_bytes)
+        if key not in peaks:
+            peaks[key] = Peaks(job=asked.longest, model=asked.model, cluster=asked.cluster, inventory=asked.inventory)
+        return peaks[key]
 
     @cached_property
     def _at_mean_length(self) -> Peaks:
@@ -48,23 +99,7 @@ class Forecasts:
 
     def fits(self, execution: Execution) -> bool:
         """Whether an execution fits the GPUs."""
-        return self._peaks.fits(execution, self.question.cluster.gpu.usable_bytes)
-
-    def high_bytes(self, execution: Execution) -> int:
-        """The upper end of its forecast of memory."""
-        return self._peaks.high_bytes(execution)
-
-    def least_bytes(self, execution: Execution) -> float:
-        """A lower bound of `high_bytes`."""
-        return self._peaks.least_bytes(execution)
-
-    def bytes_of_states(self, execution: Execution) -> int:
-        """Weights, gradients and optimizer states of the rank that holds most."""
-        return self._peaks.bytes_of_states(execution)
-
-    def bytes_on_host(self, execution: Execution) -> int:
-        """What offload puts into the host's memory for the rank that it puts most there for."""
-        return self._peaks.bytes_on_host(execution)
+        return self.memory.fits(execution, self.question.cluster.gpu.usable_bytes)
 
     def seconds(self, execution: Execution) -> float:
         """Of a step."""
@@ -72,12 +107,15 @@ class Forecasts:
         return step_of(work, self._pieces(execution)).seconds
 
     def least_seconds(self, base: Execution, size: int) -> float:
-        """A lower bound of a step's seconds with micro-batches of some size: the last pipeline rank waits for its first
-        micro-batch, computes all of its own, and the last gradient goes back; nobody waits for a collective outside
-        blocks."""
+        """A lower bound of a step's seconds: the last pipeline rank waits for its first micro-batch and computes all
+        its own, and the last gradient goes back; collectives outside blocks take no time."""
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
-        pieces, stages = self._pieces_at(base, size), self._stages(layout)
+        pieces = self._pieces(sized(base, self.question.job, self.question.model, size))
+        if layout.num_stages not in self.question.memo.stages:
+            spans = stage_blocks(self.question.model, num_stages=layout.num_stages)
+            self.question.memo.stages[layout.num_stages] = tuple(len(span) for span in spans)
+        stages = self.question.memo.stages[layout.num_stages]
         forward, backward = pieces.forward.seconds, pieces.backward.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
             return _ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
@@ -88,27 +126,10 @@ class Forecasts:
         return _ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
 
     def seconds_on_host(self, base: Execution) -> float:
-        """Of an optimizer step in the host's memory, on top of `least_seconds`; 0 where the GPU takes it."""
+        """Seconds of the optimizer step in the host's memory; 0 where the GPU takes it."""
         if base.offload == "none":
             return 0.0
         return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
-
-    def _pieces_at(self, base: Execution, size: int) -> Pieces:
-        layout = base.layout
-        recompute, sharded = base.gradient_checkpointing, base.gathers_weights
-        key = (*self._place, layout.tp, layout.cp, size, recompute, sharded)
-        if key not in self.question.memo.pieces:
-            execution = sized(base, self.question.job, self.question.model, size)
-            self.question.memo.pieces[key] = self._pieces(execution)
-        return self.question.memo.pieces[key]
-
-    def _stages(self, layout: Layout) -> tuple[int, ...]:
-        """Blocks of each stage."""
-        num_stages = layout.num_stages
-        if num_stages not in self.question.memo.stages:
-            spans = stage_blocks(self.question.model, num_stages=num_stages)
-            self.question.memo.stages[num_stages] = tuple(len(span) for span in spans)
-        return self.question.memo.stages[num_stages]
 
     def _pieces(self, execution: Execution) -> Pieces:
         layout = execution.layout
@@ -128,17 +149,26 @@ class Forecasts:
     def of(self, execution: Execution) -> Forecast:
         """All that is known of an execution."""
         work = work_on(self.question, self.question.cluster, execution)
-        time = forecast_time(at_mean_length(self.question, work), num_rows=self.question.num_rows)
+        time = forecast_time(self._at_mean_length.work(execution), num_rows=self.question.num_rows)
         return Forecast(work=work, memory=forecast_memory(work), time=time)
 
 
-def peaks_of(question: Question) -> Peaks:
-    """They depend on the kind of a GPU and its context, and not on how many there are or how large."""
-    gpu, peaks = question.cluster.gpu, question.memo.peaks
-    # The inventory, which stands for all else of a job, is kept alive by the entry.
-    key = (question.length, id(question.inventory), gpu.kind, gpu.context_bytes)
-    if key not in peaks:
-        peaks[key] = Peaks(
-            job=question.longest, model=question.model, cluster=question.cluster, inventory=question.inventory
-        )
-    return peaks[key]
+#: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX
+#: A100 and DGX H100: 2 TB beside 640 GB, by their data sheets).
+HOST_OVER_GPU_MEMORY = 3.0
+
+
+def bytes_beyond_host(cluster: Cluster, execution: Execution, *, of_rank: int) -> int | None:
+    """Bytes that offload takes of one machine's memory, with `of_rank` for each rank; None where it has room."""
+    node = cluster.node
+    held = of_rank * min(node.num_gpus, execution.layout.world_size)
+    return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * node.gpu.usable_bytes else None
+
+
+def host_is_too_small(execution: Execution, held: int) -> str:
+    """Why an offload that the job does not state is not taken: it takes more memory than machines have."""
+    return (
+        f"offload {execution.offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
+        f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state train.offload: "
+        f"{execution.offload}"
+    )

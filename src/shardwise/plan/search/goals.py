@@ -55,7 +55,7 @@ def figure_of(goal: Goal, found: Found) -> float:
 
 
 def simplicity(execution: Execution) -> tuple[int, ...]:
-    """Smaller is simpler: strategy and what lies in the host's memory, then what is computed again, and schedule."""
+    """Smaller is simpler: strategy and offload, then recompute, then schedule."""
     layout = execution.layout
     return (
         simplicity_of(layout.strategy) + _SIMPLICITY_OF_OFFLOAD[execution.offload],

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
 
+from shardwise.plan.search.executions import offloads
+from shardwise.plan.search.goals import figure_of, tie_of
 from shardwise.plan.search.layouts import can_be_formed
+from shardwise.plan.search.question import Question
+from shardwise.plan.search.search import Search
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.execution import Offload
 from shardwise.spec.job import Goal, Job, LayoutSpec
 
-#: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part. The plan says
-#: so. `cheapest` forecasts times on all of them, which numbers in between hardly change.
+#: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part.
+#: `cheapest` forecasts times on all of them, which numbers in between hardly change.
 _STEPS: dict[Goal, tuple[int, int]] = {"cheapest": (8, 1), "fewest-gpus": (1024, 128)}
 #: The largest node there is.
 _LARGEST_NODE = 72
 
 
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, and before it smaller ones where a goal asks for fewer GPUs, the smallest first: numbers of GPUs
-    inside a node, then of whole nodes."""
+    """The parts of a cluster that a goal looks at, the smallest first: GPUs inside a node, then whole nodes."""
     whole = isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu"
     if job.goal != "fastest" and not whole:
         inside, nodes = cluster.node.num_gpus, cluster.num_nodes
@@ -28,29 +34,8 @@ def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
 
 
 def formed_parts(job: Job, cluster: Cluster) -> list[Cluster]:
-    """Those of the parts that a stated layout can be formed on; the cluster alone where there are none, which says why.
-
-    Hybrid sharding has no product of 2, 3 or 5 GPUs: a goal that asks for fewer goes by the other numbers.
-    """
+    """The parts on which a stated layout can be formed; the cluster alone where there are none."""
     return [part for part in parts(job, cluster) if can_be_formed(job, part)] or [cluster]
-
-
-def numbers_passed_over(job: Job, cluster: Cluster) -> str | None:
-    """A sentence where a goal asks for fewer GPUs and not every number is looked at; None where every one is."""
-    if job.goal == "fastest" or isinstance(job.layout, LayoutSpec):
-        return None
-    for most, unit in ((cluster.num_nodes, "nodes"), (cluster.node.num_gpus, "GPUs")):
-        every, step = _STEPS[job.goal]
-        if most > every:
-            return (
-                f"not every number of {unit} was looked at: beyond {every:,} {_grow(step)}, and one in "
-                f"between may suit {job.goal} better"
-            )
-    return None
-
-
-def _grow(step: int) -> str:
-    return "they double" if step == 1 else f"they go in steps of 1/{step}"
 
 
 def _numbers(most: int, every: int, step: int) -> list[int]:
@@ -64,8 +49,8 @@ def _numbers(most: int, every: int, step: int) -> list[int]:
 
 
 def rounder_parts(cluster: Cluster) -> list[Cluster]:
-    """Parts of GPUs whose numbers have more divisors than the cluster's, where that is no power of two: every smaller
-    number of GPUs of one node, of several nodes the next power of two."""
+    """Parts whose number of GPUs has more divisors, where the cluster's is no power of two: every smaller number in one
+    node, of several nodes the next power of two."""
     inside, nodes = cluster.node.num_gpus, cluster.num_nodes
     split = nodes if nodes > 1 else inside
     if cluster.gpu.kind == "cpu" or not split & (split - 1):
@@ -73,3 +58,52 @@ def rounder_parts(cluster: Cluster) -> list[Cluster]:
     if nodes > 1:
         return [cluster.part(inside << (nodes.bit_length() - 1))]
     return [cluster.part(count) for count in range(2, min(inside, _LARGEST_NODE))]
+
+
+def best_part(question: Question) -> tuple[Cluster, Sequence[str]]:
+    """The part of a cluster to plan for, the whole where nothing fits; and notes to the reasons."""
+    match question.job.goal:
+        case "fastest":
+            return question.cluster, ()
+        case "cheapest":
+            return _cheapest(question), ()
+        case "fewest-gpus":
+            return _fewest(question)
+
+
+def _cheapest(question: Question) -> Cluster:
+    """The part on which a step takes the fewest GPU seconds; of a tie the smaller."""
+    for offload in offloads(question.job, question.cluster):
+        cheapest, gpu_seconds = None, inf
+        for part in formed_parts(question.job, question.cluster):
+            search = Search(replace(question, cluster=part).with_offload(offload))
+            if search.something_fits():
+                search.look(limit=gpu_seconds / part.num_gpus / (1 + tie_of(part.gpu)), all_strategies=False)
+            if search.found:
+                cheapest, gpu_seconds = part, min(figure_of("cheapest", one) for one in search.found)
+        if cheapest is not None:
+            return cheapest
+    return question.cluster
+
+
+def _fewest(question: Question) -> tuple[Cluster, Sequence[str]]:
+    """The smallest part on which anything fits, with any offload; and how many GPUs it takes with less."""
+    fits: list[tuple[Cluster, Offload]] = []
+    for offload in offloads(question.job, question.cluster):
+        part = smallest_that_fits(question.with_offload(offload))
+        if part is not None:
+            fits.append((part, offload))
+    if not fits:
+        return question.cluster, ()
+    taken, _ = min(fits, key=lambda one: one[0].num_gpus)
+    part, offload = fits[0]
+    if part == taken:
+        return taken, ()
+    how = "without offload" if offload == "none" else f"with no more than offload {offload}"
+    return taken, (f"{how} the fewest GPUs are {part.num_gpus}; to have those, state train.offload: {offload}",)
+
+
+def smallest_that_fits(question: Question) -> Cluster | None:
+    """The smallest part on which anything fits with the offload that a question states; None where there is none."""
+    parts = formed_parts(question.job, question.cluster)
+    return next((part for part in parts if Search(replace(question, cluster=part)).something_fits()), None)

@@ -1,14 +1,12 @@
-"""The layouts that a job leaves open: every product of degrees that its model and the trainer allow.
-
-What the trainer accepts is not decided here but in `spec.support`.
-"""
+"""The layouts that a job leaves open: every product of degrees that its model and the trainer allow
+(`spec.support`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from math import isqrt, prod
+from math import isqrt
 from typing import Any
 
 from shardwise.errors import UnsupportedError
@@ -49,7 +47,9 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
         UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
     """
     if job.stated_layout is not None:
-        yield _stated(job.stated_layout, as_trained(job, model), cluster)
+        layout = _formed(job.stated_layout, cluster)
+        reason = misfit(as_trained(job, model), layout)
+        yield Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=reason)
         return
     among = job.layout if isinstance(job.layout, list) else None
     named: set[str] = set()
@@ -70,16 +70,11 @@ def _why_impossible(name: str, cluster: Cluster) -> str:
 
 
 def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """Every product of degrees that this model and the trainer allow, with what each leaves open.
+    """Every product of allowed degrees, and each degree that is not allowed, once, with the reason."""
 
-    A degree that is not allowed by itself is not multiplied with others; it is given once, with the reason.
-    """
-
-    allowed: dict[str, list[int]] = {}
+    allowed = _allowed(job, model, cluster)
     for axis in AXES_OF_A_COPY:
-        degrees = divisors(cluster.num_gpus)
-        allowed[axis] = [degree for degree in degrees if _is_allowed(job, model, axis, degree)]
-        for degree in degrees:
+        for degree in divisors(cluster.num_gpus):
             if degree not in allowed[axis]:
                 first = {way.strategy: way for way in reversed(list(_variants({axis: degree})))}
                 yield from (_choice(job, model, way, cluster) for way in first.values())
@@ -102,32 +97,16 @@ def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int) -> bool:
     return any(_left_out(job, model, way) is None for way in ways)
 
 
-def copies(job: Job, model: ModelShape, world: int, known: dict[tuple[str, int], bool]) -> Iterator[dict[str, int]]:
-    """Over which ranks so many GPUs could spread one copy of a model: degrees of the axes that share no data out.
-
-    Args:
-        job: what is asked.
-        model: its model.
-        world: GPUs.
-        known: which degrees are allowed; remembers what was found, for other numbers of GPUs.
-    """
-
-    def degrees(left: int, axes: tuple[str, ...]) -> Iterator[dict[str, int]]:
-        if not axes:
-            yield {}
-            return
-        axis, *others = axes
-        for degree in divisors(left):
-            if (axis, degree) not in known:
-                known[axis, degree] = _is_allowed(job, model, axis, degree)
-            if known[axis, degree]:
-                yield from ({axis: degree, **more} for more in degrees(left // degree, tuple(others)))
-
-    return degrees(world, AXES_OF_A_COPY)
+def _allowed(job: Job, model: ModelShape, cluster: Cluster) -> dict[str, list[int]]:
+    """Of each axis whose ranks see the same samples, the degrees that are trained by themselves."""
+    return {
+        axis: [degree for degree in divisors(cluster.num_gpus) if _is_allowed(job, model, axis, degree)]
+        for axis in AXES_OF_A_COPY
+    }
 
 
 def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """Of the layouts that a job leaves open those that shard whatever they can, and keep one micro-batch of it.
+    """The open layouts that shard whatever they can and have one micro-batch in flight.
 
     Raises:
         UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
@@ -136,20 +115,17 @@ def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choi
         yield from (choice for choice in layouts(job, model, cluster) if choice.reason is None)
         return
     among = job.layout if isinstance(job.layout, list) and cluster.num_gpus > 1 else None
-    for copy in copies(job, model, cluster.num_gpus, {}):
-        schedule: Schedule = "sequential" if copy["pp"] > 1 else "1f1b"
-        degrees: dict[str, Any] = {**copy, "dp_shard": cluster.num_gpus // prod(copy.values())}
-        layout = Layout(**degrees, schedule=schedule)
-        choice = _choice(job, model, layout, cluster)
+    lean = [one for one in products(cluster.num_gpus, _allowed(job, model, cluster)) if one["dp_replicate"] == 1]
+    for product in reversed(lean):
+        degrees: dict[str, Any] = {**product, "schedule": "sequential" if product["pp"] > 1 else "1f1b"}
+        choice = _choice(job, model, Layout(**degrees), cluster)
         if choice.reason is None and (among is None or choice.strategy in among):
             yield choice
 
 
 def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
-    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp, of some axes certain degrees.
-
-    Those that shard most come first.
-    """
+    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp; those that shard most come
+    first."""
     return _products(world, (*allowed, "dp_shard"), allowed)
 
 
@@ -171,24 +147,12 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*low, *(number // n for n in low)}))
 
 
-def _variants(
-    degrees: dict[str, int], *, zero_stage: int | None = None, in_turn: bool | None = None
-) -> Iterator[Layout]:
-    """What a product of degrees leaves open, the simplest first.
-
-    Args:
-        degrees: of the axes.
-        zero_stage: of what is sharded only what this stage shards.
-        in_turn: of pipelines only those whose ranks work in turn, or only the others.
-    """
+def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
+    """What a product of degrees leaves open, the simplest first."""
     shardings = _SHARDINGS if degrees.get("dp_shard", 1) > 1 else _SHARDINGS[:1]
     schedules: tuple[Schedule, ...] = SCHEDULE_ORDER if degrees.get("pp", 1) > 1 else ("1f1b",)
     for sharding in shardings:
-        if zero_stage not in (None, sharding.get("zero_stage", 3)):
-            continue
-        for schedule in schedules:
-            if in_turn in (None, schedule == "sequential"):
-                yield Layout(**degrees, **sharding, schedule=schedule)
+        yield from (Layout(**degrees, **sharding, schedule=schedule) for schedule in schedules)
 
 
 def can_be_formed(job: Job, cluster: Cluster) -> bool:
@@ -197,11 +161,6 @@ def can_be_formed(job: Job, cluster: Cluster) -> bool:
         return job.stated_layout is None or bool(_formed(job.stated_layout, cluster))
     except UnsupportedError:
         return False
-
-
-def _stated(stated: LayoutSpec | str, model: ModelShape, cluster: Cluster) -> Choice:
-    layout = _formed(stated, cluster)
-    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=misfit(model, layout))
 
 
 def _formed(stated: LayoutSpec | str, cluster: Cluster) -> Layout:

@@ -1,4 +1,4 @@
-"""What is asked of the planner: a job, its model and its hardware, with what was derived from them once."""
+"""What the planner is asked: a job, its model and its hardware, with what is derived from them once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cached_property
 from math import ceil
 
 from shardwise.errors import UnsupportedError
+from shardwise.plan.memory.forecast import Peaks
 from shardwise.plan.memory.inventory import Inventory, take_inventory
-from shardwise.plan.memory.peaks import Peaks
 from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.time.pieces import Pieces
 from shardwise.spec.cluster import Cluster
@@ -20,13 +20,7 @@ from shardwise.spec.plan import Lengths
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question.
-
-    Attributes:
-        peaks: memory of executions.
-        pieces: seconds of one block's passes and of the loss.
-        stages: blocks of each stage, by how many stages there are.
-    """
+    """What was computed of a question: memory by job, seconds of blocks, and blocks of stages."""
 
     peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
     pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])
@@ -35,12 +29,12 @@ class Memo:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked, with what was derived from it once.
+    """A job on its hardware.
 
     Attributes:
-        length: tokens of the longest sequence, padded, which memory must hold.
-        mean_length: of the mean sequence, padded, which time is spent on.
-        tries_offload: the job leaves offload open, and says here what is tried of it.
+        length: tokens of the longest sequence, padded, which memory is forecast for.
+        mean_length: tokens of the mean sequence, padded, which time is forecast for.
+        tries_offload: the job leaves offload open, and this is one of those tried.
         memo: what was computed, shared with the same question about other hardware.
     """
 
@@ -55,7 +49,7 @@ class Question:
     memo: Memo = field(default_factory=Memo, compare=False, repr=False)
 
     def with_offload(self, offload: Offload) -> Question:
-        """The question of a job that states an offload; it stays one that is tried, where the user left it open."""
+        """The question with an offload stated."""
         train = self.job.train.model_copy(update={"offload": offload})
         tries = self.tries_offload or self.job.train.offload == "auto"
         return replace(self, job=self.job.model_copy(update={"train": train}), tries_offload=tries)
@@ -118,19 +112,6 @@ def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:
         cluster=cluster,
         execution=execution,
         inventory=question.inventory,
-    )
-
-
-def at_mean_length(question: Question, work: Work) -> Work:
-    """The same work with sequences of the mean length."""
-    if question.mean_length == question.length:
-        return work
-    return work_of(
-        question.mean,
-        model=work.model,
-        cluster=work.cluster,
-        execution=work.execution,
-        inventory=work.inventory,
     )
 
 

@@ -1,8 +1,5 @@
-"""The search: of every layout and recompute that a question leaves open, the fastest micro-batch that fits.
-
-Executions are tried in the order of a lower bound of their seconds, and passed over where the bound is no better than
-what was found.
-"""
+"""The search: the fastest micro-batch that fits, for every open layout and recompute, in the order of a lower bound of
+time."""
 
 from __future__ import annotations
 
@@ -11,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
-from shardwise.plan.search.candidates import candidate_of
 from shardwise.plan.search.executions import bases, offloads, sized, sizes_on, why_left_out
-from shardwise.plan.search.forecasts import Forecasts
+from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, candidate_of, host_is_too_small
 from shardwise.plan.search.goals import Found, chosen_of, tie_of
-from shardwise.plan.search.host_memory import bytes_beyond_host, host_is_too_small
 from shardwise.plan.search.layouts import Choice, layouts, lean_layouts
 from shardwise.plan.search.question import Question
 from shardwise.spec.execution import Execution
@@ -42,11 +37,7 @@ def every_layout(_: Layout) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class Strategy:
-    """The executions of one name, at the micro-batch that may be fastest, and the best of them.
-
-    Attributes:
-        left_out: the first layout that is not considered, with its reason.
-    """
+    """The executions of one strategy, the best of them, and the first layout that was left out."""
 
     bases: list[Execution] = field(default_factory=list[Execution])
     left_out: Choice | None = None
@@ -54,7 +45,7 @@ class Strategy:
 
 
 class Search:
-    """The search of a question, which states an offload, on all of its cluster."""
+    """The search of a question that states an offload."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -74,12 +65,8 @@ class Search:
         return found
 
     def look(self, *, limit: float = inf, all_strategies: bool = True) -> None:
-        """Finds the best of each strategy; of very many executions one that fits of those that cannot be chosen.
-
-        Args:
-            limit: seconds beyond which nothing is looked for.
-            all_strategies: without, those that could not be chosen are left out.
-        """
+        """Finds the best of each strategy within `limit` seconds; without `all_strategies` only of those that can be
+        chosen."""
         near, options = limit, sorted(self._with_bounds())
         in_full = all_strategies and len(options) <= _IN_FULL
         for least, _, base in options:
@@ -94,7 +81,7 @@ class Search:
                 limit = limit if all_strategies else near
 
     def _with_bounds(self) -> Iterator[tuple[float, int, Execution]]:
-        """All executions, each with a lower bound over its micro-batches, which does not depend on what is sharded."""
+        """All executions, each with a lower bound of its seconds."""
         bounds: dict[object, float] = {}
         every = (base for strategy in self.strategies.values() for base in strategy.bases)
         for number, base in enumerate(every):
@@ -106,8 +93,7 @@ class Search:
             yield bounds[key] + self.forecasts.seconds_on_host(base), number, base
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
-        """The fastest size of a micro-batch that fits and takes fewer seconds than `below`: of the largest that fits
-        and those smaller ones that are no slower."""
+        """The fastest micro-batch that fits and takes fewer seconds than `below`, from the largest down."""
         best, fastest, slower = None, inf, 0
         for size in reversed(self._that_fit(base)):
             if self.forecasts.least_seconds(base, size) >= below:
@@ -123,8 +109,7 @@ class Search:
         return best
 
     def _that_fit(self, base: Execution) -> Sequence[int]:
-        """The micro-batches that fit, by bisection; the largest, which accumulates no gradients, may fit where smaller
-        ones do not."""
+        """The micro-batches that fit, by bisection; the largest accumulates no gradients, and may fit alone."""
         sizes = self._sizes(base)
 
         def fits(index: int) -> bool:
@@ -145,7 +130,9 @@ class Search:
     def _beyond_host(self, execution: Execution) -> int | None:
         if not self.question.tries_offload or execution.offload == "none":
             return None
-        return bytes_beyond_host(self.question.cluster, execution, of_rank=self.forecasts.bytes_on_host(execution))
+        return bytes_beyond_host(
+            self.question.cluster, execution, of_rank=self.forecasts.memory.bytes_on_host(execution)
+        )
 
     def _sizes(self, base: Execution) -> tuple[int, ...]:
         return sizes_on(self.question.job, base.layout.data_world_size)
@@ -154,7 +141,7 @@ class Search:
         return sized(base, self.question.job, self.question.model, size)
 
     def something_fits(self, *, admits: Admits = every_layout) -> bool:
-        """Whether any of the leanest executions fits; where none of them does, hardly another one will."""
+        """Whether any of the leanest executions fits."""
         return self.has_room and any(map(self._fits, self.leanest(admits=admits)))
 
     @property
@@ -162,44 +149,36 @@ class Search:
         """Whether all GPUs together hold the parameters with their gradients and states once."""
         job, cluster = self.question.job, self.question.cluster
         alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
-        least = min((self.forecasts.bytes_of_states(one) for one in bases(job, self.question.model, alone)), default=0)
+        least = min(
+            (self.forecasts.memory.bytes_of_states(one) for one in bases(job, self.question.model, alone)), default=0
+        )
         return least <= cluster.num_gpus * cluster.gpu.usable_bytes
 
     def leanest(self, *, admits: Admits = every_layout) -> Iterator[Execution]:
-        """Executions that shard and compute again whatever they can, at the smallest micro-batch and the largest."""
+        """Executions that shard and recompute whatever they can, at the smallest micro-batch and the largest."""
         job, model = self.question.job, self.question.model
         for choice in lean_layouts(job, model, self.question.cluster):
             if admits(choice.layout) and why_left_out(job, model, choice) is None:
                 yield from self._extremes(bases(job, model, choice))
 
     def _extremes(self, some: Iterable[Execution]) -> Iterator[Execution]:
-        """The smallest micro-batch, and the largest, which accumulates no gradients, with as much recompute as is
-        open."""
+        """The smallest micro-batch and the largest, with as much recompute as is open."""
         recomputed = {base.layout: base for base in some}
         for base in recomputed.values():
             sizes = self._sizes(base)
             yield from (self._sized(base, size) for size in sorted({sizes[0], sizes[-1]}))
-
-    def least_high_bytes(self) -> float:
-        """What the leanest executions need on each GPU, whatever the host has."""
-        least = self._least(self.leanest())
-        return inf if least is None else self.forecasts.high_bytes(least)
-
-    def least_seconds(self) -> float:
-        """A lower bound of a step's seconds, were there no limit to memory."""
-        return min((least for least, _, _ in self._with_bounds()), default=inf)
 
     def least_hungry(self, some: Iterable[Execution]) -> Execution | None:
         """Of some executions the leanest micro-batch that needs least memory; None where there are none."""
         return self._least(self._extremes(some))
 
     def _least(self, some: Iterable[Execution]) -> Execution | None:
-        bounds = sorted((self.forecasts.least_bytes(one), number, one) for number, one in enumerate(some))
+        bounds = sorted((self.forecasts.memory.least_bytes(one), number, one) for number, one in enumerate(some))
         least, found = inf, None
         for bound, _, execution in bounds:
             if bound >= least:
                 break
-            high = self.forecasts.high_bytes(execution)
+            high = self.forecasts.memory.high_bytes(execution)
             if high < least:
                 least, found = high, execution
         return found
@@ -215,7 +194,7 @@ class Search:
         return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
 
     def lack_on_host(self, execution: Execution) -> tuple[int, str] | None:
-        """Bytes that an execution which fits the GPUs takes of a host, where that is too many, with a sentence."""
+        """Bytes that an execution which fits the GPUs takes of a host with too little memory, with a sentence."""
         held = self._beyond_host(execution)
         if held is None or not self.forecasts.fits(execution):
             return None
@@ -223,7 +202,7 @@ class Search:
 
     @property
     def found(self) -> list[Found]:
-        """The best of each strategy, as far as they were looked for and fit."""
+        """The best of each strategy that fits."""
         return [one.best for one in self.strategies.values() if one.best is not None]
 
     def candidate(self, execution: Execution) -> Candidate:
@@ -234,15 +213,8 @@ class Search:
 def search_offloads(question: Question, *, limit: float = inf, all_strategies: bool = True) -> list[Search]:
     """Looks for the best of each strategy with every offload that a job leaves open.
 
-    With more offload than anything fits with, only what could be chosen is looked for.
-
-    Args:
-        question: what is asked.
-        limit: seconds of a step beyond which nothing is looked for.
-        all_strategies: with the least offload, find the best of those strategies too that cannot be chosen.
-
     Returns:
-        The searches with the least offload that anything fits with, or the first of all, before those with more.
+        The searches, first that with the least offload that anything fits with; the first of all where nothing fits.
     """
     searches: list[Search] = []
     tie = 1 + tie_of(question.cluster.gpu)
@@ -260,7 +232,7 @@ def search_offloads(question: Question, *, limit: float = inf, all_strategies: b
 
 
 def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
-    """What is chosen of some searches on the same cluster, and who found it; None where nothing fits."""
+    """What is chosen of some searches on one cluster, and its search; None where nothing fits."""
     found = {id(one): (search, one) for search in searches for one in search.found}
     if not found:
         return None
@@ -270,11 +242,6 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
 
 
 def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
-    """What is chosen on all of a question's hardware, without the best of other strategies; None where nothing fits.
-
-    Args:
-        question: what is asked.
-        limit: seconds of a step beyond which nothing is looked for.
-    """
+    """What is chosen on all of a question's hardware within `limit` seconds; None where nothing fits."""
     best = chosen(search_offloads(question, limit=limit, all_strategies=False))
     return best and best[0].candidate(best[1].execution)

@@ -1,11 +1,11 @@
-"""What follows a rank's last backward in a step: gradients that are still to be added up, the optimizer, new weights"""
+"""What follows a rank's last backward in a step: gradients still to be summed, the optimizer, new weights."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from shardwise.plan.memory.persistent import shard_degree, weight_degree
-from shardwise.plan.memory.types import REDUCTION_BYTES
+from shardwise.plan.memory.tensors import REDUCTION_BYTES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.time.kernels import (
     CPU_OPTIMIZER_BYTES_PER_SECOND,
@@ -13,9 +13,8 @@ from shardwise.plan.time.kernels import (
     OFFLOAD_BYTES_PER_SECOND,
 )
 from shardwise.plan.time.links import Group, group_of
-from shardwise.plan.time.passes import NO_TIME, mean, reduced_at_once, shard_group
+from shardwise.plan.time.passes import NO_TIME, blocks_of_stages, mean, outer_of_stage, reduced_at_once, shard_group
 from shardwise.plan.time.pieces import Piece, device_of
-from shardwise.plan.time.spans import blocks_of_stages, outer_of_stage
 
 #: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
 _OPTIMIZER_PASSES, _CLIPPING_PASSES = 2.0, 2.0
@@ -62,8 +61,7 @@ def _trained_elements(work: Work) -> list[float]:
 
 
 def _late_reduction(work: Work, trained: float) -> Piece:
-    """Gradients that nothing reduced during backward: replicated ones where DDP does not work, those of rings, and
-    those that FSDP was told to postpone."""
+    """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones."""
     layout = work.execution.layout
     held = trained * work.types.trainable
     if work.execution.postpones_reduction:
@@ -102,7 +100,7 @@ def _late_gather(work: Work, trained: float) -> Piece:
 def _optimizer(work: Work, trained: float) -> Piece:
     """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
     device, share = device_of(work), trained / shard_degree(work.execution.layout)
-    states, width = _num_states(work), work.types.trainable
+    states, width = (2 if work.execution.optimizer.startswith("adamw") else 1), work.types.trainable
     if work.execution.optimizer_on_host and work.setting.cuda:
         return _on_host(work, share * width, states)
     seconds = device.bytes_moved(share * width * ((2 + states) * _OPTIMIZER_PASSES + _CLIPPING_PASSES))
@@ -110,21 +108,9 @@ def _optimizer(work: Work, trained: float) -> Piece:
     return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
 
 
-def _num_states(work: Work) -> int:
-    """Tensors of the size of its weights that the optimizer keeps."""
-    return 2 if work.execution.optimizer.startswith("adamw") else 1
-
-
 def _on_host(work: Work, held: float, states: int) -> Piece:
-    """The step in the host's memory, while the GPU waits.
-
-    Where the parameters lie there, so do their gradients, which are clipped there. Otherwise gradients, clipped on the
-    GPU, come and new values go back.
-
-    Args:
-        held: bytes of the trained weights of this rank's share.
-        states: tensors of that size that the optimizer keeps.
-    """
+    """The step in the host's memory while the GPU waits, of `held` bytes of trained weights; without offloaded
+    parameters gradients come, and new values go back."""
     passes = (2 + states) * _OPTIMIZER_PASSES
     if work.execution.parameters_on_host:
         return Piece(held * (passes + _CLIPPING_PASSES) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)

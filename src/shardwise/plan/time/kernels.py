@@ -105,13 +105,9 @@ class Device:
     def _bytes_per_second(self) -> float:
         return self.gpu.memory_bytes_per_second * (1.0 if self.gpu.measured else _BANDWIDTH_SHARE)
 
-    @cached_property
-    def _half(self) -> int:
-        return _HALF_SIZE[self.gpu.kind]
-
     def product(self, m: float, n: float, k: float) -> float:
         """Seconds of an (m x k) times (k x n) product: by its FLOPs or by its bytes, whichever takes longer."""
-        half = self._half
+        half = _HALF_SIZE[self.gpu.kind]
         # The FLOPs over an efficiency of m / (m + half) for each dim.
         flops = 2.0 * (m + half) * (n + half) * (k + half) / self.ceiling
         moved = self.element_bytes * (m * k + k * n + m * n) / self._bytes_per_second

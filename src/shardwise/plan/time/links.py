@@ -1,8 +1,5 @@
-"""Seconds of messages between GPUs: an alpha-beta model on the links that they cross.
-
-A message costs a latency for each hop and its bytes over what the link really carries, which is less than its port's
-figure: by little over NVLink, by much over PCI Express, where all flows meet in the processor.
-"""
+"""Seconds of messages between GPUs: a latency for each hop, and bytes over the rate that a link reaches (alpha-beta
+model)."""
 
 from __future__ import annotations
 
@@ -24,9 +21,7 @@ START_SECONDS = 15e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Ranks that talk in collectives, over their slowest link.
-
-    The formulas are those of ring algorithms (Thakur et al., 2005): n - 1 messages of a share each.
+    """Ranks that talk in collectives, over their slowest link: ring algorithms (Thakur et al., 2005).
 
     Attributes:
         link: the slowest on the ring.
@@ -40,15 +35,11 @@ class Group:
     hop: Link | None = None
 
     def gather(self, count: float) -> float:
-        """Seconds until every rank has all `count` bytes, of which each held a share; as long as a reduce-scatter."""
+        """Seconds until every rank has all `count` bytes, of which each had a share; or of a reduce-scatter."""
         if self.size == 1 or not count:
             return 0.0
         hops = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
-        return self.bare_seconds(count) + hops + START_SECONDS
-
-    def bare_seconds(self, count: float) -> float:
-        """The same without latencies."""
-        return (self.size - 1) / self.size * count / self._bytes_per_second
+        return (self.size - 1) / self.size * count / _carried(self.link) + hops + START_SECONDS
 
     def all_reduce(self, count: float) -> float:
         """Seconds until every rank has the sum of `count` bytes: a reduce-scatter and a gather."""
@@ -60,10 +51,6 @@ class Group:
             return 0.0
         link = self.hop or self.link
         return count / (link.bytes_per_second * _MESSAGE_SHARE) + link.latency_seconds + START_SECONDS
-
-    @property
-    def _bytes_per_second(self) -> float:
-        return _carried(self.link)
 
 
 def _carried(link: Link) -> float:
@@ -100,10 +87,7 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
 
 
 def _fewest_together(size: int, inner: int, node: int) -> int:
-    """Members of a group that are together, wherever some of it lie, at least: all, or as few as a node has of any.
-
-    Ranks are numbered through, and groups are blocks of `size * inner` of them: where a node is no multiple of that,
-    blocks begin and end within nodes, by what divides both.
+    """The fewest members of a group that share a node.
 
     Args:
         size: members of a group.

@@ -1,9 +1,7 @@
-"""A stage's forward and backward: its blocks in turn, with the gathers and reductions that run beside them.
+"""A stage's forward and backward: its blocks in turn, with the gathers and reductions beside them.
 
-The seconds are closed forms of the schedule that `drawing.py` lays out task by task; a test holds them equal. What
-overlaps here is what overlaps in the trainer: FSDP gathers one unit ahead and reduces one behind, over one set of
-wires, and fetches from the host what lies there before it is gathered (one GPU alone fetches when a unit is needed, and
-waits); DDP reduces a block's gradients while earlier blocks go backward.
+FSDP gathers one unit ahead and reduces one behind, on the same links, and fetches offloaded weights ahead (one GPU
+alone waits for them). DDP reduces a block's gradients while earlier blocks go backward.
 """
 
 from __future__ import annotations
@@ -13,23 +11,19 @@ from typing import NamedTuple
 
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.persistent import weight_degree
-from shardwise.plan.memory.types import REDUCTION_BYTES
+from shardwise.plan.memory.tensors import REDUCTION_BYTES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.time.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT, OFFLOAD_BYTES_PER_SECOND
 from shardwise.plan.time.links import Group, group_of
 from shardwise.plan.time.pieces import Piece, Pieces, device_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout import Layout
+from shardwise.spec.stages import stage_blocks
 
 
 class Messages(NamedTuple):
-    """Seconds of what travels for the mean block, and for what a stage holds beside its blocks (`outer_`).
-
-    Attributes:
-        gather: making a block's weights whole.
-        again: the same in backward; none where they stay whole.
-        reduce: adding up its gradients over ranks.
-    """
+    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; and the
+    same of what a stage holds beside its blocks (`outer_`)."""
 
     gather: float = 0.0
     again: float = 0.0
@@ -39,16 +33,12 @@ class Messages(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What one rank does for one micro-batch with one stage's blocks.
-
-    Where several blocks are gathered together, the mean unit of them is what `a block` is in all that follows.
+    """What one rank does for one micro-batch with one stage's blocks, or units of several blocks.
 
     Attributes:
-        blocks: how many it holds.
-        forward: one block's, with the messages beside it slowing it down.
-        backward: one block's.
+        forward, backward: of one block, with contention of the collectives beside it.
         weights: the part of one block's backward that makes gradients of weights.
-        loss: the head and the loss, of no length where another stage has them.
+        loss: head and loss; no time where another stage has them.
     """
 
     blocks: int
@@ -59,63 +49,43 @@ class Stage(NamedTuple):
     messages: Messages
 
     def forward_pass(self) -> Piece:
-        """All blocks, each behind its gather."""
-        return ahead(self)
+        """All blocks. The first gather is waited for; each other one runs beside the block before its own."""
+        n, piece, message = self.blocks, self.forward, self.messages
+        waited = message.outer_gather + (min(message.gather, piece.seconds) if message.gather else 0.0)
+        seconds = waited + n * max(message.gather, piece.seconds)
+        computing = n * piece.computing
+        return Piece(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
 
     def backward_pass(self) -> Piece:
-        """Loss and all blocks, with the gathers before them and the reductions behind."""
-        return back(self)
+        """Loss and all blocks. Each gather runs beside the block before it in backward, each reduction beside the next;
+        the last reductions are waited for."""
+        n, piece, message = self.blocks, self.backward, self.messages
+        again, reduce, b = message.again, message.reduce, piece.seconds
+        loss = max(self.loss.seconds, again)
+        tail = reduce + message.outer_reduce
+        if n == 1:
+            seconds = loss + b + tail
+        else:
+            seconds = loss + max(b, again) + (n - 2) * max(b, again + reduce) + max(b, reduce) + tail
+        computing = self.loss.computing + n * piece.computing
+        busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
+        return Piece(seconds, computing, busy - computing)
 
 
 NO_TIME = Piece(0.0, 0.0)
 
 
-class Frame(NamedTuple):
-    """What surrounds the blocks of one stage, whatever their micro-batch.
-
-    Attributes:
-        units: how many the stage holds.
-        each: blocks of the mean unit.
-        ahead: seconds that a unit's forward is longer by, of copies and of the host.
-        back: those that its backward is longer by.
-        last: it has the head and the loss.
-        messages: of one micro-batch; for DDP, none but in the last one.
-    """
-
-    units: int
-    each: float
-    ahead: tuple[float, float]
-    back: tuple[float, float]
-    last: bool
-    messages: Messages
-
-    def stage(self, pieces: Pieces) -> Stage:
-        """The stage at work on a micro-batch of such pieces."""
-        each, sent = self.each, self.messages
-        forward = _beside(_times(pieces.forward, each), *self.ahead, talking=sent.gather)
-        backward = _beside(_times(pieces.backward, each), *self.back, talking=sent.again + sent.reduce)
-        loss = pieces.loss if self.last else NO_TIME
-        return Stage(self.units, forward, backward, each * pieces.weights, loss, sent)
-
-
-def frame_of(work: Work, messages: Messages, *, blocks: int, last: bool, inside_hooks: bool = False) -> Frame:
-    """The frame of a stage of so many blocks.
-
-    Args:
-        work: whose execution.
-        messages: of one micro-batch.
-        blocks: how many the stage holds.
-        last: it has the head and the loss.
-        inside_hooks: blocks are FSDP's units, whose weights are copied in and out of buffers.
-    """
-    units = num_units(work, blocks) if inside_hooks else blocks
-    copy_out, copy_in, host = _copies(work) if inside_hooks else (0.0, 0.0, 0.0)
+def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: bool) -> Stage:
+    """A stage of so many blocks with the messages of one micro-batch; the last one has the head and the loss."""
+    units = num_units(work, blocks) if work.sharded else blocks
+    copy_out, copy_in, host = _copies(work) if work.sharded else (0.0, 0.0, 0.0)
     again = float(work.execution.layout.reshard_after_forward)
     waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
     each = blocks / units
-    ahead = (each * copy_out, host + each * waited)
-    back = (each * (copy_in + again * copy_out), host + again * each * waited)
-    return Frame(units, each, ahead, back, last, messages)
+    forward = _beside(pieces.forward, each, each * copy_out, host + each * waited, talking=sent.gather)
+    back, host_back = each * (copy_in + again * copy_out), host + again * each * waited
+    backward = _beside(pieces.backward, each, back, host_back, talking=sent.again + sent.reduce)
+    return Stage(units, forward, backward, each * pieces.weights, pieces.loss if last else NO_TIME, sent)
 
 
 def num_units(work: Work, blocks: int) -> int:
@@ -123,47 +93,11 @@ def num_units(work: Work, blocks: int) -> int:
     return -(-blocks // work.unit_blocks)
 
 
-def _times(piece: Piece, count: float) -> Piece:
-    return Piece(*(count * seconds for seconds in piece))
-
-
-def _beside(piece: Piece, copying: float, host: float, *, talking: float) -> Piece:
-    """A piece of computation with collectives running beside it."""
-    extra = copying + CONTENTION * min(talking, piece.seconds)
-    return Piece(piece.seconds + extra + host, piece.computing + extra, piece.talking)
-
-
-def ahead(stage: Stage) -> Piece:
-    """Seconds of a stage's forward.
-
-    The first gather is waited for; then each runs beside the block before its own, and the slower of the two decides.
-    """
-    n, piece, message = stage.blocks, stage.forward, stage.messages
-    gather = message.gather
-    waited = message.outer_gather + min(gather, piece.seconds) if gather else message.outer_gather
-    seconds = waited + n * max(gather, piece.seconds) if gather else waited + n * piece.seconds
-    computing = n * piece.computing
-    return Piece(seconds, computing, _busy(n, piece, gather, seconds) - computing)
-
-
-def back(stage: Stage) -> Piece:
-    """Seconds of a stage's loss and backward.
-
-    Each block's gather runs beside the backward of the block after it, and its reduction beside that of the block
-    before it; both on the same wires. The last reductions have nothing beside them.
-    """
-    n, piece, message = stage.blocks, stage.backward, stage.messages
-    again, reduce, b = message.again, message.reduce, piece.seconds
-    loss = max(stage.loss.seconds, again)
-    tail = reduce + message.outer_reduce
-    if n == 1:
-        seconds = loss + b + tail
-    else:
-        period = max(b, again + reduce)
-        seconds = loss + max(b, again) + (n - 2) * period + max(b, reduce) + tail
-    computing = stage.loss.computing + n * piece.computing
-    busy = max(stage.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
-    return Piece(seconds, computing, busy - computing)
+def _beside(piece: Piece, count: float, copying: float, host: float, *, talking: float) -> Piece:
+    """A piece of computation, so many times, with collectives running beside it."""
+    seconds, computing, exchanged = (count * part for part in piece)
+    extra = copying + CONTENTION * min(talking, seconds)
+    return Piece(seconds + extra + host, computing + extra, exchanged)
 
 
 def _busy(blocks: int, piece: Piece, message: float, seconds: float) -> float:
@@ -175,22 +109,18 @@ def _busy(blocks: int, piece: Piece, message: float, seconds: float) -> float:
 def _copies(work: Work) -> tuple[float, float, float]:
     """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
     device, tp = device_of(work), work.execution.layout.tp
-    gathered, trained = mean(work, lambda unit: unit.gathered_bytes(work.types)), mean(work, _trained)
+    gathered, trained = (
+        mean(work, lambda unit: unit.gathered_bytes(work.types)),
+        mean(work, lambda unit: unit.trained_elements),
+    )
     copy_out = device.bytes_moved(COPY_PASSES * gathered / tp)
     copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
     return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
 
 
 def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Messages:
-    """What FSDP sends for a micro-batch: weights gathered in the compute type, gradients reduced in float32.
-
-    Gathering further ahead evens out units that differ, and changes nothing about those that are alike.
-
-    Args:
-        work: whose execution.
-        outer: what the stage holds beside its blocks.
-        blocks: of the mean unit that travels together.
-    """
+    """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
+    reduced in float32; `outer` is what the stage holds beside its blocks."""
     layout = work.execution.layout
     shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
 
@@ -199,7 +129,11 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
 
     def reduce(unit: Unit, count: float = blocks) -> float:
         held = count * unit.trained_elements * REDUCTION_BYTES / layout.tp
-        return shard.gather(held) + replicate.all_reduce(held / shard.size) + count * _return_seconds(work, unit)
+        return (
+            shard.gather(held)
+            + replicate.all_reduce(held / shard.size)
+            + count * _over_the_bus(work, unit.trained_elements * work.types.trainable)
+        )
 
     ahead = mean(work, gather)
     if _fetches_ahead(work):
@@ -242,11 +176,6 @@ def _fetch_seconds(work: Work, unit: Unit) -> float:
     return _over_the_bus(work, unit.stored_bytes(work.types))
 
 
-def _return_seconds(work: Work, unit: Unit) -> float:
-    """A rank's share of a unit's gradients to the host's memory, in the type of the weights."""
-    return _over_the_bus(work, unit.trained_elements * work.types.trainable)
-
-
 def _over_the_bus(work: Work, whole: float) -> float:
     if not (work.execution.parameters_on_host and work.setting.cuda):
         return 0.0
@@ -259,15 +188,34 @@ def reduced_messages(work: Work, *, outer: Unit) -> Messages:
     width = work.types.trainable
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
     return Messages(
-        reduce=group.all_reduce(mean(work, _trained) * width),
+        reduce=group.all_reduce(mean(work, lambda unit: unit.trained_elements) * width),
         outer_reduce=group.all_reduce(outer.trained_elements * width),
     )
-
-
-def _trained(unit: Unit) -> float:
-    return unit.trained_elements
 
 
 def mean(work: Work, of: Callable[[Unit], float]) -> float:
     """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
     return work.inventory.over_blocks(of) / work.model.num_layers
+
+
+def blocks_of_stages(work: Work) -> tuple[int, ...]:
+    """How many blocks each stage has; one stage has all where there is no pipeline."""
+    num_stages = work.execution.layout.num_stages
+    if num_stages == 1:
+        return (work.model.num_layers,)
+    return tuple(len(span) for span in stage_blocks(work.model, num_stages=num_stages))
+
+
+def outer_of_stage(work: Work, stage: int) -> Unit:
+    """What a stage holds beside its blocks: the embedding in the first, norm and head in the last."""
+    root, last = work.inventory.root, work.execution.layout.num_stages - 1
+    if last == 0:
+        return root
+    if 0 < stage < last:
+        return Unit(tensors=())
+    first = tuple(tensor for tensor in root.tensors if tensor.place == "front")
+    if stage == 0:
+        return Unit(tensors=first)
+    # A tied head is a copy of the embedding there.
+    tied = (tensor for tensor in first if work.model.tied and tensor.name == "embedding")
+    return Unit(tensors=(*(tensor for tensor in root.tensors if tensor.place == "back"), *tied))

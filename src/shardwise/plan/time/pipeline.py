@@ -1,9 +1,5 @@
-"""Time of a pipeline: the trainer's own orders of forwards and backwards, each action starting when its rank is free
-and what it needs has arrived.
-
-Large numbers of micro-batches are not walked through: once a pipeline is full it repeats itself, so a short run and
-one twice as long give its pace.
-"""
+"""Time of a pipeline: the trainer's own order of actions, each starting when its rank is free and its input has
+arrived."""
 
 from __future__ import annotations
 
@@ -40,11 +36,8 @@ def rank_ends(
 ) -> tuple[float, ...]:
     """When each pipeline rank has done its last action.
 
-    Args:
-        schedule: whose order.
-        stages: seconds of each stage's actions.
-        num_micro_batches: of the step.
-        send: seconds from the end of an action until its result has reached the next stage.
+    A full pipeline repeats itself, so that of many micro-batches a short run and one twice as long give the pace.
+    `send` is the seconds from the end of an action until its result has reached the next stage.
     """
     ranks = len(stages) // stages_per_rank(schedule)
     if schedule == "sequential":
@@ -69,14 +62,7 @@ def walk(
     send: float,
     seen: Callable[[int, ActionKind, int, int, float, float], None] | None = None,
 ) -> tuple[float, ...]:
-    """Every action of every rank in turn.
-
-    Args:
-        schedule: whose order.
-        stages: seconds of each stage's actions.
-        num_micro_batches: of the step.
-        send: seconds from the end of an action until its result has reached the next stage.
-        seen: told (rank, kind, stage, micro-batch, start, end) of each action.
+    """Runs every action of every rank; `seen` is told (rank, kind, stage, micro-batch, start, end) of each.
 
     Returns:
         When each rank has done its last action.
@@ -113,8 +99,7 @@ _Done = list[float | None]
 
 
 class _Table(NamedTuple):
-    """Of one kind of action on one stage: the neighbour's results that it needs, where it does, its own, and its
-    seconds."""
+    """Of one kind of action on one stage: the results it needs, those it makes, and its seconds."""
 
     needed: _Done | None
     made: _Done

@@ -1,7 +1,5 @@
-"""One optimizer step of an execution: what every pipeline rank does, pass by pass, and what follows the last backward.
-
-Ranks along the other axes are alike: one of each pipeline coordinate is the whole step.
-"""
+"""One optimizer step: every pipeline rank's passes, and what follows the last backward. Ranks on other axes are
+alike."""
 
 from __future__ import annotations
 
@@ -13,26 +11,24 @@ from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.kernels import HOST_SECONDS_PER_STEP
 from shardwise.plan.time.links import group_of
 from shardwise.plan.time.passes import (
-    Frame,
     Messages,
     Stage,
-    frame_of,
+    blocks_of_stages,
     gathered_once,
     num_units,
+    outer_of_stage,
     reduced_messages,
     sharded_messages,
+    stage_of,
 )
 from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
-from shardwise.plan.time.spans import blocks_of_stages, outer_of_stage
-from shardwise.spec.layout import Layout
 
 
 class Step(NamedTuple):
-    """A step as a whole, and what each pipeline rank does in it.
+    """A step's seconds, from the first forward to the next step's.
 
     Attributes:
-        seconds: from the first forward to the next step's.
         computing: mean seconds, over ranks, in which a compute kernel runs.
         busy: mean seconds, over ranks, in which any kernel runs.
     """
@@ -44,24 +40,15 @@ class Step(NamedTuple):
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
-    frames = _frames(work, last_micro_batch=last_micro_batch)
-    made = {frame: frame.stage(pieces) for frame in set(frames)}
-    return tuple(made[frame] for frame in frames)
-
-
-def _frames(work: Work, *, last_micro_batch: bool = False) -> tuple[Frame, ...]:
-    """What surrounds the blocks of every stage; it is the same for every size of micro-batch."""
     spans = blocks_of_stages(work)
     last = len(spans) - 1
-    made: dict[tuple[int, bool, bool], Frame] = {}
-    frames: list[Frame] = []
+    made: dict[tuple[int, bool, bool], Stage] = {}
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
-            messages = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
-            made[key] = frame_of(work, messages, blocks=blocks, last=index == last, inside_hooks=work.sharded)
-        frames.append(made[key])
-    return tuple(frames)
+            sent = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
+            made[key] = stage_of(work, pieces, sent, blocks=blocks, last=index == last)
+    return tuple(made[blocks, index == 0, index == last] for index, blocks in enumerate(spans))
 
 
 def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
@@ -72,12 +59,7 @@ def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Message
 
 
 def step_of(work: Work, pieces: Pieces | None = None) -> Step:
-    """The time of one optimizer step.
-
-    Args:
-        work: whose.
-        pieces: of a micro-batch of it, where they are known.
-    """
+    """The time of one optimizer step; `pieces` of its micro-batch, where they are known."""
     pieces = pieces or pieces_of(work)
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
@@ -87,9 +69,13 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     if work.replicated:
         ahead, back = passes[stages[0]]
         final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
-        passes[stages[0]] = (ahead, _averaged(back, final, micros))
+        # The mean of all micro-batches' backwards, of which the last is another.
+        mean = Piece(*(((micros - 1) * a + b) / micros for a, b in zip(back, final, strict=True)))
+        passes[stages[0]] = (ahead, mean)
     seconds = tuple(_seconds(stage, ahead, back) for stage, (ahead, back) in zip(stages, ran, strict=True))
-    ends = _ends(layout, seconds, last_backward=final.seconds, micros=micros, send=send_seconds(work))
+    ends = (micros * seconds[0].forward + (micros - 1) * seconds[0].backward + final.seconds,)
+    if layout.pp > 1:
+        ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
     endings = endings_of(work)
     last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
     pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
@@ -99,23 +85,8 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     return Step(last + host_seconds(work), computing, busy)
 
 
-def _ends(
-    layout: Layout, stages: tuple[StageSeconds, ...], *, last_backward: float, micros: int, send: float
-) -> tuple[float, ...]:
-    """When each pipeline rank has done its last backward, which without a pipeline may take another time."""
-    if layout.pp > 1:
-        return rank_ends(layout.schedule, stages=stages, num_micro_batches=micros, send=send)
-    ((ahead, back, _),) = stages
-    return (micros * ahead + (micros - 1) * back + last_backward,)
-
-
 def _seconds(stage: Stage, ahead: Piece, back: Piece) -> StageSeconds:
     return StageSeconds(ahead.seconds, back.seconds, stage.blocks * stage.weights)
-
-
-def _averaged(one: Piece, final: Piece, micros: int) -> Piece:
-    """The mean of all micro-batches' backwards, of which the last is another."""
-    return Piece(*(((micros - 1) * a + b) / micros for a, b in zip(one, final, strict=True)))
 
 
 def stage_seconds(stages: tuple[Stage, ...]) -> tuple[StageSeconds, ...]:
@@ -132,5 +103,5 @@ def send_seconds(work: Work) -> float:
 
 
 def host_seconds(work: Work) -> float:
-    """Of the host around a step."""
+    """The host's time around a step."""
     return 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_STEP

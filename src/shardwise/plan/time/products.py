@@ -1,0 +1,104 @@
+"""Seconds of a block's matrix products, with the adapters beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.plan.memory.work import Work
+from shardwise.plan.time.kernels import COMPILED_PASSES_SHARE, Device
+from shardwise.spec.model import SLICED_BY, Matrix
+from shardwise.spec.targets import adapter_rank
+
+#: Bytes that one adapter moves in forward, and about as many in backward, for each element of its input (read once
+#: more; dropped) and of its output (made, scaled, added). Copies of another type are among the saved bytes.
+_ADAPTER_INPUT_BYTES, _ADAPTER_DROPOUT_BYTES, _ADAPTER_OUTPUT_BYTES = 4, 9, 10
+#: 4-bit weights are written out in the compute type before each product, forward and backward: bytes per element, with
+#: what their kernel loses.
+_DEQUANTISED_BYTES = 5.0
+#: A bare parameter with its adapter's product is written anew where it is used: it is read, and the sum written.
+_REMADE_PASSES = 2
+#: DoRA's norms, for each element of the matrix: the product is scaled (read, written), added to the weight (both read,
+#: one written), and the norm reads the sum.
+_NORM_PASSES = 6
+
+
+def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[float, float, float]:
+    """Of the mean block: forward, gradients of weights, gradients of inputs."""
+    forward = weights = inputs = 0.0
+    for count, matrix in _by_shape(work):
+        ahead, own, back = _product(work, device, matrix, tokens)
+        forward += count * ahead
+        weights += count * own
+        inputs += count * back
+    layers = work.model.num_layers
+    return forward / layers, weights / layers, inputs / layers
+
+
+def _by_shape(work: Work) -> Iterator[tuple[int, Matrix]]:
+    """Matrices that take equally long, with how many there are in the model: most blocks have four kinds of seven."""
+    for kind in work.model.kinds:
+        found: dict[object, list[Matrix]] = {}
+        for m in kind.matrices:
+            held = work.inventory
+            kind_of = (held.trained(m.name), m.name in held.adapted, m.name in held.bare)
+            found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY[m.reads], *kind_of), []).append(m)
+        yield from ((kind.num_layers * len(alike), alike[0]) for alike in found.values())
+
+
+def _product(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple[float, float, float]:
+    """All `count` matrices: forward, gradient of the weight, gradient of the input; frozen ones have no second."""
+    tp, held, adapters, product = work.execution.layout.tp, work.inventory, work.job.adapters, device.product
+    by_rows = SLICED_BY[matrix.reads] == "rows"
+    rows, columns = (matrix.rows / tp, matrix.columns) if by_rows else (matrix.rows, matrix.columns / tp)
+    # Tokens spread evenly over experts.
+    tokens = max(1.0, tokens * matrix.run / matrix.count)
+    # A product takes as long whichever of its dims is which.
+    forward = inputs = product(tokens, rows, columns)
+    bare = matrix.name in held.bare
+    # The whole gradient of a weight that is made anew, and of it those of both halves.
+    weights = forward * (float(held.trained(matrix.name)) + float(bare))
+    dequantised = work.job.method == "qlora" and matrix.adaptable
+    written_out = device.bytes_moved(_DEQUANTISED_BYTES * rows * columns) if dequantised else 0.0
+    if adapters is not None and matrix.name in held.adapted:
+        again = forward if held.dora and adapters.lora_dropout > 0 else 0.0  # magnitudes scale what dropout leaves
+        halves = product(tokens, adapters.r, columns) + product(tokens, rows, adapters.r)
+        around = device.bytes_moved(tokens * _adapter_bytes(work, rows=rows, columns=columns)) + again
+        forward, weights, inputs = forward + halves + around, weights + halves, inputs + halves + around
+        if held.dora:
+            norms = _norm_seconds(work, device, rows=rows, columns=columns, rank=adapters.r)
+            forward += norms + written_out
+    if bare:
+        halves = product(rows, columns, adapter_rank(matrix, adapters, work.model) if adapters else 0)
+        forward += halves + device.bytes_moved(_REMADE_PASSES * rows * columns * work.types.compute)
+        weights += 2 * halves
+    count = matrix.count
+    return count * (forward + written_out), count * weights, count * (inputs + written_out)
+
+
+def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:
+    """What one adapter moves in forward for each token, beside its two products."""
+    drops = work.job.adapters is not None and work.job.adapters.lora_dropout > 0
+    read = _ADAPTER_INPUT_BYTES + (_ADAPTER_DROPOUT_BYTES if drops else 0)
+    return fused_share(work) * (read * columns + _ADAPTER_OUTPUT_BYTES * rows)
+
+
+def _norm_seconds(work: Work, device: Device, *, rows: float, columns: float, rank: int) -> float:
+    """Seconds of the norms of one matrix's rows under DoRA, whatever the tokens (Liu et al., 2024, section 4.3).
+
+    PEFT sends an identity through A and B, adds the scaled product to the weight, and takes the norms as constants.
+    """
+    products = device.product(columns, rank, columns) + device.product(columns, rows, rank)
+    return products + device.bytes_moved(fused_share(work) * norm_bytes(work, rows=rows, columns=columns))
+
+
+def norm_bytes(work: Work, *, rows: float, columns: float) -> float:
+    """Bytes that DoRA's norms move beside the two products, in the adapters' type where that is wider."""
+    compute, wide = work.types.compute, work.setting.adapter_bytes
+    cast = compute + wide if wide != compute else 0
+    identity = wide + cast
+    return identity * columns**2 + (_NORM_PASSES * wide + 2 * cast) * rows * columns
+
+
+def fused_share(work: Work) -> float:
+    """Share of the passes over memory between products that compilation leaves."""
+    return COMPILED_PASSES_SHARE if work.execution.compile else 1.0
