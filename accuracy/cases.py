@@ -12,11 +12,11 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import cluster_of, find_gpu
 from shardwise.catalog.models import find_model
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Attention, Execution, LossKind, OptimizerName, Precision, Recompute
-from shardwise.spec.job import Job, LoraSpec, Method, TrainSpec
-from shardwise.spec.job_data import DataSpec
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
+from shardwise.spec.job.data import DataSpec
+from shardwise.spec.job.keys import Job, LoraSpec, Method, TrainSpec
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Attention, Execution, LossKind, OptimizerName, Precision, Recompute
+from shardwise.spec.model.shape import ModelShape
 
 #: Nodes whose size the row does not say have as many GPUs.
 _USUAL_NODE = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accuracy.rows import Published
-from shardwise.spec.execution import Attention, LossKind, Precision
+from shardwise.spec.layout.execution import Attention, LossKind, Precision
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Keeps docs/support.md equal to the rules of spec/support.py: what is trained, how it is proven, what is refused.
+"""Keeps docs/support.md equal to the rules of spec/support: what is trained, how it is proven, what is refused.
 
 python tools/matrix.py            # exits 1 where the page is out of date
 python tools/matrix.py --write    # renews it
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.catalog.families import FAMILIES
-from shardwise.spec.layout import Layout
-from shardwise.spec.splits import STAGED_FAMILIES, TENSOR_FAMILIES
-from shardwise.spec.support import OFFLOADS, OPTIMIZERS, PRECISIONS, refusal
+from shardwise.catalog.families.known import FAMILIES
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.support.trained import OFFLOADS, OPTIMIZERS, PRECISIONS, refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
 
@@ -62,7 +62,7 @@ def page() -> str:
     lines = [
         "# What is trained, and what proves it",
         "",
-        "Written by `python tools/matrix.py --write` from the rules that planner and trainer read (`spec/support.py`).",
+        "Written by `python tools/matrix.py --write` from the rules that planner and trainer read (`spec/support`).",
         "",
         "*(CPU)*: proven on CPU: `make test-all` trains the cell in real processes over gloo, in float32, and holds",
         "loss and gradient norm of 20 steps within 1e-5 of one process, counts and learning rates exactly, the",

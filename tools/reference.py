@@ -22,9 +22,9 @@ from typer.models import ArgumentInfo
 
 from shardwise.cli.main import VERBS
 from shardwise.spec import run
-from shardwise.spec.job import Job, LayoutKeys, LoraSpec, TrainSpec
-from shardwise.spec.job_data import DataSpec, SourceSpec
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.data import DataSpec, SourceSpec
+from shardwise.spec.job.keys import Job, LayoutKeys, LoraSpec, TrainSpec
+from shardwise.spec.layout.axes import Layout
 
 DOCS = Path(__file__).parent.parent / "docs"
 WRITTEN = "Written by `python tools/reference.py --write` from {source}.\n"
@@ -134,7 +134,7 @@ def _written(name: str, kind: Any, info: Any) -> str:
 def job_page() -> Iterator[str]:
     """Every key of a job file."""
     yield "# Job file\n"
-    yield WRITTEN.format(source="the models that read job files (`spec/job.py`, `spec/job_data.py`)")
+    yield WRITTEN.format(source="the models that read job files (`spec/job/keys.py`, `spec/job/data.py`)")
     yield "A job file is YAML. Unknown keys are errors, and the nearest valid key is named. All wrong keys and values"
     yield "are reported at once, each with its file and line. `auto` leaves a choice to the planner; a stated"
     yield "value restricts the search and is what runs. [Use your own data](../howto/data.md) is about rows,"

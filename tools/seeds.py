@@ -18,10 +18,10 @@ from shardwise.plan.memory.forecast import forecast_memory, holdings_of
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.time.forecast import forecast_time
-from shardwise.spec.execution import Execution
-from shardwise.spec.job_file import parse_job
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Plan, TimeForecast
+from shardwise.spec.job.file import parse_job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Plan, TimeForecast
 
 DOCUMENT = Path(__file__).parent.parent / "docs/seeds.md"
 GIB = 2**30

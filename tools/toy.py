@@ -1,6 +1,6 @@
 """Keeps docs/learn/parallelism.md equal to the program: who holds what and who works when, on a model of three layers.
 
-Who holds what is asked of the layout code that planner and trainer share (`spec/layout.py`, `spec/stages.py`). Who
+Who holds what is asked of the layout code that planner and trainer share (`spec/layout`, `spec/model`). Who
 works when is the planner's timeline of one step (`shardwise plan --timeline`).
 
 python tools/toy.py            # exits 1 where the page or a picture is out of date
@@ -18,9 +18,9 @@ from html import escape
 from pathlib import Path
 
 from shardwise import api
-from shardwise.spec.layout import Layout, rows_of_shard
-from shardwise.spec.stages import stage_layers
-from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Timeline
+from shardwise.spec.layout.axes import Layout, rows_of_shard
+from shardwise.spec.model.stages import stage_layers
+from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Timeline
 
 PAGE = Path(__file__).parent.parent / "docs/learn/parallelism.md"
 PICTURES = PAGE.parent / "toy"

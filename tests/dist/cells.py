@@ -12,17 +12,17 @@ import torch
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
-from shardwise.data.prepare import prepare
+from shardwise.data.prepare.command import prepare
 from shardwise.parallel.mesh import join_world
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.persistent import Holding
 from shardwise.plan.memory.work import work_of
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.guards import check_layout, check_trained

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from tests.dist.cells import Trained, spread, train_cell
 from tests.dist.worlds import toy_model
 

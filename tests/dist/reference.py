@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from shardwise.data.store import PreparedData
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 

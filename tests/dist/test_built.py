@@ -9,14 +9,14 @@ import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.catalog.stated import UnlistedFamilyError
-from shardwise.models.shape import shape_of
+from shardwise.models.built.shape import shape_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import Split
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import Split
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import refusal
+from shardwise.spec.support.trained import refusal
 from shardwise.train.guards import check_trained
 from shardwise.train.journal import Journal
 from shardwise.train.loop import train

@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from shardwise.errors import ModelError
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import checkpoint
 from shardwise.train.checkpoint import Checkpoints, create_states

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from tests.dist.cells import (
     TOLERANCE,
     ZERO1,

@@ -11,9 +11,9 @@ import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.data.seen import look
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards import check_finite, check_sights, gather
 from shardwise.train.loop import REPLICA_CHECK_STEPS

@@ -18,9 +18,9 @@ from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.slices import settle_gradients
-from shardwise.spec.execution import Recompute
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Recompute
 from tests.dist.cells import Trained, must_equal, spread, train_cell
 from tests.dist.test_slices import slice_toy, toy, train_once
 from tests.dist.worlds import run_world

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from shardwise import api
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import save, worker
 from shardwise.train.durable import SaveError

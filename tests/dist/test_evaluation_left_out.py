@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.journal import Journal
 from shardwise.train.loop import Outcome, train

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import export, save
 from shardwise.train.durable import SaveError

@@ -23,9 +23,9 @@ from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
 from shardwise.models.load import local_window
 from shardwise.parallel.mesh import join_world
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model, worker
 from shardwise.train.build import Build

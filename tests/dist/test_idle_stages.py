@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.train.live_types import together
 from tests.dist.cells import ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_cell, train_rank
 from tests.dist.test_checkpoints import interrupt, resume

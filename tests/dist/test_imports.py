@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwise import api
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 
 #: A worker that says what it has imported when it ends.
 LISTING = """
@@ -29,7 +29,7 @@ runpy.run_module("shardwise.train.worker", run_name="__main__")
 UNUSED = (
     *("torch.distributed.pipelining", "torch.distributed.run"),
     *("torch.utils.tensorboard", "tensorboard", "wandb", "mlflow"),
-    *("datasets", "pandas", "pyarrow", "shardwise.data.ingest", "shardwise.plan", "shardwise.api"),
+    *("datasets", "pandas", "pyarrow", "shardwise.data.prepare.ingest", "shardwise.plan", "shardwise.api"),
 )
 
 

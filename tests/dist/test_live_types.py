@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout, Schedule
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
 from shardwise.train.build import Build

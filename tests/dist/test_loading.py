@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from shardwise.catalog.hub import tokenizer_files
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_llama

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from shardwise.methods.lora import peft_config
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.whole import gathered
 from tests.dist.cells import ZERO1, ZERO2, Trained, composed, must_equal, prepare_cell, spread, train_cell

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tools.matrix import METHODS, cells
 
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
-from shardwise.spec.support import refusal
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.support.trained import refusal
 from tests.dist.cells import Trained, must_equal, spread, train_cell
 
 #: Of each layout one method trains a tied model and the other an untied one, by turns.

@@ -19,9 +19,9 @@ from shardwise.models.weights import Weights
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.postponed import groups_of
 from shardwise.plan.answer import make_plan
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.memory import Allocations, _highest, held
 from shardwise.train.worker import held_gradients

@@ -12,9 +12,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.postponed import groups_of
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards import GuardError
 from shardwise.train.journal import Journal

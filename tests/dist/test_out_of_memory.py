@@ -11,7 +11,7 @@ import pytest
 
 from shardwise import api
 from shardwise.errors import WorkerFailedError
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 
 #: A worker whose second rank gets no memory in its second step, later than its peer could fail of it.
 SHORT = """

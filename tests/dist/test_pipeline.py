@@ -14,9 +14,9 @@ from torch import nn
 from shardwise.parallel import pipeline
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.postponed import _groups
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import (
     OPTIMIZERS,

@@ -12,9 +12,9 @@ from torch import nn
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import replicas, worker
 from shardwise.train.build import Build

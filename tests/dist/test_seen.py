@@ -12,8 +12,8 @@ import pytest
 from shardwise.data.batches import Batches
 from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import digest, join
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.guards import GuardError
 from shardwise.train.journal import Journal

@@ -19,7 +19,7 @@ from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
 from shardwise.models.load import local_window
 from shardwise.parallel.slices import settle_gradients
 from shardwise.parallel.tensor import Parts, apply_tensor, check_plan
-from shardwise.spec.splits import TENSOR_FAMILIES
+from shardwise.spec.support.splits import TENSOR_FAMILIES
 from shardwise.train.whole import gathered
 from tests.dist.worlds import installed, run_world
 

@@ -9,7 +9,7 @@ import torch
 
 from shardwise.models.anatomy import find_anatomy
 from shardwise.models.stage import StagePlace, keep_stage
-from shardwise.spec.splits import STAGED_FAMILIES
+from shardwise.spec.support.splits import STAGED_FAMILIES
 from shardwise.train.loss import LossModule, Targets
 from shardwise.train.precision import TYPES
 from tests.dist.test_slices import toy

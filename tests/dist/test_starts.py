@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
 from tests.unit.fakes import wait_until
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, Trained, must_equal, relative, spread, train_cell
 
 TP2, FSDP = Layout(tp=2), Layout(dp_shard=2, tp=2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.unit.fakes import processes_of, wait_until
 

@@ -17,9 +17,9 @@ from shardwise.plan.memory.buffers import gathered
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import Flight, Scene, work_of
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import composed, prepare_cell, spread
 from tests.dist.test_parity import ALL_BLOCKS, TWO_BLOCKS

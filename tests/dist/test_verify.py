@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from shardwise import api
 from shardwise.launch.questions import weights_apart
 from shardwise.report.parity import Agreement, agreement
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import read_job
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
 
 STEPS = 5

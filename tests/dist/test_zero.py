@@ -15,8 +15,8 @@ from shardwise.models.load import local_window
 from shardwise.parallel.mesh import World, join_world
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.zero import Windows, exchange_rows
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards import GuardError
 from shardwise.train.replicas import check_replicas

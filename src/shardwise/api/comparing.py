@@ -19,11 +19,11 @@ from shardwise.errors import (
 from shardwise.launch.trials import Trial, Unable, check_same_place, nothing_to_compare
 from shardwise.report.pages.versus_page import versus_html
 from shardwise.report.versus import Contender, Failed, Versus, contender, versus
-from shardwise.spec.job import Job
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.keys import Job
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.timeline import Timeline
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory, write_json, write_text
-from shardwise.spec.timeline import Timeline
 
 
 def compare(

@@ -15,15 +15,15 @@ from shardwise.plan import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list, f
 from shardwise.plan import solve as solved_plan
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job, LayoutSpec
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Lengths, Plan
+from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Lengths, Plan
+from shardwise.spec.plan.timeline import Timeline
 from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
 from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
-from shardwise.spec.splits import as_trained
-from shardwise.spec.support import misfit
-from shardwise.spec.timeline import Timeline
+from shardwise.spec.support.splits import as_trained
+from shardwise.spec.support.trained import misfit
 
 
 def plan(

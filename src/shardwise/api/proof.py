@@ -18,7 +18,7 @@ from shardwise.report.parity import (
     looked_at_plainly,
     may_be_rounding,
 )
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory, read_metrics
 
 NOTHING_PROVEN = "nothing is proven, and the same command starts anew"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.spec.job import TrainSpec
+from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.request import Override
 
 #: SGD moves weights by no more than rounding of the gradient; 20 steps of a clipped one move all weights by up to 1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwise.catalog import models
 from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.launch.questions import built_shape
-from shardwise.spec.model import ModelShape
+from shardwise.spec.model.shape import ModelShape
 
 
 def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:

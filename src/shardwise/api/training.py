@@ -42,8 +42,8 @@ from shardwise.launch.signals import StopRequests
 from shardwise.launch.workers import follow_ranks, forget_last_launch, run_workers
 from shardwise.report.nouns import Report
 from shardwise.spec.cluster import Cluster, DeviceKind
-from shardwise.spec.job import Job
-from shardwise.spec.plan import Plan
+from shardwise.spec.job.keys import Job
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, read_json
 

@@ -16,13 +16,13 @@ from shardwise.launch.joined import place_in_group
 from shardwise.launch.signals import StopRequests
 from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job, LayoutSpec
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
+from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.splits import as_trained
-from shardwise.spec.support import impossibilities, method_refusal, not_trained_under, refused_everywhere
+from shardwise.spec.support.splits import as_trained
+from shardwise.spec.support.trained import impossibilities, method_refusal, not_trained_under, refused_everywhere
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from shardwise.api.trials import Trying, read_trials
 from shardwise.errors import InputError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
-from shardwise.spec.job import Job
-from shardwise.spec.model import ModelShape
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.request import Override
 from shardwise.spec.run import read_metrics
 

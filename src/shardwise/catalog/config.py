@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.catalog.blocks import Dimensions, windowed_layers
-from shardwise.catalog.families import FAMILIES, TEXT_PARTS
-from shardwise.catalog.family import LOGIT_TRANSFORMS, Family, blocks_of
+from shardwise.catalog.families.blocks import Dimensions, windowed_layers
+from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS
 from shardwise.catalog.stated import drops_out, refuse_foreign, steady_positions, storage_type, unlisted
 from shardwise.errors import ModelError, quoted
-from shardwise.spec.model import ModelShape
+from shardwise.spec.model.shape import ModelShape
 
 MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8

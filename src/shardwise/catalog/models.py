@@ -13,7 +13,7 @@ from typing import Any
 from shardwise.catalog.config import parse_config, read_shape, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
 from shardwise.errors import ModelError, Problem
-from shardwise.spec.model import ModelShape
+from shardwise.spec.model.shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)

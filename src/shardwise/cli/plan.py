@@ -92,7 +92,7 @@ def print_catalogue(kind: str, console: Console) -> None:
 
     from shardwise import api
     from shardwise.errors import InputError
-    from shardwise.spec.offers import format_dollars
+    from shardwise.spec.plan.offers import format_dollars
     from shardwise.units import format_bytes, format_count
 
     if kind not in KINDS:

@@ -11,9 +11,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.spec.layout import Layout
-from shardwise.spec.offers import Offers
-from shardwise.spec.plan import PARTS, Candidate, Cost, Plan, RankMemory
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, RankMemory
+from shardwise.spec.plan.offers import Offers
 from shardwise.units import format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Span, Timeline
+from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Span, Timeline
 from shardwise.units import format_seconds
 
 #: How each kind of work is drawn: (letter, colour).

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shardwise.data.store import IGNORED, PreparedData
-from shardwise.spec.execution import padded_length
+from shardwise.spec.layout.execution import padded_length
 
 FILLER = -1
 """Sample id of a row of padding that counts nowhere."""

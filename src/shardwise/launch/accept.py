@@ -12,13 +12,13 @@ from shardwise.catalog.gpus import cluster_of, parse_hardware
 from shardwise.catalog.probe import known_or_nominal, this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.joined import Place
-from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster, Gpu
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job, LayoutSpec
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.request import Request
-from shardwise.spec.support import NO_EXPERTS, execution_refusals
+from shardwise.spec.support.attention import stated_attention_refusal
+from shardwise.spec.support.trained import NO_EXPERTS, execution_refusals
 from shardwise.units import format_gib
 
 #: Of the memory of the hardware that a job names, what a GPU of another name must have.

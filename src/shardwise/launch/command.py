@@ -11,7 +11,7 @@ from shardwise.errors import InputError
 from shardwise.spec.cluster import DeviceKind
 
 WORKER = "shardwise.train.worker"
-PREPARATION = "shardwise.data.prepare"
+PREPARATION = "shardwise.data.prepare.command"
 
 #: Of a group that something else started. One process alone needs no address.
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")

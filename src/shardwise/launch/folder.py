@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
-from shardwise.spec.execution import Precision
-from shardwise.spec.job import HOW_IT_RUNS, Job
-from shardwise.spec.job_file import read_job
-from shardwise.spec.places import write_places
-from shardwise.spec.plan import Lengths, Plan
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import HOW_IT_RUNS, Job
+from shardwise.spec.job.places import write_places
+from shardwise.spec.layout.execution import Precision
+from shardwise.spec.plan.forecast import Lengths, Plan
 from shardwise.spec.request import Request, restricted_to
 from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
 

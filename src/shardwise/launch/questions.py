@@ -12,7 +12,7 @@ from typing import Any
 from shardwise.errors import ModelError, Problem, WorkerFailedError, quoted
 from shardwise.launch.causes import how_it_ended
 from shardwise.launch.leash import leashed
-from shardwise.spec.model import ModelShape
+from shardwise.spec.model.shape import ModelShape
 
 #: Importing torch and building takes seconds; what takes longer is no model that is trained here.
 LIMIT_SECONDS = 300
@@ -39,7 +39,7 @@ def _ask(module: str, *arguments: str, text: str = "", limit: float | None = Non
 
 
 def built_shape(
-    data: dict[str, Any], *, file: str, limit: float = LIMIT_SECONDS, module: str = "shardwise.models.shape"
+    data: dict[str, Any], *, file: str, limit: float = LIMIT_SECONDS, module: str = "shardwise.models.built.shape"
 ) -> ModelShape:
     """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: it cannot be
     built within `limit` seconds, or there is something in it that is not understood."""

@@ -12,13 +12,13 @@ from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
 from shardwise.launch.ways import ALL, DEFAULT, EVERY_WAY, JOB, SINGLE, fewest, layout_of, parsed
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Method
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.keys import Method
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import misfit, refusal, way_refusal
+from shardwise.spec.support.trained import misfit, refusal, way_refusal
 
 #: Processes that may share a CPU, however few cores it has.
 CPU_PROCESSES = 4

@@ -8,8 +8,8 @@ from dataclasses import replace
 from math import prod
 
 from shardwise.errors import InputError
-from shardwise.spec.layout import STRATEGIES, Layout, Schedule
-from shardwise.spec.support import TRAINABLE
+from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
+from shardwise.spec.support.trained import TRAINABLE
 
 SINGLE = "single"
 

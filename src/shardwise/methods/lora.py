@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.errors import JobError, UnsupportedError, said
-from shardwise.spec.job import LoraSpec
+from shardwise.spec.job.keys import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
 

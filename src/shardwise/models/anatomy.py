@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from shardwise.catalog.family import LOGIT_TRANSFORMS
+from shardwise.catalog.families.family import LOGIT_TRANSFORMS
 from shardwise.catalog.stated import drops_out as config_drops_out
 from shardwise.errors import UnsupportedError
 

@@ -21,7 +21,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied
-from shardwise.spec.layout import rows_of_shard
+from shardwise.spec.layout.axes import rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.
 Kin = dict[str, list[str]]

@@ -20,7 +20,7 @@ from shardwise.parallel.shard import apply_sharding
 from shardwise.parallel.spread import Spread
 from shardwise.parallel.tensor import Parts, apply_tensor
 from shardwise.parallel.whole import WholeModel
-from shardwise.spec.execution import Execution
+from shardwise.spec.layout.execution import Execution
 
 
 @dataclass(frozen=True, kw_only=True)

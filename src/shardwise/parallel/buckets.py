@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 import torch.distributed as dist
 
-from shardwise.spec.execution import FLAT_BYTES
+from shardwise.spec.layout.execution import FLAT_BYTES
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """The process group and the device mesh: which rank stands where on the axes of a layout.
 
 The mesh has all axes of `spec.layout.AXES` in their order, those of degree 1 too, so that nothing that uses it asks
-which axes exist. spec/layout.py says which rank has which coordinates; a test compares it with this mesh.
+which axes exist. spec/layout/axes.py says which rank has which coordinates; a test compares it with this mesh.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from shardwise.errors import InputError
 from shardwise.spec.begin import LISTENING
-from shardwise.spec.layout import AXES, Layout
+from shardwise.spec.layout.axes import AXES, Layout
 
 #: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
 #: by each rank's watch, which knows a step from a save and says who is waited for.

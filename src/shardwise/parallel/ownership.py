@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.mesh import World
-from shardwise.spec.layout import AXES
+from shardwise.spec.layout.axes import AXES
 
 
 def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Executes a pipeline schedule (spec/schedule.py) on the stages of this rank.
+"""Executes a pipeline schedule (spec/layout/schedule.py) on the stages of this rank.
 
 A receive is posted when its action comes: posted earlier, it could wait for the action at hand, and block the device.
 
@@ -21,7 +21,7 @@ from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import Pipes, World
 from shardwise.parallel.postponed import keep_gradients, reduction_postponed
 from shardwise.parallel.spread import Inputs
-from shardwise.spec.schedule import Action, actions, forwards
+from shardwise.spec.layout.schedule import Action, actions, forwards
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from shardwise.spec.execution import Recompute
+from shardwise.spec.layout.execution import Recompute
 
 _aten = torch.ops.aten
 

@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils._pytree import tree_map_only
 
-from shardwise.spec.layout import Layout
-from shardwise.spec.units import unit_blocks
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.units import unit_blocks
 
 
 def apply_sharding(

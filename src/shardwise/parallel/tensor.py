@@ -30,7 +30,7 @@ from shardwise.parallel.draws import Draws
 from shardwise.parallel.magnitudes import slice_magnitudes
 from shardwise.parallel.moves import Moves
 from shardwise.parallel.slices import Slicer
-from shardwise.spec.layout import rows_of_shard
+from shardwise.spec.layout.axes import rows_of_shard
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 

@@ -20,8 +20,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.stepped import Named
-from shardwise.spec.execution import FLAT_BYTES
-from shardwise.spec.layout import rows_of_shard
+from shardwise.spec.layout.axes import rows_of_shard
+from shardwise.spec.layout.execution import FLAT_BYTES
 
 #: torch 2.13 has a new name for it, and warns of the one that earlier versions know.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -15,9 +15,9 @@ from shardwise.plan.search.gpu_counts import best_part
 from shardwise.plan.search.question import Question, ask
 from shardwise.plan.search.search import Search, Strategy, chosen, search_offloads
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Candidate, Lengths, Plan, Rejection
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Candidate, Lengths, Plan, Rejection
 
 
 def make_plan(

@@ -10,12 +10,12 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.search import Question, ask, best_alone
-from shardwise.spec.attention import stated_attention_refusal
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Goal, Job
-from shardwise.spec.model import ModelShape
-from shardwise.spec.offers import Offer, Offers, Range
-from shardwise.spec.plan import Candidate, Plan
+from shardwise.spec.job.keys import Goal, Job
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Candidate, Plan
+from shardwise.spec.plan.offers import Offer, Offers, Range
+from shardwise.spec.support.attention import stated_attention_refusal
 from shardwise.units import GIB, format_gib
 
 GOALS: tuple[Goal, ...] = ("cheapest", "fastest", "fewest-gpus")

@@ -11,9 +11,9 @@ from shardwise.plan.explain.shortage import why_not
 from shardwise.plan.search.executions import offloads
 from shardwise.plan.search.search import Search
 from shardwise.plan.unknowns import Unknown
-from shardwise.spec.execution import Offload
-from shardwise.spec.plan import Plan
-from shardwise.spec.solved import Solved
+from shardwise.spec.layout.execution import Offload
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.solved import Solved
 from shardwise.units import GIB
 
 

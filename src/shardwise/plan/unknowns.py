@@ -13,9 +13,9 @@ from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.search.question import Question, ask, on_hardware
 from shardwise.plan.search.search import Admits, every_layout
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job
-from shardwise.spec.model import ModelShape
-from shardwise.spec.solved import Extreme
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.solved import Extreme
 
 #: More GPUs than this are not tried.
 MOST_GPUS = 1024

@@ -10,9 +10,9 @@ from shardwise.report.fields import as_number, number, section, text, whole
 from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
 from shardwise.report.sources import Sources
 from shardwise.report.starts import planned
-from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Candidate
+from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Candidate
 
 #: Recorded rates are rounded; a larger difference means another definition of a token or of a second.
 RATE_TOLERANCE = 0.005
@@ -70,7 +70,7 @@ def _mfu(sources: Sources) -> Found:
 
 
 def flops_per_token(sources: Sources) -> float | None:
-    """Model FLOPs of the mean training sequence, by `spec.flops`; None where a file is missing."""
+    """Model FLOPs of the mean training sequence, by `spec.model.flops`; None where a file is missing."""
     tokens = number(section(sources.data, "train"), "num_tokens")
     samples = number(section(sources.data, "train"), "num_samples")
     if sources.plan is None or sources.job is None or tokens is None or not samples:

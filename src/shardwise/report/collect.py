@@ -18,9 +18,9 @@ from shardwise.report.nouns import Curve, DataCounts, Example, FileEntry, Gap, O
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, previews, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import AXES
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import AXES
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5

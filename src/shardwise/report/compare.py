@@ -11,7 +11,7 @@ from shardwise.report.nouns import COMMON_PARTS, OTHER_PARTS, OUTSIDE_PART, Comp
 from shardwise.report.sources import Sources
 from shardwise.report.starts import Record, Taken
 from shardwise.report.written import Unit
-from shardwise.spec.plan import Candidate, RankMemory
+from shardwise.spec.plan.forecast import Candidate, RankMemory
 from shardwise.units import format_seconds
 
 PART_NOTES = {

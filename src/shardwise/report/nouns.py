@@ -106,7 +106,7 @@ class RankReport:
     """Memory of one rank.
 
     Attributes:
-        forecast_parts: bytes at the forecast peak by `spec.plan.PARTS`, where the plan has the rank.
+        forecast_parts: bytes at the forecast peak by `spec.plan.forecast.PARTS`, where the plan has the rank.
         measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
         forecast_peak_bytes: without the context, like `measured_peak_bytes`.
         gpu_utilization: share of the time of the steps after the warm-up.

@@ -11,10 +11,10 @@ from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.fields import items, number, sections, text, whole
 from shardwise.report.nouns import Gap
 from shardwise.report.starts import Start, starts_of
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import read_job
-from shardwise.spec.plan import Plan
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import Job
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, read_json, read_lines
 from shardwise.units import GIB

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from shardwise.report.fields import number, section, text, whole
-from shardwise.spec.plan import Plan
+from shardwise.spec.plan.forecast import Plan
 
 #: The first steps of a start allocate, compile and fill caches; they are left out of medians.
 WARM_UP_STEPS = 3

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from shardwise.report.nouns import Comparison, RankReport, Report, Side
 from shardwise.report.starts import WARM_UP_STEPS
 from shardwise.report.written import MISSING, write_seconds
-from shardwise.spec.execution import Execution
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 
 VERSION = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shardwise.spec.strict import from_plain
+from shardwise.spec.job.strict import from_plain
 
 DeviceKind = Literal["cuda", "cpu"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import HardwareError, InputError, ModelError, Problem, RunDirectoryError
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import Override, parse_placed, read_text
-from shardwise.spec.places import Places
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.file import Override, parse_placed, read_text
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import read_json
 
 #: In the place of a file's name, where there is none.

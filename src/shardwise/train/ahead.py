@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from shardwise.spec.job_file import read_job
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.file import read_job
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 
 

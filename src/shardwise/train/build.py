@@ -17,11 +17,11 @@ from shardwise.parallel.host import HostCopies
 from shardwise.parallel.mesh import World
 from shardwise.parallel.stepped import Detour, Stepped
 from shardwise.parallel.zero import Windows
-from shardwise.spec.execution import Execution
-from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.job import Job
-from shardwise.spec.model import ModelShape
-from shardwise.spec.places import read_places
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import read_places
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory, read_json, revision_of
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.guards import read_back_states

@@ -21,7 +21,7 @@ from shardwise import __version__
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.stepped import Stepped
-from shardwise.spec.places import read_places
+from shardwise.spec.job.places import read_places
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.background import HostCopies, in_background
 from shardwise.train.durable import SaveError, commit_stage, file_fault, open_stage, removed_on_error, together

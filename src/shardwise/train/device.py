@@ -10,7 +10,7 @@ import torch
 from shardwise.catalog.devices import holders_of
 from shardwise.errors import HardwareError, said
 from shardwise.spec.cluster import Cluster, Gpu
-from shardwise.spec.plan import MemoryForecast
+from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import format_gib
 
 #: Of the memory that a plan counts on, what torch must see at least: its figure and the driver's differ a little.

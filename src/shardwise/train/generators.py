@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from shardwise.parallel.mesh import World
-from shardwise.spec.layout import AXES
+from shardwise.spec.layout.axes import AXES
 from shardwise.train.stored import Reader
 
 _ON_HOST = "random.cpu"

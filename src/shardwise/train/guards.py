@@ -18,7 +18,7 @@ from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership, local_part
-from shardwise.spec.layout import rows_of_shard
+from shardwise.spec.layout.axes import rows_of_shard
 
 T = TypeVar("T")
 

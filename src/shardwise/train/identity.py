@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from shardwise.errors import ModelError, Problem, quoted
-from shardwise.spec.job import HOW_IT_RUNS, Job
-from shardwise.spec.places import Places
+from shardwise.spec.job.keys import HOW_IT_RUNS, Job
+from shardwise.spec.job.places import Places
 
 #: The libraries whose versions decide how text becomes tokens, as in the key of prepared data.
 _LIBRARIES = ("transformers", "tokenizers")

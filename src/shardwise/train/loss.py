@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwise.data.store import IGNORED
 from shardwise.models.anatomy import Anatomy
-from shardwise.spec.execution import CHUNK_TOKENS, LossKind
+from shardwise.spec.layout.execution import CHUNK_TOKENS, LossKind
 from shardwise.train.precision import Types
 
 

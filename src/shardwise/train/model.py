@@ -14,9 +14,9 @@ from torch import nn
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
+from shardwise.models.built.shape import shape_of
 from shardwise.models.content import folder_content
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
-from shardwise.models.shape import shape_of
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Keys, Weights
 from shardwise.parallel.apply import Stage, parallelize
@@ -24,15 +24,15 @@ from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.spread import Spread
 from shardwise.parallel.tensor import Parts
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
+from shardwise.spec.adapters.saved_names import saved_refusal
+from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
-from shardwise.spec.saved_names import saved_refusal
-from shardwise.spec.stages import stage_blocks
-from shardwise.spec.support import execution_refusals
-from shardwise.spec.target_names import target_refusal
+from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.export import Result
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES, Types

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from shardwise.errors import UnsupportedError
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.job import TrainSpec
+from shardwise.spec.job.keys import TrainSpec
 
 #: Row length for norms on a CPU, where torch's norm of 16 million float32 elements is 7e-4 too small; of rows, 2e-8.
 _ROW = 512

@@ -13,14 +13,14 @@ import torch
 from shardwise.catalog.devices import system_memory
 from shardwise.catalog.processors import available_memory
 from shardwise.parallel.mesh import own_device
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import read_job
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Candidate, RankMemory
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.forecast import Candidate, RankMemory
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support import execution_refusals
+from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.device import holders
 from shardwise.train.memory import Held
 from shardwise.units import GIB, KIB, MIB, TIB, format_gib

@@ -8,7 +8,7 @@ import torch
 
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.stepped import Named
-from shardwise.spec.execution import Execution
+from shardwise.spec.layout.execution import Execution
 from shardwise.train.guards import GuardError, after_first_step
 
 _HOST = torch.device("cpu")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwise.spec.execution import Precision
+from shardwise.spec.layout.execution import Precision
 
 
 @dataclass(frozen=True, kw_only=True)

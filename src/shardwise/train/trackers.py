@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from shardwise.errors import InputError
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory
 
 #: How a tracker may fail; some call exit where a login is missing.

@@ -25,11 +25,11 @@ from shardwise.parallel.mesh import World, join_world, own_device
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.begin import is_to_wait, wait_to_begin
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import read_job
-from shardwise.spec.plan import Candidate
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.ahead import import_ahead
 from shardwise.train.build import Build, build

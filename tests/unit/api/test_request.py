@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shardwise.errors import HardwareError, JobError
-from shardwise.spec.execution import Execution
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.request import Override, read_request, request_of_flags, restricted_to
 
 JOB = """\

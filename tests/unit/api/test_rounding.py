@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardwise.api.rounding import ROUNDING, Look, damped_look, farthest_apart, plain_look
-from shardwise.spec.job import TrainSpec
+from shardwise.spec.job.keys import TrainSpec
 
 STEPS, RATE, NORM, TRAINED, TOLERANCE = 20, 1e-3, 0.5, 1_000_000, 1e-5
 RECORDS: list[dict[str, Any]] = [{"learning_rate": RATE, "grad_norm": NORM}] * STEPS

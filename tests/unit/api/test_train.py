@@ -26,9 +26,9 @@ from shardwise.errors import (
     WorkerFailedError,
 )
 from shardwise.launch import joined
-from shardwise.spec.job import LayoutSpec
-from shardwise.spec.job_file import read_job
-from shardwise.spec.plan_file import read_plan
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import LayoutSpec
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import CONFIG, TRAIN, JobMaker
 from tests.unit.fakes import Maker, needs_torch, nvidia_smi, processes_of

@@ -13,7 +13,7 @@ from shardwise import api
 from shardwise.api.verifying import for_parity
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
-from shardwise.spec.job_file import parse_job
+from shardwise.spec.job.file import parse_job
 from tests.unit.api.conftest import JobMaker
 from tests.unit.fakes import Maker, needs_torch
 

@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 
 LAYERS = 5
 SMALL = {

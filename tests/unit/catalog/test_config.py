@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardwise.catalog import stated
 from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.errors import ModelError
 from tests.dist.worlds import installed

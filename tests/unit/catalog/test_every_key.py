@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config

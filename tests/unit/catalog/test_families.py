@@ -9,10 +9,10 @@ from transformers import AutoConfig
 from transformers.pytorch_utils import Conv1D
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.families import FAMILIES, TEXT_PARTS
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS
 from shardwise.errors import ModelError
 from shardwise.models.anatomy import drops_out
-from shardwise.spec.model import ModelShape
+from shardwise.spec.model.shape import ModelShape
 from tests.unit.catalog.small import LAYERS, SMALL, build, small_config
 
 VARIANTS = {

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.models import find_model, known_models, read_model
 from shardwise.errors import ModelError

@@ -10,7 +10,7 @@ from shardwise.catalog.gpus import find_gpu, known_gpus, parse_hardware
 from shardwise.catalog.offers import alternatives, every_size, is_open, offered_hardware, offered_sizes, providers
 from shardwise.catalog.prices import Price, PriceList, cited, price_lists, price_of
 from shardwise.errors import HardwareError
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 from shardwise.spec.request import Override, request_of_flags
 from tests.unit.house.tree import ROOT
 

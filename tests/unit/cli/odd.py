@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.catalog.families import FAMILIES, TEXT_PARTS
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS
 
 Draw = random.Random
 

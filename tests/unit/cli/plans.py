@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.spec.execution import Execution
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Candidate, Cost, MemoryForecast, Plan, RankMemory, Rejection, TimeForecast
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, Plan, RankMemory, Rejection, TimeForecast
 from shardwise.units import GIB
 
 PARTS = {"weights": 6, "gradients": 3, "optimizer": 12, "activations": 6, "logits": 3, "communication": 0}

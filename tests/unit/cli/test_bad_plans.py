@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.spec.plan_file import plan_from_json, read_plan
+from shardwise.spec.plan.file import plan_from_json, read_plan
 from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.odd import spoiled
 

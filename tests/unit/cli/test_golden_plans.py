@@ -15,7 +15,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from shardwise.catalog import processors
-from shardwise.spec.execution import Execution
+from shardwise.spec.layout.execution import Execution
 from shardwise.units import GIB
 from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.plan_json import ROOT, SCHEMA, differences, flaws, validator, written

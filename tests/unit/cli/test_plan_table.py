@@ -7,8 +7,8 @@ from rich.console import Console
 
 from shardwise.cli.plan_table import print_plan, what_next, why
 from shardwise.report.pages.plan_page import plan_html
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Plan, Rejection
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.plan.forecast import Plan, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.cli.timeline_text import heading, legend, timeline_lines
-from shardwise.spec.timeline import Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.plan.timeline import Kind, Lane, Span, Stream, Timeline
 from tests.unit.cli.conftest import Shardwise
 
 

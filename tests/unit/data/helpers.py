@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwise.data.build import Shard, ShardWriter, copy_tokens, gather, write_store
-from shardwise.data.pool import Limits
-from shardwise.data.prepare import prepare
+from shardwise.data.prepare.build import Shard, ShardWriter, copy_tokens, gather, write_store
+from shardwise.data.prepare.command import prepare
 from shardwise.data.store import PreparedData
-from shardwise.data.tokens import Tokens
+from shardwise.data.workers.pool import Limits
+from shardwise.data.workers.tokens import Tokens
 from shardwise.errors import DataError
-from shardwise.spec.places import write_places
+from shardwise.spec.job.places import write_places
 from shardwise.spec.run import RunDirectory
 
 

@@ -4,9 +4,9 @@ from typing import Any, get_args
 
 import pytest
 
-from shardwise.data.formats import BY_NAME, FORMATS, Conversation, Pair, Text, read_row, recognise
-from shardwise.data.messages import RowError
-from shardwise.spec.job_data import RowFormat
+from shardwise.data.read.formats import BY_NAME, FORMATS, Conversation, Pair, Text, read_row, recognise
+from shardwise.data.read.messages import RowError
+from shardwise.spec.job.data import RowFormat
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.data.pool import Limits
+from shardwise.data.workers.pool import Limits
 from shardwise.units import MIB
 from tests.unit.data.helpers import refused, write_jsonl
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.data.sources import Source, find_sources
+from shardwise.data.read.sources import Source, find_sources
 from shardwise.errors import DataError
-from shardwise.spec.job_data import SourceSpec
-from shardwise.spec.places import Places
+from shardwise.spec.job.data import SourceSpec
+from shardwise.spec.job.places import Places
 from tests.marks import first
 from tests.unit.data.helpers import write_jsonl
 
@@ -25,9 +25,9 @@ pytest.importorskip("datasets", reason="the optional extra `hub` is not installe
 FETCH = """
 import json, sys
 from pathlib import Path
-from shardwise.data.hub import fetch_hub_rows
+from shardwise.data.read.hub import fetch_hub_rows
 from shardwise.errors import DataError
-from shardwise.spec.job_data import SourceSpec
+from shardwise.spec.job.data import SourceSpec
 try:
     path, note = fetch_hub_rows(SourceSpec(**json.loads(sys.argv[1])), into=Path(sys.argv[2]))
 except DataError as error:
@@ -89,7 +89,7 @@ def test_without_a_network_the_copy_fetched_before_is_used_or_a_sentence_said(tm
 @pytest.mark.parametrize("endpoint", first(1, UNREACHABLE))
 def test_a_model_that_no_hub_gives_is_a_sentence(tmp_path: Path, endpoint: str) -> None:
     code = """
-import shardwise.data.hub as data, shardwise.models.load as models
+import shardwise.data.read.hub as data, shardwise.models.load as models
 from shardwise.errors import InputError
 for find in (data.tokenizer_folder, models.find_model_folder):
     try:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwise.data import cache
+from shardwise.data.prepare import cache
 from tests.unit.data.helpers import refused, run_directory, write_jsonl
 
 GOOD = b'{"question": "q", "answer": "a"}\n'
@@ -87,7 +87,7 @@ def test_the_command_says_so_on_stderr_and_ends_with_2(tmp_path: Path, plain_mod
     content, line, message = FILES["late.jsonl"]
     (tmp_path / "late.jsonl").write_bytes(content)
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "late.jsonl")})
-    command = [sys.executable, "-m", "shardwise.data.prepare", str(run.root)]
+    command = [sys.executable, "-m", "shardwise.data.prepare.command", str(run.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"error: {tmp_path / 'late.jsonl'}:{line}: " in done.stderr

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.data.formats import Conversation, Example, Pair, Text, conversation
-from shardwise.data.messages import RowError
-from shardwise.data.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
-from shardwise.spec.job_data import OverLong, TrainOn
+from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
+from shardwise.data.read.messages import RowError
+from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
+from shardwise.spec.job.data import OverLong, TrainOn
 
 GENERATION = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"

@@ -52,7 +52,7 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(
     assert data.where(7) == f"{path}:8"
 
     heavy = "{'torch', 'transformers', 'tokenizers', 'pyarrow', 'datasets', 'huggingface_hub'}"
-    code = f"import sys; from shardwise.data.prepare import main; main(sys.argv[1:]); print({heavy} & set(sys.modules))"
+    code = f"import sys; from shardwise.data.prepare.command import main; main(sys.argv[1:]); print({heavy} & set(sys.modules))"
     done = run_python(run_directory(tmp_path / "other", model=plain_model, data={"path": str(path)}).root, "-c", code)
     assert (done.returncode, done.stdout) == (0, "set()\n")
     assert "was prepared before" in done.stderr
@@ -172,7 +172,7 @@ def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path: Path, plain_mo
 def test_a_file_that_changes_meanwhile_stops_it(
     tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardwise.data import ingest
+    from shardwise.data.prepare import ingest
 
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
     work = ingest._work
@@ -205,7 +205,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, plain_model: Path, monke
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "file"))
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    done = run_python(run.root, "-m", "shardwise.data.prepare")
+    done = run_python(run.root, "-m", "shardwise.data.prepare.command")
     assert done.returncode == 1
     assert "cannot write the data cache: Not a directory; set SHARDWISE_CACHE" in done.stderr
     assert "Traceback" not in done.stderr

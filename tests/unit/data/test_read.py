@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardwise.data.chunks import cut_file
-from shardwise.data.read import BadRow, Row, first_columns, read_chunk
-from shardwise.data.sources import KINDS, SourceFile
+from shardwise.data.read.chunks import cut_file
+from shardwise.data.read.rows import BadRow, Row, first_columns, read_chunk
+from shardwise.data.read.sources import KINDS, SourceFile
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
 TABLES = st.lists(st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}), min_size=1, max_size=12)

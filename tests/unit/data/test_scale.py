@@ -15,8 +15,8 @@ from tests.unit.data.helpers import run_directory, write_jsonl
 MEASURE = """
 import resource, sys
 from pathlib import Path
-import shardwise.data.ingest
-from shardwise.data.prepare import prepare
+import shardwise.data.prepare.ingest
+from shardwise.data.prepare.command import prepare
 from shardwise.spec.run import RunDirectory
 peak = lambda who: resource.getrusage(who).ru_maxrss
 before = peak(resource.RUSAGE_SELF)

@@ -1,6 +1,6 @@
 """The demo's rows and job files are what they claim to be."""
 
-from shardwise.spec.job_file import read_job
+from shardwise.spec.job.file import read_job
 from tests.unit.house.tree import ROOT, run_python
 
 DEMO = ROOT / "examples/demo"

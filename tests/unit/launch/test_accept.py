@@ -13,7 +13,7 @@ from shardwise.errors import HardwareError, InputError, UnsupportedError
 from shardwise.launch.accept import check_present, check_trainable, training_cluster
 from shardwise.launch.joined import Place
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job_file import job_from_data
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.request import Request, read_request, request_of_job
 
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")

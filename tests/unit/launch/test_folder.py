@@ -7,9 +7,9 @@ import pytest
 from shardwise.errors import RunDirectoryError
 from shardwise.launch.folder import check_same_job, held_to, is_finished, known_data
 from shardwise.launch.lock import locked
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.plan import Lengths
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.plan.forecast import Lengths
 from shardwise.spec.request import request_of_job
 from shardwise.spec.run import RunDirectory, append_line, write_json
 

@@ -14,7 +14,7 @@ from shardwise.catalog.models import find_model
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
 from shardwise.launch.trials import Trial, Unable, clear, find_trials, room_hint
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.request import request_of_flags
 from shardwise.spec.run import RunDirectory, write_text
 

@@ -11,7 +11,7 @@ import transformers
 from shardwise.errors import JobError
 from shardwise.methods.lora import add_adapters, initial_adapter, is_adapter
 from shardwise.models.load import build_on_meta
-from shardwise.spec.job import LoraSpec
+from shardwise.spec.job.keys import LoraSpec
 from tests.unit.models.test_anatomy import SMALL
 
 NAME = "model.layers.0.self_attn.q_proj.lora_A.default.weight"

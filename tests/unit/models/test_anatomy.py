@@ -12,7 +12,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import find_anatomy, tensor_plan
 from shardwise.models.load import build_on_meta
-from shardwise.spec.splits import TENSOR_FAMILIES
+from shardwise.spec.support.splits import TENSOR_FAMILIES
 from tests.dist.worlds import installed
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 64, "intermediate_size": 64}

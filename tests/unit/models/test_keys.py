@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Keys, Weights

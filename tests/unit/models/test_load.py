@@ -16,12 +16,12 @@ from torch import nn
 import shardwise.models.weights as weights_module
 from shardwise.api import plan
 from shardwise.catalog.models import known_models
-from shardwise.data.hub import tokenizer_folder
+from shardwise.data.read.hub import tokenizer_folder
 from shardwise.errors import ModelError
+from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
-from shardwise.models.shape import shape_of
 from shardwise.models.weights import Weights
-from shardwise.spec.job import Job
+from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, note_revision, revision_of
 from tests.dist.worlds import toy_llama
 

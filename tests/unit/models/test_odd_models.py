@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from shardwise.errors import ModelError
-from shardwise.models import shape as module
 from shardwise.models.anatomy import Anatomy, find_anatomy
+from shardwise.models.built import shape as module
 from tests.unit.catalog.small import small_config
 
 

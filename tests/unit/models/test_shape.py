@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
-from shardwise.models import shape as module
-from shardwise.models.shape import built_shape
-from shardwise.spec.model import ModelShape
-from shardwise.spec.splits import STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.models.built import shape as module
+from shardwise.models.built.shape import built_shape
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
 from tests.dist.worlds import installed
 from tests.marks import every_second
 from tests.unit.catalog.small import small_config

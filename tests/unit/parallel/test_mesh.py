@@ -1,4 +1,4 @@
-"""spec/layout.py says which rank stands where; the device mesh must say the same."""
+"""spec/layout/axes.py says which rank stands where; the device mesh must say the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d
 
 from shardwise.errors import InputError
 from shardwise.parallel.mesh import TIMEOUT, device_index, join_world
-from shardwise.spec.layout import AXES, Layout
+from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.train.progress import LONG_SECONDS
 from tests.dist.worlds import run_world
 

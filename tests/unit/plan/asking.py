@@ -7,10 +7,10 @@ from shardwise.plan.answer import make_plan
 from shardwise.plan.memory.forecast import forecast_memory, holdings_of
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import work_of
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import parse_job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.file import parse_job
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 
 TINY = {
     "model_type": "llama",

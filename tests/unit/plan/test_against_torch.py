@@ -9,14 +9,14 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.plan.memory.activations import Setting, saved_bytes
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.tensors import TYPES
-from shardwise.spec.flops import adapter_parameters
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.model.flops import adapter_parameters
 from shardwise.train.loss import LossModule, Targets
 from shardwise.train.precision import TYPES as DTYPES
 from tests.marks import every_second

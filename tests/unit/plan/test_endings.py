@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.links import Group, group_of
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, job, shape, work
 
 TIED = shape(num_hidden_layers=8, tie_word_embeddings=True)

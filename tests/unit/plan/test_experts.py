@@ -5,12 +5,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.time.pieces import pieces_of
-from shardwise.spec.flops import adapter_parameters
+from shardwise.spec.model.flops import adapter_parameters
 from tests.unit.plan.asking import execution, job, memory, shape, work
 from tests.unit.plan.test_against_torch import EXPERTS, RANK, SMALL, SPARSE, Trainer, asked
 

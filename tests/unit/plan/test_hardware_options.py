@@ -13,9 +13,9 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan import make_plan
 from shardwise.plan.hardware_options import GOALS, SHOWN, best_of_catalogue, best_of_list
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Goal
-from shardwise.spec.offers import Offer, Offers
-from shardwise.spec.plan import Plan
+from shardwise.spec.job.keys import Goal
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.offers import Offer, Offers
 from tests.speed import quiet_seconds
 from tests.unit.plan.asking import job
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.answer import make_plan
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.plan import Lengths, MemoryForecast, Plan, TimeForecast
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.plan.forecast import Lengths, MemoryForecast, Plan, TimeForecast
 
 
 def answer(lengths: Lengths | None) -> Plan:

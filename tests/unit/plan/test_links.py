@@ -9,7 +9,7 @@ import pytest
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.plan.time.links import START_SECONDS, Group, group_of
 from shardwise.spec.cluster import Link
-from shardwise.spec.layout import AXES, Layout
+from shardwise.spec.layout.axes import AXES, Layout
 
 
 def together(cluster_gpus: int, node: int, layout: Layout, axis: str) -> int:

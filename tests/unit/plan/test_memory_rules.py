@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.memory.forecast import holdings_of, moments
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, held, job, memory, shape, work
 
 GIB = 2**30

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.answer import make_plan
-from shardwise.spec.execution import CHUNK_TOKENS
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import CHUNK_TOKENS
 from tests.unit.plan.asking import job, memory, shape
 
 SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")

@@ -14,8 +14,8 @@ from shardwise.plan.search.executions import offloads
 from shardwise.plan.search.goals import tie_of
 from shardwise.plan.search.question import Question, ask
 from shardwise.plan.search.search import Search
-from shardwise.spec.job_file import parse_job
-from shardwise.spec.plan import Candidate
+from shardwise.spec.job.file import parse_job
+from shardwise.spec.plan.forecast import Candidate
 from tests.marks import every_second
 from tests.unit.plan.asking import job, plan, shape
 

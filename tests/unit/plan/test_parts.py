@@ -8,8 +8,8 @@ from shardwise.catalog.models import find_model
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.parts import parts
 from shardwise.plan.memory.work import flights, pairs_in_flight
-from shardwise.spec.layout import Layout
-from shardwise.spec.schedule import actions, in_flight
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.schedule import actions, in_flight
 from tests.unit.plan.asking import held, job, memory, shape
 
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved", "zero_bubble"]

@@ -8,8 +8,8 @@ from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.forecast import Peaks, holdings_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.layout import Layout, rows_of_shard
+from shardwise.spec.layout.axes import Layout, rows_of_shard
+from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.units import GIB
 from tests.unit.plan.asking import execution, held, job, shape, work
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.plan.time.links import group_of
 from shardwise.plan.time.pieces import pieces_of
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, job, shape, work
 
 

@@ -8,8 +8,8 @@ from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan import make_plan
 from shardwise.plan.explain.reasons import price_sentence
-from shardwise.spec.job import Goal
-from shardwise.spec.plan import Plan
+from shardwise.spec.job.keys import Goal
+from shardwise.spec.plan.forecast import Plan
 from tests.unit.plan.asking import job
 
 

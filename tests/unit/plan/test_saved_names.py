@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import JobError, UnsupportedError
 from shardwise.methods.lora import add_adapters
-from shardwise.models.shape import built_shape
+from shardwise.models.built.shape import built_shape
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.spec.model import ModelShape
-from shardwise.spec.outer_names import OuterNames
-from shardwise.spec.saved_names import saved_refusal
+from shardwise.spec.adapters.saved_names import saved_refusal
+from shardwise.spec.model.names import OuterNames
+from shardwise.spec.model.shape import ModelShape
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger

@@ -23,10 +23,10 @@ from shardwise.plan.search.question import ask, work_on
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Offload
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Plan
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Offload
+from shardwise.spec.plan.forecast import Plan
 from tests.unit.plan.asking import TINY, execution, job, plan, shape, work
 
 POSITIONS = 24

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardwise.plan.explain.strategies import what_it_does
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, plan
 
 KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}

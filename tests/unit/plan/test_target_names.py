@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.catalog.families import FAMILIES
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.spec.target_names import target_refusal
+from shardwise.spec.adapters.target_names import target_refusal
 from tests.marks import every_second
 from tests.unit.catalog.test_families import small_config
 from tests.unit.plan.asking import job

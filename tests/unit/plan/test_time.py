@@ -9,7 +9,7 @@ from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.passes import shard_group
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends, walk
-from shardwise.spec.layout import Layout, Schedule
+from shardwise.spec.layout.axes import Layout, Schedule
 from tests.unit.plan.asking import execution, job, shape, work
 
 SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")

@@ -13,9 +13,9 @@ from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.passes import Messages, Stage
 from shardwise.plan.time.pieces import Piece
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Plan
-from shardwise.spec.timeline import COMPUTING
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape
 from tests.unit.plan.test_time import EVERY, FSDP, MP, made_of
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise.spec.execution import Execution, accumulation_steps
-from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import Matrix, ModelShape
-from shardwise.spec.plan import Candidate, MemoryForecast, Plan, RankMemory, TimeForecast
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution, accumulation_steps
+from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.model.shape import Matrix, ModelShape
+from shardwise.spec.plan.forecast import Candidate, MemoryForecast, Plan, RankMemory, TimeForecast
 from shardwise.spec.run import RunDirectory, announce, append_line, note_start, write_json, write_text
 
 GIB = 1024**3

@@ -15,8 +15,8 @@ from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import MAX_POINTS, collect, write_report
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.pages.run_page import report_html
-from shardwise.spec.execution import Execution
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
 from tests.speed import quiet_seconds
 from tests.unit.cli.odd import spoiled

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from shardwise.report.pages.charts import merged, timeline_chart
 from shardwise.report.pages.plan_page import memory_of, plan_html
-from shardwise.spec.plan import PARTS
-from shardwise.spec.timeline import Lane, Span, Timeline
+from shardwise.spec.plan.forecast import PARTS
+from shardwise.spec.plan.timeline import Lane, Span, Timeline
 from tests.unit.cli.plans import PARTS as PLANNED
 from tests.unit.cli.plans import candidate, nothing_fits, plan
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe

@@ -12,10 +12,10 @@ import pytest
 from shardwise.report.collect import collect
 from shardwise.report.pages.versus_page import bars_of, versus_html
 from shardwise.report.versus import Contender, Turns, contender, versus
-from shardwise.spec.execution import Execution
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.timeline import Lane, Span, Timeline
 from shardwise.spec.run import RunDirectory, announce, read_metrics
-from shardwise.spec.timeline import Lane, Span, Timeline
 from tests.unit.report.runs import GIB, RunMaker
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from shardwise.errors import JobError
-from shardwise.spec.job import Job, LayoutSpec, LoraSpec
-from shardwise.spec.job_data import DataSpec, SourceSpec
-from shardwise.spec.job_file import job_from_data, parse_job, read_job
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.data import DataSpec, SourceSpec
+from shardwise.spec.job.file import job_from_data, parse_job, read_job
+from shardwise.spec.job.keys import Job, LayoutSpec, LoraSpec
+from shardwise.spec.layout.axes import Layout
 
 FULL = """\
 model: meta-llama/Llama-3.1-8B

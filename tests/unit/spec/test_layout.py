@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.models import read_model
 from shardwise.errors import JobError
-from shardwise.spec.execution import Execution, accumulation_steps
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import AXES, STRATEGIES, Layout
-from shardwise.spec.stages import stage_blocks, stage_layers
-from shardwise.spec.units import unit_blocks
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.axes import AXES, STRATEGIES, Layout
+from shardwise.spec.layout.execution import Execution, accumulation_steps
+from shardwise.spec.layout.units import unit_blocks
+from shardwise.spec.model.stages import stage_blocks, stage_layers
 
 degrees = st.integers(1, 5)
 layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, pp=degrees, cp=degrees)

@@ -9,14 +9,21 @@ import pytest
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import find_gpu
 from shardwise.catalog.models import read_model
-from shardwise.spec.attention import attention_refusal
-from shardwise.spec.execution import Attention, Execution
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
-from shardwise.spec.splits import STAGED_FAMILIES, as_trained
-from shardwise.spec.support import execution_refusals, impossibilities, misfit, not_trained, open_refusal, refusal
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Attention, Execution
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.attention import attention_refusal
+from shardwise.spec.support.splits import STAGED_FAMILIES, as_trained
+from shardwise.spec.support.trained import (
+    execution_refusals,
+    impossibilities,
+    misfit,
+    not_trained,
+    open_refusal,
+    refusal,
+)
 
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")

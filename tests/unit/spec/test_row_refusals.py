@@ -8,11 +8,11 @@ import pytest
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import ModelError
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import ModelShape
-from shardwise.spec.support import impossibilities, not_trained, open_refusal, refusal
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.trained import impossibilities, not_trained, open_refusal, refusal
 
 
 def shape(family: str, **config: Any) -> ModelShape:

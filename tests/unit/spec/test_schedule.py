@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.spec.layout import Layout, Schedule
-from shardwise.spec.schedule import Action, actions, forwards, in_flight
+from shardwise.spec.layout.axes import Layout, Schedule
+from shardwise.spec.layout.schedule import Action, actions, forwards, in_flight
 
 SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
 schedules = st.sampled_from(SCHEDULES)

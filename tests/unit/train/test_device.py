@@ -11,7 +11,7 @@ import torch
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError
-from shardwise.spec.plan import MemoryForecast
+from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.train import device
 from shardwise.train.device import check_device, check_memory
 from shardwise.units import GIB

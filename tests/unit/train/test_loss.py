@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import transformers
 
 from shardwise.models.anatomy import find_anatomy
-from shardwise.spec.execution import CHUNK_TOKENS, LossKind
+from shardwise.spec.layout.execution import CHUNK_TOKENS, LossKind
 from shardwise.train.loss import IGNORED, LossModule, Targets
 from shardwise.train.precision import TYPES
 from tests.unit.models.test_anatomy import SMALL

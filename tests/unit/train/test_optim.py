@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shardwise.errors import UnsupportedError
-from shardwise.spec.job import TrainSpec
+from shardwise.spec.job.keys import TrainSpec
 from shardwise.train.optim import build_optimizer, build_schedule, clip_gradients, learning_rate, moves
 
 CPU = torch.device("cpu")

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from shardwise import api
-from shardwise.spec.execution import Execution
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Candidate, MemoryForecast, RankMemory, TimeForecast
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Candidate, MemoryForecast, RankMemory, TimeForecast
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.memory import Held, MemoryMeter
 from shardwise.train.out_of_memory import Measured, OutOfMemoryError, explained, is_out_of_memory, sentence

@@ -10,8 +10,8 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.launch.follow import Follower, Notice
-from shardwise.spec.job import Job
-from shardwise.spec.job_file import job_from_data
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory
 from shardwise.train.journal import Journal
 from shardwise.train.trackers import Trackers, check_trackers, open_trackers

@@ -11,9 +11,9 @@ import torch
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError
-from shardwise.spec.execution import Execution
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Layout
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import worker
 from shardwise.train.journal import Journal

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shardwise.plan.search.executions import RECOMPUTE_ORDER
 from shardwise.plan.search.goals import BETTER, ratio, tie_of
 from shardwise.spec.cluster import Gpu
-from shardwise.spec.job import Goal
-from shardwise.spec.plan import Candidate, TimeForecast
+from shardwise.spec.job.keys import Goal
+from shardwise.spec.plan.forecast import Candidate, TimeForecast
 from shardwise.units import format_seconds
 
 #: Figures that differ by a smaller share are not told apart in words.

@@ -15,10 +15,10 @@ from shardwise.plan.search.question import work_on
 from shardwise.plan.search.search import Search
 from shardwise.plan.time.pieces import masked_share
 from shardwise.spec.cluster import Cluster, Gpu
-from shardwise.spec.job import Goal, LayoutSpec
-from shardwise.spec.layout import STRATEGIES
-from shardwise.spec.offers import format_dollars
-from shardwise.spec.plan import Candidate, Plan
+from shardwise.spec.job.keys import Goal, LayoutSpec
+from shardwise.spec.layout.axes import STRATEGIES
+from shardwise.spec.plan.forecast import Candidate, Plan
+from shardwise.spec.plan.offers import format_dollars
 from shardwise.units import format_bytes, format_gib
 
 #: Of a block's forward, what is worth a sentence.

@@ -15,9 +15,9 @@ from shardwise.plan.search.gpu_counts import rounder_parts
 from shardwise.plan.search.question import Question
 from shardwise.plan.search.search import Search, best_alone
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Candidate
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Candidate
 from shardwise.units import format_gib, format_seconds
 
 _SHORTEST_LENGTH = 64

@@ -6,9 +6,9 @@ from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.search.executions import bases, sized, sizes_on, why_left_out
 from shardwise.plan.search.layouts import Choice
-from shardwise.spec.execution import positions_at_once
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import MemoryForecast
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import positions_at_once
+from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib
 
 _NAMES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.spec.execution import Execution
+from shardwise.spec.layout.execution import Execution
 
 _ONE_AT_A_TIME = "layers lie on different GPUs, in stages of which one works at a time"
 

@@ -12,12 +12,12 @@ from shardwise.plan.time.pieces import Piece, pieces_of
 from shardwise.plan.time.pipeline import walk
 from shardwise.plan.time.step import host_seconds, send_seconds, stage_seconds, stages_of, step_of
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job_file import job_from_data
-from shardwise.spec.layout import Coordinates, Layout
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Plan
-from shardwise.spec.schedule import ActionKind
-from shardwise.spec.timeline import COMPUTING, Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.axes import Coordinates, Layout
+from shardwise.spec.layout.schedule import ActionKind
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Span, Stream, Timeline
 
 #: Micro-batches that are laid out where there are more: without a pipeline they follow each other unchanged.
 DRAWN = 2

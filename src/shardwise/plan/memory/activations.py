@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from shardwise.plan.memory.inventory import Inventory
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
-from shardwise.spec.attention import KEPT_BY_SELECTIVE
-from shardwise.spec.execution import Attention, Recompute
-from shardwise.spec.model import Matrix, ModelShape, Norm, Reads
+from shardwise.spec.layout.execution import Attention, Recompute
+from shardwise.spec.model.shape import Matrix, ModelShape, Norm, Reads
+from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
 
 #: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.memory.tensors import Tensor
-from shardwise.spec.job import LoraSpec
-from shardwise.spec.model import Cut, Matrix, ModelShape
-from shardwise.spec.saved_names import is_saved, saved_refusal
-from shardwise.spec.target_names import target_refusal
-from shardwise.spec.targets import adapter_rank, half_named, hold_of, is_copied, names_it
+from shardwise.spec.adapters.saved_names import is_saved, saved_refusal
+from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.adapters.targets import adapter_rank, half_named, hold_of, is_copied, names_it
+from shardwise.spec.job.keys import LoraSpec
+from shardwise.spec.model.shape import Cut, Matrix, ModelShape
 
 #: Behind the name of a tensor that is trained as a copy.
 COPY = ".saved"

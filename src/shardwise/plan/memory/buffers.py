@@ -6,7 +6,7 @@ from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.parts import Part
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.memory.work import Scene, Work
-from shardwise.spec.execution import FLAT_BYTES
+from shardwise.spec.layout.execution import FLAT_BYTES
 
 
 def weight_casts(scene: Scene, *, blocks: float, head: bool = True) -> float:

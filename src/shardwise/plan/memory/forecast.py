@@ -15,11 +15,11 @@ from shardwise.plan.memory.persistent import Holding, holdings, shard_degree, we
 from shardwise.plan.memory.saved import Alive
 from shardwise.plan.memory.work import Scene, Work, flights, work_of
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Job
-from shardwise.spec.layout import stages_per_rank
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import PARTS, MemoryForecast, RankMemory
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import stages_per_rank
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import PARTS, MemoryForecast, RankMemory
 
 
 def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> MemoryForecast:

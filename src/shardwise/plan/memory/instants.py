@@ -1,4 +1,4 @@
-"""What is alive at each named instant of a step, by part (`spec.plan.PARTS`); the peak is the largest.
+"""What is alive at each named instant of a step, by part (`spec.plan.forecast.PARTS`); the peak is the largest.
 
 The order of a step: forward, loss, backward from the last block to the first, optimizer.
 """

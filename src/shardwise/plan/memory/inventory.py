@@ -16,9 +16,9 @@ from shardwise.plan.memory.adapters import (
     refuse_unforecast,
 )
 from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor, Types
-from shardwise.spec.job import Job, Method
-from shardwise.spec.model import Cut, Matrix, ModelShape, Norm
-from shardwise.spec.targets import Hold, hold_of
+from shardwise.spec.adapters.targets import Hold, hold_of
+from shardwise.spec.job.keys import Job, Method
+from shardwise.spec.model.shape import Cut, Matrix, ModelShape, Norm
 
 _OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout import AXES, Layout
+from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.units import MIB
 
 #: Device memory of one NCCL communicator: channels and their buffers, 0.5 to 0.7 GB on eight GPUs.

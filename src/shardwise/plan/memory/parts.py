@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from shardwise.plan.memory.inventory import Inventory
 from shardwise.plan.memory.tensors import Place
-from shardwise.spec.layout import Layout
-from shardwise.spec.model import Matrix, ModelShape, OtherBlocks
-from shardwise.spec.stages import stage_blocks
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.model.shape import Matrix, ModelShape, OtherBlocks
+from shardwise.spec.model.stages import stage_blocks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.parts import Part, bounds
 from shardwise.plan.memory.tensors import Types, state_bytes
-from shardwise.spec.execution import Execution, OptimizerName
-from shardwise.spec.layout import Layout
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution, OptimizerName
 
 
 @dataclass(frozen=True, kw_only=True)

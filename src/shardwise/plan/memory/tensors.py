@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shardwise.spec.execution import OptimizerName, Precision
-from shardwise.spec.layout import rows_of_shard
-from shardwise.spec.model import Cut
+from shardwise.spec.layout.axes import rows_of_shard
+from shardwise.spec.layout.execution import OptimizerName, Precision
+from shardwise.spec.model.shape import Cut
 
 #: Gradients are reduced over ranks in float32, whatever the compute type.
 REDUCTION_BYTES = 4

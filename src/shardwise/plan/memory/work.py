@@ -21,12 +21,12 @@ from shardwise.plan.memory.inventory import Inventory
 from shardwise.plan.memory.parts import Part, sliced_shape
 from shardwise.plan.memory.persistent import Holding
 from shardwise.plan.memory.tensors import TYPES, Types
-from shardwise.spec.attention import MASKED
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution, heads_in_chunks, positions_at_once
-from shardwise.spec.job import Job
-from shardwise.spec.layout import Layout, Schedule
-from shardwise.spec.model import ModelShape
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout, Schedule
+from shardwise.spec.layout.execution import Execution, heads_in_chunks, positions_at_once
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.attention import MASKED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +267,7 @@ def longest_round(micros: int, ranks: int) -> int:
 
 @lru_cache(maxsize=65536)
 def pairs_in_flight(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> int:
-    """What `spec.schedule.in_flight` counts in a schedule's order, without going through it."""
+    """What `spec.layout.schedule.in_flight` counts in a schedule's order, without going through it."""
     micros = num_micro_batches
     if num_ranks == 1:
         return 1

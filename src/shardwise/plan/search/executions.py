@@ -10,10 +10,10 @@ from math import isqrt
 from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.search.layouts import Choice
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
-from shardwise.spec.job import Job
-from shardwise.spec.model import ModelShape
-from shardwise.spec.support import impossibilities, not_trained_under
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.trained import impossibilities, not_trained_under
 from shardwise.units import MIB
 
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -112,7 +112,7 @@ def sizes_on(job: Job, ranks: int) -> tuple[int, ...]:
     if job.train.micro_batch_size != "auto":
         return (job.train.micro_batch_size,)
     if job.data.packing and str(job.train.attn_implementation).startswith("flash"):
-        return (1,)  # spec/support.py says why
+        return (1,)  # spec/support/trained.py says why
     return _sizes(-(-job.train.global_batch_size // ranks))
 
 

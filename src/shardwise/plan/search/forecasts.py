@@ -14,12 +14,12 @@ from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.step import step_of
-from shardwise.spec.attention import attention_refusal
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution
-from shardwise.spec.plan import Candidate, Cost, MemoryForecast, TimeForecast
-from shardwise.spec.stages import stage_blocks
-from shardwise.spec.support import not_trained
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.stages import stage_blocks
+from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast
+from shardwise.spec.support.attention import attention_refusal
+from shardwise.spec.support.trained import not_trained
 from shardwise.units import GIB
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from shardwise.plan.search.executions import RECOMPUTE_ORDER
 from shardwise.plan.search.layouts import SCHEDULE_ORDER
 from shardwise.spec.cluster import Gpu
-from shardwise.spec.execution import Execution
-from shardwise.spec.job import Goal
-from shardwise.spec.plan import Candidate
+from shardwise.spec.job.keys import Goal
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Candidate
 
 #: Forecasts of time this close are taken as equal, and the simpler execution is preferred. Rates that were measured
 #: say more than those of data sheets.

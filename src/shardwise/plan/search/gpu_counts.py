@@ -12,8 +12,8 @@ from shardwise.plan.search.layouts import can_be_formed
 from shardwise.plan.search.question import Question
 from shardwise.plan.search.search import Search
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Offload
-from shardwise.spec.job import Goal, Job, LayoutSpec
+from shardwise.spec.job.keys import Goal, Job, LayoutSpec
+from shardwise.spec.layout.execution import Offload
 
 #: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part.
 #: `cheapest` forecasts times on all of them, which numbers in between hardly change.

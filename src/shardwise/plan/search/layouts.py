@@ -1,5 +1,5 @@
 """The layouts that a job leaves open: every product of degrees that its model and the trainer allow
-(`spec.support`)."""
+(`spec.support.trained`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job import Job, LayoutSpec
-from shardwise.spec.layout import STRATEGIES, Layout, Schedule
-from shardwise.spec.model import ModelShape
-from shardwise.spec.splits import as_trained
-from shardwise.spec.support import misfit, open_refusal
+from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.splits import as_trained
+from shardwise.spec.support.trained import misfit, open_refusal
 
 SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "sequential")
 

@@ -12,10 +12,10 @@ from shardwise.plan.memory.inventory import Inventory, take_inventory
 from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.time.pieces import Pieces
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.execution import Execution, Offload, padded_length
-from shardwise.spec.job import Job
-from shardwise.spec.model import ModelShape
-from shardwise.spec.plan import Lengths
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Execution, Offload, padded_length
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Lengths
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,9 +13,9 @@ from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, candid
 from shardwise.plan.search.goals import Found, chosen_of, tie_of
 from shardwise.plan.search.layouts import Choice, layouts, lean_layouts
 from shardwise.plan.search.question import Question
-from shardwise.spec.execution import Execution
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Candidate
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Candidate
 
 #: Which layouts are of interest.
 Admits = Callable[[Layout], bool]

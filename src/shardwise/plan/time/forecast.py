@@ -7,8 +7,8 @@ import math
 from shardwise.plan.memory.work import Work
 from shardwise.plan.time.pieces import device_of
 from shardwise.plan.time.step import step_of
-from shardwise.spec.flops import model_flops_per_token
-from shardwise.spec.plan import TimeForecast
+from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.plan.forecast import TimeForecast
 
 
 def forecast_time(work: Work, *, num_rows: int | None = None) -> TimeForecast:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from shardwise.spec.cluster import Cluster, Link
-from shardwise.spec.layout import AXES, Layout
+from shardwise.spec.layout.axes import AXES, Layout
 
 #: Share of a link's nominal rate that a collective reaches, by how the link's name begins. PCI Express: rings of 4 and
 #: 8 GPUs on a 63 GB/s port carry 35 and 28 GB/s through switches, "impressive" to NCCL's maintainer (NVIDIA/nccl issue

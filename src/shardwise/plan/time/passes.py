@@ -17,8 +17,8 @@ from shardwise.plan.time.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PE
 from shardwise.plan.time.links import Group, group_of
 from shardwise.plan.time.pieces import Piece, Pieces, device_of
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout import Layout
-from shardwise.spec.stages import stage_blocks
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.model.stages import stage_blocks
 
 
 class Messages(NamedTuple):

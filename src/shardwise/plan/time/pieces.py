@@ -14,7 +14,7 @@ from shardwise.plan.time.kernels import (
 )
 from shardwise.plan.time.links import group_of
 from shardwise.plan.time.products import fused_share, seconds_of_products
-from shardwise.spec.attention import KEPT_BY_SELECTIVE, MASKED
+from shardwise.spec.support.attention import KEPT_BY_SELECTIVE, MASKED
 
 #: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter.
 _OPERATORS_PER_BLOCK = 45

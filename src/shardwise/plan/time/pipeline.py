@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from shardwise.spec.layout import Schedule, stages_per_rank
-from shardwise.spec.schedule import ActionKind, order_of
+from shardwise.spec.layout.axes import Schedule, stages_per_rank
+from shardwise.spec.layout.schedule import ActionKind, order_of
 
 #: Rounds of as many micro-batches as there are ranks after which a pipeline is taken to repeat itself.
 _ROUNDS: dict[Schedule, int] = {"gpipe": 1, "1f1b": 4, "zero_bubble": 4, "interleaved": 8}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from shardwise.plan.memory.work import Work
 from shardwise.plan.time.kernels import COMPILED_PASSES_SHARE, Device
-from shardwise.spec.model import SLICED_BY, Matrix
-from shardwise.spec.targets import adapter_rank
+from shardwise.spec.adapters.targets import adapter_rank
+from shardwise.spec.model.shape import SLICED_BY, Matrix
 
 #: Bytes that one adapter moves in forward, and about as many in backward, for each element of its input (read once
 #: more; dropped) and of its output (made, scaled, added). Copies of another type are among the saved bytes.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.report.nouns import Curve
-from shardwise.spec.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
 from shardwise.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
 
 MOST_LANES = 16

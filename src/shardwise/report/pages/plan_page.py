@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardwise.report.pages.charts import Chart, Stack, memory_chart, timeline_chart
 from shardwise.report.pages.render import render
-from shardwise.spec.plan import PARTS, Candidate, Plan
-from shardwise.spec.timeline import Timeline
+from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
+from shardwise.spec.plan.timeline import Timeline
 
 MAX_CANDIDATES = 16
 #: A bar ends at this many capacities; its figure says how much is needed.

@@ -8,7 +8,7 @@ from shardwise.report.nouns import Side
 from shardwise.report.pages.charts import Bar, Chart, Segment, timeline_chart
 from shardwise.report.pages.render import render
 from shardwise.report.versus import COLUMNS, Contender, Versus
-from shardwise.spec.timeline import Timeline
+from shardwise.spec.plan.timeline import Timeline
 
 CHARTS = ("step time", "GPU utilisation", "peak memory")
 

@@ -1,0 +1,128 @@
+"""What a family's row says, and the defaults that rows share.
+
+A config.json leaves out keys that equal the defaults of transformers' configuration class, so a row states those.
+Tests compare them with transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.catalog.families.blocks import (
+    LLAMA_ATTENTION,
+    LLAMA_NORMS,
+    Bias,
+    Dimensions,
+    Matrices,
+    Norms,
+    gated_mlp,
+    hidden_norms,
+    never,
+    nothing,
+)
+from shardwise.catalog.families.experts import Placement, everywhere
+from shardwise.spec.model.names import LLAMA_NAMES, OuterNames
+from shardwise.spec.model.shape import MlpKind, NormKind, OtherBlocks
+
+FINAL_NORM = hidden_norms("norm")
+BIASED_FINAL_NORM = hidden_norms("norm", bias=True)
+
+
+#: Keys by which a family caps or scales its logits.
+LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "mup_width_scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """The rules of one `model_type`.
+
+    Attributes:
+        defaults: the keys that this family reads, with their default values. None for `num_key_value_heads` means
+            `num_attention_heads`, and for `head_dim` hidden_size / num_attention_heads.
+        keys: usual key -> this family's own name for it.
+        aliases: usual keys that are read too, before the own name.
+        fallbacks: usual keys that are read where a file does not state the own name.
+        numbers: keys that only this family's rules read: whole numbers from 1.
+        optional: likewise, whole numbers from 0 or null.
+        layer_lists: likewise, lists of layer indices or null.
+        attention, mlp, norms: of a block without experts.
+        experts: replace the MLP in the blocks that `placement` names.
+        head_bias: whether the head has a bias.
+        position_offset: rows of the position table beyond `max_position_embeddings`; None where there is no table.
+        embedding_key: the key of the width of embedding and head, one of `optional`.
+        refine: changes dimensions that other keys change.
+        activation: of the MLP, where no key states it.
+        optional_window: `sliding_window` counts only where `use_sliding_window` is true.
+        windowed: number of blocks whose attention has the window, where `layer_types` does not state it.
+        whole_every: every n-th block's attention has no window; 0 where all blocks have it.
+        pattern_key: the key of that n.
+        floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers refuses a remainder
+            in other families.
+        even_heads: transformers runs the model only where `head_dim` is hidden_size / num_attention_heads.
+        bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, eager_attention: see ModelShape.
+    """
+
+    defaults: Mapping[str, Any]
+    attention: Matrices = LLAMA_ATTENTION
+    mlp: Matrices = gated_mlp
+    norms: Norms = LLAMA_NORMS
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    aliases: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    layer_lists: tuple[str, ...] = ()
+    experts: Matrices | None = None
+    placement: Placement = everywhere
+    bare_experts: str | None = None
+    mlp_kind: MlpKind = "gated"
+    norm_kind: NormKind = "rms"
+    final_norm: Norms = FINAL_NORM
+    names: OuterNames = LLAMA_NAMES
+    head_bias: Bias = never
+    position_offset: int | None = None
+    outer_matrices: Matrices = nothing
+    outer_norms: Norms = nothing
+    embedding_key: str | None = None
+    refine: Callable[[Dimensions], Dimensions] = lambda d: d
+    parallel: Bias = never
+    activation: str | None = None
+    optional_window: bool = False
+    windowed: Callable[[Dimensions], int] | None = None
+    whole_every: int = 0
+    pattern_key: str | None = None
+    floors_head_dim: bool = False
+    even_heads: Bias = never
+    partial_rotary: bool = False
+    eager_attention: bool = False
+
+
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("max_position_embeddings", "num_key_value_heads"),
+)
+
+
+def config(*sizes: int | None, **others: Any) -> dict[str, Any]:
+    """Keys of a configuration: `sizes` in the order of `_SIZES` (None leaves one out), and others by name."""
+    return {key: size for key, size in zip(_SIZES, sizes, strict=False) if size is not None} | others
+
+
+EQUAL_HEADS: dict[str, Any] = {**config(None, 4096, None, 32, 32), "tie_word_embeddings": False, "hidden_act": "silu"}
+COMMON: dict[str, Any] = {**EQUAL_HEADS, "num_key_value_heads": None, "head_dim": None}
+LLAMA: dict[str, Any] = {**COMMON, **config(32000, 4096, 11008, 32, 32, 2048), "attention_bias": False}
+LLAMA_BIASES: dict[str, Any] = {**LLAMA, "mlp_bias": False}
+
+
+def blocks_of(family: Family, d: Dimensions) -> tuple[OtherBlocks, ...]:
+    """The kinds of blocks of a model, the most numerous first."""
+    norms, attention = family.norms(d), family.attention(d)
+    sparse = sum(map(bool, family.placement(d))) if family.experts else 0
+    dense = OtherBlocks(count=d.layers - sparse, matrices=attention + family.mlp(d), norms=norms)
+    if family.experts is None or not sparse:
+        return (dense,)
+    routed = OtherBlocks(count=sparse, matrices=attention + family.experts(d), norms=norms)
+    kinds = (routed, dense) if routed.count >= dense.count else (dense, routed)
+    return tuple(kind for kind in kinds if kind.count)

@@ -1,0 +1,292 @@
+"""GPT-2 and other families with layer norms and, most of them, MLPs of two matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from shardwise.catalog.families.blocks import (
+    LAYER_NORMS,
+    Bias,
+    Dimensions,
+    always,
+    bare_norms,
+    beside_attention,
+    flag,
+    fused,
+    hidden_norms,
+    never,
+    nothing,
+    plain_mlp,
+    separate,
+    where,
+)
+from shardwise.catalog.families.family import (
+    BIASED_FINAL_NORM,
+    COMMON,
+    EQUAL_HEADS,
+    FINAL_NORM,
+    LLAMA_BIASES,
+    Family,
+    config,
+)
+from shardwise.spec.model.names import OuterNames
+from shardwise.spec.model.shape import Matrix, Norm
+
+_TIED = {"tie_word_embeddings": True}
+_GPT_KEYS = config(
+    hidden_size="n_embd",
+    num_hidden_layers="n_layer",
+    num_attention_heads="n_head",
+    max_position_embeddings="n_positions",
+    intermediate_size="n_inner",
+    hidden_act="activation_function",
+)
+_GPT_ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+_GPT2: dict[str, Any] = {
+    **EQUAL_HEADS,
+    **config(50257, 768, None, 12, 12, 1024, intermediate_size=None, hidden_act="gelu_new", **_TIED),
+}
+_GPT2_DROPOUT = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+_GPT_NAMES = OuterNames(
+    embedding="transformer.wte", final_norm="transformer.ln_f", blocks="transformer.h", positions="transformer.wpe"
+)
+_LayerNorm = partial(Family, norms=LAYER_NORMS, norm_kind="layer", final_norm=BIASED_FINAL_NORM)
+_Gpt = partial(_LayerNorm, mlp_kind="plain", norms=hidden_norms("ln_1", "ln_2", bias=True), names=_GPT_NAMES)
+_Plain = partial(_LayerNorm, mlp_kind="plain")
+
+
+def _one_key_value_head(d: Dimensions) -> Dimensions:
+    return replace(d, kv_heads=1) if d.flags["multi_query"] else d
+
+
+def _opt_projections(d: Dimensions) -> tuple[Matrix, ...]:
+    """Between the embedding's width and the blocks', where they differ."""
+    width = d.optional["word_embed_proj_dim"] or d.hidden
+    if width == d.hidden:
+        return ()
+    return (
+        Matrix(name="project_out", rows=width, columns=d.hidden),
+        Matrix(name="project_in", rows=d.hidden, columns=width),
+    )
+
+
+def _opt_has_final_norm(d: Dimensions) -> bool:
+    return d.flags["do_layer_norm_before"] and not d.flags["_remove_final_layer_norm"]
+
+
+def _falcon_heads(d: Dimensions) -> Dimensions:
+    """The new decoder has groups of heads; the old one has one key-value head, or one for each head."""
+    if d.flags["new_decoder_architecture"]:
+        return replace(d, kv_heads=d.optional["num_kv_heads"] or d.heads)
+    return _one_key_value_head(d)
+
+
+def _falcon_parallel(d: Dimensions) -> bool:
+    return d.flags["new_decoder_architecture"] or d.flags["parallel_attn"]
+
+
+def _falcon_shares_norm(d: Dimensions) -> bool:
+    return _falcon_parallel(d) and len(_falcon_norms(d)) == 1
+
+
+def _falcon_norms(d: Dimensions) -> tuple[Norm, ...]:
+    if not d.flags["parallel_attn"]:
+        return LAYER_NORMS(d)
+    usual = 2 if d.flags["new_decoder_architecture"] else 1
+    count = d.optional["num_ln_in_parallel_attn"] or usual
+    return hidden_norms(*(("ln_attn", "ln_mlp") if count == 2 else ("input_layernorm",)), bias=True)(d)
+
+
+def _stablelm_norms(d: Dimensions) -> tuple[Norm, ...]:
+    parallel = d.flags["use_parallel_residual"]
+    norms = (hidden_norms("input_layernorm", bias=True) if parallel else LAYER_NORMS)(d)
+    if not d.flags["qk_layernorm"]:
+        return norms
+    return (
+        *norms,
+        Norm(name="self_attn.q_layernorm.norms", size=d.head_dim, width=d.query, count=d.heads),
+        Norm(name="self_attn.k_layernorm.norms", size=d.head_dim, width=d.key_value, count=d.kv_heads),
+    )
+
+
+def _phi_norms(d: Dimensions) -> tuple[Norm, ...]:
+    norms = hidden_norms("input_layernorm", bias=True)(d)
+    if not d.flags["qk_layernorm"]:
+        return norms
+    return (
+        *norms,
+        Norm(name="self_attn.q_layernorm", size=d.head_dim, width=d.query, bias=True),
+        Norm(name="self_attn.k_layernorm", size=d.head_dim, width=d.key_value, bias=True),
+    )
+
+
+_OPT_AFFINE: Bias = flag("layer_norm_elementwise_affine")
+_OPT_NORMS = ("self_attn_layer_norm", "final_layer_norm")
+
+#: model_type -> its rules.
+LAYER_NORM: dict[str, Family] = {
+    "gpt_neox": _Plain(
+        defaults={
+            **EQUAL_HEADS,
+            **config(50432, 6144, 24576, 44, 64, 2048, hidden_act="gelu", attention_bias=True),
+            **config(use_parallel_residual=True),
+        },
+        parallel=flag("use_parallel_residual"),
+        attention=fused("attention", "query_key_value", "dense", bias=flag("attention_bias")),
+        mlp=plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=always),
+        partial_rotary=True,
+        names=OuterNames(
+            embedding="gpt_neox.embed_in", final_norm="gpt_neox.final_layer_norm", blocks="gpt_neox.layers"
+        ),
+    ),
+    "gpt2": _Gpt(
+        defaults={**_GPT2, **_GPT2_DROPOUT},
+        keys=_GPT_KEYS,
+        aliases=_GPT_ALIASES,
+        attention=fused("attn", "c_attn", "c_proj", bias=always, transposed=True),
+        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always, transposed=True),
+        position_offset=0,
+    ),
+    "gpt_bigcode": _Gpt(
+        defaults={**_GPT2, **_GPT2_DROPOUT, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
+        keys=_GPT_KEYS,
+        aliases=_GPT_ALIASES,
+        refine=_one_key_value_head,
+        attention=fused("attn", "c_attn", "c_proj", bias=always),
+        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always),
+        position_offset=0,
+    ),
+    "gpt_neo": _Gpt(
+        defaults={**_GPT2, **config(50257, 2048, None, 24, 16, 2048)},
+        keys=config(num_hidden_layers="num_layers", num_attention_heads="num_heads", hidden_act="activation_function"),
+        aliases=("num_hidden_layers", "num_attention_heads"),
+        attention=separate(bias=never, output_bias=always, module="attn.attention", output="out_proj"),
+        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always),
+        position_offset=0,
+        eager_attention=True,
+    ),
+    "gptj": _Gpt(
+        defaults={**_GPT2, **config(50400, 4096, None, 28, 16, 2048), "tie_word_embeddings": False},
+        keys=_GPT_KEYS,
+        aliases=_GPT_ALIASES,
+        attention=separate(bias=never, module="attn", output="out_proj"),
+        mlp=beside_attention(plain_mlp("mlp.fc_in", "mlp.fc_out", bias=always)),
+        norms=hidden_norms("ln_1", bias=True),
+        names=replace(_GPT_NAMES, positions=None),
+        head_bias=always,
+        parallel=always,
+        partial_rotary=True,
+        eager_attention=True,
+    ),
+    "opt": _Plain(
+        defaults={
+            **EQUAL_HEADS,
+            **config(50272, 768, 3072, 12, 12, 2048, hidden_act="relu", **_TIED, do_layer_norm_before=True),
+            **config(_remove_final_layer_norm=False, enable_bias=True, layer_norm_elementwise_affine=True),
+            **config(word_embed_proj_dim=None, layerdrop=0.0, dropout=0.1),
+        },
+        keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
+        optional=("word_embed_proj_dim",),
+        attention=separate(bias=flag("enable_bias"), output="out_proj"),
+        mlp=plain_mlp("fc1", "fc2", bias=flag("enable_bias")),
+        norms=where(_OPT_AFFINE, hidden_norms(*_OPT_NORMS, bias=True), bare_norms(*_OPT_NORMS)),
+        names=OuterNames(
+            embedding="model.decoder.embed_tokens",
+            final_norm="model.decoder.final_layer_norm",
+            blocks="model.decoder.layers",
+            positions="model.decoder.embed_positions",
+        ),
+        final_norm=where(_opt_has_final_norm, where(_OPT_AFFINE, BIASED_FINAL_NORM, bare_norms("norm")), nothing),
+        position_offset=2,
+        outer_matrices=_opt_projections,
+        embedding_key="word_embed_proj_dim",
+    ),
+    "bloom": _Plain(
+        # Its positions are a bias of attention without an end; it was trained on 2,048 tokens.
+        defaults={**EQUAL_HEADS, **config(250880, 64, None, 2, 8, 2048), **_TIED},
+        keys={
+            **config(hidden_size="n_embed", num_hidden_layers="n_layer", num_attention_heads="n_head"),
+            **config(max_position_embeddings="seq_length"),
+        },
+        aliases=("num_hidden_layers", "num_attention_heads"),
+        fallbacks=("hidden_size", "max_position_embeddings"),
+        attention=fused("self_attention", "query_key_value", "dense", bias=always),
+        mlp=plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=always),
+        names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
+        outer_norms=hidden_norms("word_embeddings_layernorm", bias=True),
+        activation="gelu_pytorch_tanh",
+        eager_attention=True,
+    ),
+    "phi": _Plain(
+        defaults={**COMMON, **config(51200, 2048, 8192, 24, None, 2048, hidden_act="gelu_new", qk_layernorm=False)},
+        attention=separate(bias=always, output="dense"),
+        mlp=beside_attention(plain_mlp("mlp.fc1", "mlp.fc2", bias=always)),
+        norms=_phi_norms,
+        even_heads=flag("qk_layernorm"),
+        names=OuterNames(final_norm="model.final_layernorm"),
+        head_bias=always,
+        parallel=always,
+        partial_rotary=True,
+    ),
+    "stablelm": _LayerNorm(
+        defaults={
+            **EQUAL_HEADS,
+            **config(50304, 2560, 6912, None, None, 4096, 32, use_qkv_bias=False, qk_layernorm=False),
+            **config(use_parallel_residual=False),
+        },
+        parallel=flag("use_parallel_residual"),
+        attention=separate(bias=flag("use_qkv_bias"), output_bias=never),
+        norms=_stablelm_norms,
+        partial_rotary=True,
+    ),
+    "starcoder2": _Plain(
+        defaults={
+            **COMMON,
+            **config(49152, 3072, 12288, 30, 24, 4096, 2, hidden_act="gelu_pytorch_tanh", **_TIED, use_bias=True),
+            **config(sliding_window=None),
+        },
+        attention=separate(bias=flag("use_bias")),
+        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=flag("use_bias")),
+    ),
+    "nemotron": _Plain(
+        defaults={**LLAMA_BIASES, **config(256000, 6144, 24576, None, 48, 4096), "hidden_act": "relu2"},
+        mlp=plain_mlp("mlp.up_proj", "mlp.down_proj", bias=flag("mlp_bias")),
+        partial_rotary=True,
+    ),
+    "falcon": _Plain(
+        defaults={
+            **EQUAL_HEADS,
+            **config(65024, 4544, None, 32, 71, 2048, intermediate_size=None, hidden_act="gelu", **_TIED, bias=False),
+            **config(multi_query=True, parallel_attn=True, new_decoder_architecture=False, num_kv_heads=None),
+            **config(num_ln_in_parallel_attn=None),
+        },
+        keys={"hidden_size": "n_embed", "intermediate_size": "ffn_hidden_size", "hidden_act": "activation"},
+        fallbacks=("hidden_size",),
+        optional=("num_kv_heads", "num_ln_in_parallel_attn"),
+        refine=_falcon_heads,
+        attention=fused("self_attention", "query_key_value", "dense", bias=flag("bias")),
+        mlp=beside_attention(
+            plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=flag("bias")), where=_falcon_shares_norm
+        ),
+        norms=_falcon_norms,
+        names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
+        parallel=_falcon_parallel,
+    ),
+    "mpt": _Plain(
+        defaults={**EQUAL_HEADS, **config(50368, 2048, None, 24, 16, 2048), **_TIED, "logit_scale": None},
+        keys={
+            **config(hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads"),
+            **config(max_position_embeddings="max_seq_len"),
+        },
+        aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
+        attention=fused("attn", "Wqkv", "out_proj", bias=never),
+        mlp=plain_mlp("ffn.up_proj", "ffn.down_proj", bias=never),
+        norms=hidden_norms("norm_1", "norm_2"),
+        names=OuterNames(embedding="transformer.wte", final_norm="transformer.norm_f", blocks="transformer.blocks"),
+        final_norm=FINAL_NORM,
+        activation="gelu",
+        eager_attention=True,
+    ),
+}

@@ -1,0 +1,1 @@
+"""From a job's data to prepared data on disk, once per content."""

@@ -1,0 +1,201 @@
+"""Joins the workers' shards into prepared data: the evaluation split, packing, and the flat files of the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.data import order
+from shardwise.data.order import pack
+from shardwise.data.store import DTYPES, VERSION, PreparedData
+from shardwise.data.workers.pool import Pool
+from shardwise.data.workers.tokens import Tokens
+from shardwise.spec.run import sync_folder, write_json
+
+#: One record per kept row: where it stood, how long it is, how many labels count.
+ROW = np.dtype([("line", "<u4"), ("length", "<i4"), ("trained", "<i4"), ("was_truncated", "?")])
+#: A document: its `ROW`, and the file and source that it comes from. Tokens stay on disk.
+DOCUMENT = np.dtype([*ROW.descr, ("file", "<u4"), ("source", "<u2")])
+Documents = npt.NDArray[np.void]
+
+
+def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documents:
+    """All shards' documents in order, as records of `DOCUMENT`."""
+    parts = [np.empty(0, DOCUMENT)]
+    for shard in shards:
+        rows = shard.rows()
+        part = np.empty(len(rows), DOCUMENT)
+        for name in ROW.names or ():
+            part[name] = rows[name]
+        part["file"], part["source"] = shard.file, source_of_file[shard.file]
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def evaluation_rows(count: int, *, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Which documents are set aside: round(fraction * count) of them, at least one, chosen by the seed."""
+    chosen = np.zeros(count, bool)
+    if fraction and count:
+        wanted = max(1, round(fraction * count))
+        chosen[order.permutation(count, seed, order.EVALUATION)[:wanted]] = True
+    return chosen
+
+
+def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train: Path, evaluation: Path) -> None:
+    """Appends every shard's tokens to the folder their documents belong to, and deletes the shard."""
+    at = 0
+    for shard in shards:
+        rows = shard.rows()
+        evaluated = chosen[at : at + len(rows)]
+        at += len(rows)
+        by_token = np.repeat(evaluated, rows["length"])
+        for name, values in (("tokens", shard.tokens()), ("trained", shard.trained())):
+            _append(train / f"{name}.bin", values[~by_token] if evaluated.any() else values)
+            if evaluated.any():
+                _append(evaluation / f"{name}.bin", values[by_token])
+        shard.delete()
+
+
+def write_store(
+    folder: Path, documents: Documents, *, files: Sequence[str], weights: Sequence[float], packed: bool, max_length: int
+) -> dict[str, Any]:
+    """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest."""
+    lengths = documents["length"]
+    sample_offsets, sample_docs = _samples(documents, num_sources=len(weights), capacity=max_length if packed else None)
+    trained = documents["trained"]
+    arrays = {
+        "offsets": np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        "doc_file": documents["file"],
+        "doc_line": documents["line"],
+        "sample_offsets": sample_offsets,
+        "sample_docs": sample_docs,
+        "lengths": np.add.reduceat(lengths[sample_docs], sample_offsets[:-1]),
+        "counts": np.add.reduceat(trained[sample_docs], sample_offsets[:-1]),
+        "sample_source": documents["source"][sample_docs[sample_offsets[:-1]]],
+    }
+    for name, values in arrays.items():
+        values.astype(DTYPES[name], copy=False).tofile(folder / f"{name}.bin")
+    manifest = {
+        "version": VERSION,
+        "num_rows": len(documents),
+        "num_samples": len(arrays["lengths"]),
+        "num_tokens": int(arrays["offsets"][-1]),
+        "num_trained_tokens": int(trained.sum(dtype=np.int64)),
+        "longest": int(arrays["lengths"].max()),
+        "num_truncated": int(np.count_nonzero(documents["was_truncated"])),
+        "files": list(files),
+        "weights": list(weights),
+        "packed": packed,
+        "max_length": max_length,
+        "sizes": {name: (folder / f"{name}.bin").stat().st_size for name in DTYPES},
+    }
+    for name in DTYPES:
+        with (folder / f"{name}.bin").open("rb") as file:
+            os.fsync(file.fileno())
+    write_json(folder / "manifest.json", manifest)
+    sync_folder(folder)
+    return manifest
+
+
+def _samples(
+    documents: Documents, *, num_sources: int, capacity: int | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(offsets, documents): one document each, or packs. A pack never mixes sources: weights act on packs."""
+    count = len(documents)
+    if capacity is None:
+        return np.arange(count + 1), np.arange(count)
+    counts, members = [np.zeros(1, np.int64)], []
+    for source in range(num_sources):
+        ids = np.flatnonzero(documents["source"] == source)
+        offsets, packed = pack(documents["length"][ids], capacity=capacity)
+        counts.append(np.diff(offsets))
+        members.append(ids[packed])
+    return np.cumsum(np.concatenate(counts)), np.concatenate(members)
+
+
+def _append(path: Path, values: npt.NDArray[Any]) -> None:
+    with path.open("ab") as file:
+        values.tofile(file)
+
+
+class ShardWriter:
+    """Appends rows to `<stem>.tokens` (int32), `<stem>.trained` (bool) and `<stem>.rows` (ROW)."""
+
+    def __init__(self, stem: Path) -> None:
+        self._files = [stem.with_suffix(suffix).open("wb") for suffix in (".tokens", ".trained", ".rows")]
+
+    def append(self, rows: list[tuple[int, Tokens]]) -> None:
+        """Rows as (line, tokens)."""
+        tokens, trained, records = self._files
+        for _, row in rows:
+            row.ids.astype("<i4", copy=False).tofile(tokens)
+            row.trained.tofile(trained)
+        facts = [(line, len(row.ids), row.num_trained, row.was_truncated) for line, row in rows]
+        np.array(facts, ROW).tofile(records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """What one chunk became, on disk."""
+
+    stem: Path
+    file: int
+
+    def rows(self) -> npt.NDArray[np.void]:
+        """Records of `ROW`, one per kept row."""
+        return np.fromfile(self.stem.with_suffix(".rows"), ROW)
+
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """Token ids of all rows, one after the other."""
+        return np.fromfile(self.stem.with_suffix(".tokens"), "<i4")
+
+    def trained(self) -> npt.NDArray[np.bool_]:
+        """The mask of trained tokens, like `tokens`."""
+        return np.fromfile(self.stem.with_suffix(".trained"), np.bool_)
+
+    def delete(self) -> None:
+        """Frees the disk once the rows stand elsewhere."""
+        for suffix in (".tokens", ".trained", ".rows"):
+            self.stem.with_suffix(suffix).unlink()
+
+
+PREVIEW_ROWS = 2
+PREVIEW_TOKENS = 512
+
+
+def preview(pool: Pool, folder: Path) -> list[dict[str, Any]]:
+    """The first documents of a store: file, line, and the text as (piece, whether it is trained)."""
+    data = PreparedData.open(folder)
+    offsets = data.arrays["offsets"]
+    shown: list[dict[str, Any]] = []
+    for document in range(min(PREVIEW_ROWS, len(offsets) - 1)):
+        start, stop = int(offsets[document]), int(min(offsets[document + 1], offsets[document] + PREVIEW_TOKENS))
+        trained = data.arrays["trained"][start:stop].copy()
+        trained[0] = False
+        edges = [0, *(np.flatnonzero(np.diff(trained)) + 1), stop - start]
+        ids = data.arrays["tokens"][start:stop]
+        pieces = [ids[a:b].tolist() for a, b in pairwise(edges)]
+        texts = pool.ask({"do": "decode", "pieces": pieces}, name="the preview")["texts"]
+        flags = [bool(trained[edge]) for edge in edges[:-1]]
+        shown.append(
+            {
+                "file": int(data.arrays["doc_file"][document]),
+                "line": int(data.arrays["doc_line"][document]),
+                "text": [list(piece) for piece in zip(texts, flags, strict=True)],
+            }
+        )
+    return shown

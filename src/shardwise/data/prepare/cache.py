@@ -1,0 +1,174 @@
+"""The cache of prepared data: its key, its place, and entries that appear by one rename.
+
+    <root>/data/<key>/         train/, eval/ and summary.json; complete, or not there
+    <root>/data/<key>.partial  being written, by the holder of <key>.lock
+    <root>/hub/                fetched data sets
+
+The key hashes the content of data files and tokenizer and the settings that shape tokens, not names of files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.catalog.hub import TOKENIZER_PATTERNS
+from shardwise.data.read.sources import Source
+from shardwise.errors import DataError, Problem
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
+from shardwise.spec.run import sync_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileState:
+    """A file at one moment: its absolute path, its size and times, and the hash of its whole content."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    sha256: str
+
+
+def file_state(path: str | Path, *, label: str) -> FileState:
+    """Hashes a file. Raises DataError: the file cannot be read, or changes while it is hashed."""
+    absolute = str(Path(path).resolve())
+    try:
+        stat = _stat(absolute)
+        state = FileState(path=absolute, **stat, sha256=sha256_of(absolute))
+        if _stat(absolute) != stat:
+            raise DataError.at(label, _CHANGED)
+    except OSError as error:
+        raise DataError.at(label, f"cannot be read: {error.strerror}") from None
+    return state
+
+
+def check_untouched(states: Sequence[FileState], *, labels: Sequence[str]) -> None:
+    """Raises DataError where a file is not the one that was hashed."""
+    problems: list[Problem] = []
+    for state, label in zip(states, labels, strict=True):
+        try:
+            now = _stat(state.path)
+        except OSError:
+            now = {}
+        if any(getattr(state, key) != now.get(key) for key in ("size", "mtime_ns", "ctime_ns", "inode")):
+            problems.append(Problem(where=label, message=_CHANGED))
+    if problems:
+        raise DataError(problems)
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file's content, in hex."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_CHANGED = "changed while it was prepared; run again once nothing writes to it"
+
+
+def _stat(path: str) -> dict[str, int]:
+    found = Path(path).stat()
+    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino}
+
+
+#: Raised whenever the meaning or the layout of prepared data changes.
+FORMAT_VERSION = 2
+
+#: config.json says how large the vocabulary is.
+TOKENIZER_FILES = (*TOKENIZER_PATTERNS, "config.json")
+
+
+def cache_root() -> Path:
+    """`SHARDWISE_CACHE`, else `~/.cache/shardwise`."""
+    stated = os.environ.get("SHARDWISE_CACHE")
+    return Path(stated) if stated else Path.home() / ".cache" / "shardwise"
+
+
+def source_states(sources: Sequence[Source], *, places: Places) -> list[list[FileState]]:
+    """The content of every file of every source. Raises DataError: one problem per file that cannot be read."""
+    states: list[list[FileState]] = []
+    problems: list[Problem] = []
+    for source in sources:
+        states.append([])
+        for file in source.files:
+            try:
+                with places.blaming(*source.key):
+                    states[-1].append(file_state(file.path, label=file.label))
+            except DataError as error:
+                problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return states
+
+
+def tokenizer_hashes(folder: Path) -> dict[str, str]:
+    """Content hash of each file that decides how text becomes ids."""
+    found = {path for pattern in TOKENIZER_FILES for path in folder.glob(pattern) if path.is_file()}
+    return {str(path.relative_to(folder)): sha256_of(path) for path in sorted(found)}
+
+
+def cache_key(
+    job: Job,
+    *,
+    train: Sequence[tuple[Source, Sequence[FileState]]],
+    evaluation: Sequence[tuple[Source, Sequence[FileState]]],
+    tokenizer: dict[str, str],
+    template: str | None,
+) -> str:
+    """SHA-256, in hex, of everything that shapes the prepared data."""
+    data = job.data
+    described = {
+        "version": FORMAT_VERSION,
+        "libraries": {name: importlib.metadata.version(name) for name in ("transformers", "tokenizers")},
+        "train": [_content(source, states) for source, states in train],
+        "eval": [_content(source, states) for source, states in evaluation],
+        "tokenizer": tokenizer,
+        "template": template,
+        "max_length": data.max_length,
+        "packing": data.packing,
+        "train_on": data.train_on,
+        "over_long": data.over_long,
+        "eval_fraction": data.eval_fraction,
+        "eval_seed": job.train.seed if data.eval_fraction else None,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _content(source: Source, states: Sequence[FileState]) -> dict[str, Any]:
+    files = [(file.kind, state.sha256) for file, state in zip(source.files, states, strict=True)]
+    return {"files": files, "format": source.format, "weight": source.weight}
+
+
+@contextmanager
+def one_at_a_time(entry: Path) -> Iterator[None]:
+    """Holds the entry's lock: of several runs on a machine one prepares and the others wait."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with entry.with_name(f"{entry.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def new_entry(entry: Path) -> Iterator[Path]:
+    """An empty folder that becomes the entry when the block ends without error. The caller holds the entry's lock."""
+    partial = entry.with_name(f"{entry.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        shutil.rmtree(entry, ignore_errors=True)  # a damaged one, or it would have been used
+        partial.rename(entry)
+        sync_folder(entry.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

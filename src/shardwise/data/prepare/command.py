@@ -1,0 +1,256 @@
+"""`python -m shardwise.data.prepare.command RUN_DIR`: from the job's data to data.json, before training starts."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shardwise.data.prepare.cache import (
+    FileState,
+    cache_key,
+    cache_root,
+    new_entry,
+    one_at_a_time,
+    source_states,
+    tokenizer_hashes,
+)
+from shardwise.data.prepare.ingest import Preparation, ingest
+from shardwise.data.prepare.progress import say
+from shardwise.data.read.hub import fetch_hub_rows, tokenizer_folder
+from shardwise.data.read.sources import Source, find_sources
+from shardwise.data.store import read_manifest
+from shardwise.data.workers.pool import Limits
+from shardwise.data.workers.render import DEFAULT_TEMPLATE
+from shardwise.errors import DataError, Problem, ShardwiseError
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places, read_places
+from shardwise.spec.run import RunDirectory, note_revision, read_json, revision_of, write_json
+
+VERSION = 1
+MAX_TEMPLATE_BYTES = 1024 * 1024
+MAX_WEIGHT = 1000
+
+_COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
+
+
+def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None) -> dict[str, Any]:
+    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises DataError: problems
+    of the data, the tokenizer or the template, all at once where they are of one kind; ShardwiseError: the cache cannot
+    be written."""
+    job = read_job(run.resolved)
+    root = cache_root()
+    places = read_places(run)
+    with places.blaming("data", "chat_template"):
+        template = _template(job)
+    train, evaluation = _sources(job, root=root, places=places)
+    states = source_states(train + evaluation, places=places)
+    with places.blaming("model"):
+        tokenizer = tokenizer_folder(job.model, revision=revision_of(run, job.model))
+    note_revision(run, job.model, folder=tokenizer)
+    both = list(zip(train + evaluation, states, strict=True))
+    key = cache_key(
+        job,
+        train=both[: len(train)],
+        evaluation=both[len(train) :],
+        tokenizer=tokenizer_hashes(tokenizer),
+        template=template,
+    )
+    entry = root / "data" / key
+    summary = _summary(entry)
+    if summary is None:
+        asked = Preparation(
+            job=job,
+            train=train,
+            evaluation=evaluation,
+            states=tuple(state for group in states for state in group),
+            tokenizer=tokenizer,
+            template=template,
+            places=places,
+            limits=limits or Limits(),
+            num_workers=num_workers,
+        )
+        summary = _make(entry, asked)
+    else:
+        say(f"the data was prepared before: {entry}")
+    data_json = _data_json(entry, summary, train=train, evaluation=evaluation, states=states, fingerprint=key)
+    _announce(summary, data_json, sources=train + evaluation, cut=job.data.over_long == "truncate")
+    write_json(run.data, data_json)
+    return data_json
+
+
+def _template(job: Job) -> str | None:
+    path = job.data.chat_template
+    if path is None:
+        return None
+    try:
+        if Path(path).stat().st_size <= MAX_TEMPLATE_BYTES:
+            return Path(path).read_text(encoding="utf-8")
+        fault = f"is larger than {MAX_TEMPLATE_BYTES} bytes"
+    except UnicodeDecodeError:
+        fault = "is not UTF-8 text"
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror}"
+    raise DataError.at(path, f"{fault}; expected a chat template")
+
+
+def _sources(job: Job, *, root: Path, places: Places) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
+    """(train, evaluation); the problems of both at once."""
+    if not job.data.path:
+        message = "data.path is missing; name the rows to train on, for example path: chats.jsonl"
+        raise DataError.at(places.where("data", "path"), message)
+    problems = list(_wrong_weights(job, places))
+    found: list[tuple[Source, ...]] = []
+    for key, specs in (("path", job.data.path), ("eval_path", job.data.eval_path)):
+        try:
+            fetch = partial(fetch_hub_rows, into=root / "hub")
+            found.append(find_sources(specs, fetch=fetch, key=key, places=places))
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return found[0], found[1]
+
+
+def _wrong_weights(job: Job, places: Places) -> Iterator[Problem]:
+    for index, spec in enumerate(job.data.eval_path):
+        if spec.weight != 1:
+            message = f"data.eval_path: {spec.path}: weight: means nothing here, where each row counts once; remove it"
+            yield Problem(where=places.where("data", "eval_path", index, "weight"), message=message)
+    for index, spec in enumerate(job.data.path):
+        if spec.weight > MAX_WEIGHT:
+            message = f"{spec.path}: weight: {spec.weight:g} is too much; a row is seen {MAX_WEIGHT} times at most"
+            yield Problem(where=places.where("data", "path", index, "weight"), message=f"data.path: {message}")
+
+
+def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
+    """Prepares the entry unless another run on this machine does it meanwhile."""
+    try:
+        with one_at_a_time(entry):
+            summary = _summary(entry)
+            if summary is None:
+                with new_entry(entry) as folder:
+                    ingest(asked, into=folder)
+                summary = _summary(entry)
+    except OSError as error:
+        message = f"cannot write the data cache: {error.strerror}; set SHARDWISE_CACHE to a folder with space"
+        raise ShardwiseError(f"{entry.parent}: {message}") from None
+    if summary is None:
+        raise ShardwiseError(f"{entry}: was damaged or removed as soon as it was written; run again")
+    return summary
+
+
+def _summary(entry: Path) -> dict[str, Any] | None:
+    """What the cache says about an entry, or None where it is not there or damaged."""
+    summary = read_json(entry / "summary.json")
+    if summary is None:
+        return None
+    try:
+        for part in ("train", "eval"):
+            if part in summary:
+                read_manifest(entry / part)
+    except DataError:
+        return None
+    return summary
+
+
+def _data_json(
+    entry: Path,
+    summary: dict[str, Any],
+    *,
+    train: tuple[Source, ...],
+    evaluation: tuple[Source, ...],
+    states: Sequence[Sequence[FileState]],
+    fingerprint: str,
+) -> dict[str, Any]:
+    described = [
+        _describe(source, facts, found)
+        for source, facts, found in zip(train + evaluation, summary["sources"], states, strict=True)
+    ]
+    labels = [file.label for source in train for file in source.files]
+    parts: dict[str, Any] = {
+        "train": {**_part(entry / "train", summary["train"]), "sources": described[: len(train)], "files": labels},
+        "eval": None,
+    }
+    if "eval" in summary:
+        own = [file.label for source in evaluation for file in source.files]
+        evaluated = {"sources": described[len(train) :], "files": own or labels}
+        parts["eval"] = {**_part(entry / "eval", summary["eval"]), **evaluated}
+    preview = [
+        {"where": f"{labels[shown['file']]}:{shown['line']}", "text": shown["text"]} for shown in summary["preview"]
+    ]
+    return {
+        "version": VERSION,
+        **parts,
+        "fingerprint": fingerprint,
+        "preview": preview,
+        "padding_id": summary["padding_id"],
+        "chat_template": summary["chat_template"],
+    }
+
+
+def _part(folder: Path, counts: dict[str, Any]) -> dict[str, Any]:
+    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}}
+
+
+def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]) -> dict[str, Any]:
+    return {
+        "path": source.label,
+        "format": facts["format"],
+        "num_rows": facts["num_rows"],
+        "weight": source.weight,
+        "files": [
+            {"label": file.label, **{key: getattr(state, key) for key in ("path", "size", "mtime_ns", "sha256")}}
+            for file, state in zip(source.files, states, strict=True)
+        ],
+    }
+
+
+def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Sequence[Source], cut: bool) -> None:
+    why = ", of which truncation leaves nothing trained" if cut else " as longer than max_length"
+    for source, facts in zip(sources, summary["sources"], strict=True):
+        files = f"{len(source.files)} files, " if len(source.files) > 1 else ""
+        say(f"{source.label}: {files}{facts['num_rows']:,} rows, {facts['label']}")
+        if facts["num_dropped"]:
+            some = "all its" if facts["num_dropped"] == facts["num_rows"] else f"{facts['num_dropped']:,}"
+            say(f"  {some} rows dropped{why}")
+        if facts["ignored_columns"]:
+            say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
+        if source.num_ignored:
+            say(f"  other files not read: {source.num_ignored}")
+        if source.note:
+            say(f"  {source.note}")
+    if data_json["chat_template"] == DEFAULT_TEMPLATE:
+        say("the tokenizer has no chat template; rows are written with the default one, which data.json shows")
+    for name, part in (("train", data_json["train"]), ("eval", data_json["eval"])):
+        if part is not None:
+            say(
+                f"{name}: {part['num_samples']:,} sequences of at most {part['longest']:,} tokens from "
+                f"{part['num_rows']:,} rows; {part['num_tokens']:,} tokens, {part['num_trained_tokens']:,} trained; "
+                f"{part['num_truncated']:,} rows truncated, {part['num_dropped']:,} dropped"
+            )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns the exit code. Errors are sentences on stderr."""
+    if len(arguments) != 1:
+        say("error: expected one argument: the run directory")
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        prepare(RunDirectory(Path(arguments[0])))
+    except ShardwiseError as error:
+        for line in str(error).splitlines():
+            say(f"error: {line}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

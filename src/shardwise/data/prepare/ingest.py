@@ -1,0 +1,272 @@
+"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.data.prepare.build import Documents, Shard, copy_tokens, evaluation_rows, gather, preview, write_store
+from shardwise.data.prepare.cache import FileState, check_untouched
+from shardwise.data.prepare.progress import progress
+from shardwise.data.read.chunks import Chunk, cut_file
+from shardwise.data.read.formats import FORMATS, Format, recognise
+from shardwise.data.read.messages import RowError
+from shardwise.data.read.rows import first_columns
+from shardwise.data.read.sources import Source, SourceFile
+from shardwise.data.workers.pool import Limits, Pool, Reply, useful_workers
+from shardwise.data.workers.render import DEFAULT_TEMPLATE
+from shardwise.data.workers.tokens import Rules
+from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
+from shardwise.spec.run import write_json
+
+CHUNK_BYTES = (512 * 1024, 4 * 1024 * 1024)
+"""The smallest and the largest chunk: a worker starts in the time it takes to tokenise the smallest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What is asked for.
+
+    Attributes:
+        train, evaluation: the sources of both parts; none for evaluation where a share of train is set aside.
+        states: of all files, train's first.
+    """
+
+    job: Job
+    train: tuple[Source, ...]
+    evaluation: tuple[Source, ...]
+    states: tuple[FileState, ...]
+    tokenizer: Path
+    template: str | None
+    places: Places
+    limits: Limits
+    num_workers: int | None = None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Of both parts, train's first."""
+        return self.train + self.evaluation
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Of all sources."""
+        return tuple(file for source in self.sources for file in source.files)
+
+    @property
+    def source_of_file(self) -> list[int]:
+        """For each of `files`, the index of its source."""
+        return [index for index, source in enumerate(self.sources) for _ in source.files]
+
+    @property
+    def rules(self) -> Rules:
+        """For the workers."""
+        data = self.job.data
+        return Rules(
+            template=self.template, train_on=data.train_on, max_length=data.max_length, over_long=data.over_long
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """One file, cut and recognised; `form` is None where no row could be recognised."""
+
+    chunks: tuple[Chunk, ...]
+    problems: tuple[tuple[int, str], ...]
+    form: Format | None
+    ignored: tuple[str, ...] = ()
+
+
+def ingest(asked: Preparation, *, into: Path) -> None:
+    """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: every problem of every
+    file."""
+    files = [_survey(asked, index) for index in range(len(asked.files))]
+    chunks = [chunk for file in files for chunk in file.chunks]
+    workers = asked.num_workers or useful_workers(len(chunks))
+    load = {
+        "do": "load",
+        "tokenizer": str(asked.tokenizer),
+        "rules": asdict(asked.rules),
+        "limits": asdict(asked.limits),
+    }
+    with asked.places.blaming("model"):
+        pool = Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits)
+    with pool:
+        _check_template(pool, asked, files)
+        replies = _work(pool, files, chunks, into=into)
+        with asked.places.blaming("data", "path"):
+            check_untouched(asked.states, labels=[file.label for file in asked.files])
+        _report_problems(asked, files, chunks, replies)
+        shards = [Shard(stem=_stem(into, index), file=chunk.file) for index, chunk in enumerate(chunks)]
+        parts = _parts(asked, shards, into=into)
+        summary = {
+            "padding_id": pool.facts["padding_id"],
+            "chat_template": _template_in_force(asked, files, pool.facts),
+            "sources": _describe(asked, files, chunks, replies),
+            **{name: {**part, "num_dropped": 0} for name, part in parts.items()},
+            "preview": preview(pool, into / "train"),
+        }
+    for index, reply in enumerate(replies):
+        part = "train" if asked.source_of_file[chunks[index].file] < len(asked.train) else "eval"
+        summary[part]["num_dropped"] += reply["num_dropped"]
+    write_json(into / "summary.json", summary)
+
+
+def _survey(asked: Preparation, index: int) -> _File:
+    file = asked.files[index]
+    low, high = CHUNK_BYTES
+    total = sum(state.size for state in asked.states)
+    cut = cut_file(file, index=index, chunk_bytes=min(high, max(low, total // 64)))
+    found = first_columns(cut.chunks)
+    if found is None:
+        return _File(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
+    line, columns = found
+    try:
+        form = recognise(columns, wanted=asked.sources[asked.source_of_file[index]].format)
+    except RowError as error:
+        return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
+    needed = tuple(column for column in columns if column in form.columns)
+    # Parquet is read by columns, so the others (an image, say) are never loaded; a CSV row must be split in full.
+    chunks = [replace(chunk, header=needed) if chunk.kind == "parquet" else chunk for chunk in cut.chunks]
+    ignored = tuple(column for column in columns if column not in form.columns)
+    return _File(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
+
+
+def _stem(folder: Path, index: int) -> Path:
+    return folder / f"shard-{index:06d}"
+
+
+def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: Path) -> list[Reply]:
+    """The workers' replies, in the order of the chunks."""
+    # A file without a recognised row has only bad ones: any format reports them.
+    names = [(files[chunk.file].form or FORMATS[0]).name for chunk in chunks]
+    requests = [
+        {"do": "chunk", "chunk": asdict(chunk), "format": name, "stem": str(_stem(into, index))}
+        for index, (chunk, name) in enumerate(zip(chunks, names, strict=True))
+    ]
+    replies: list[Reply] = [_NO_ROWS] * len(chunks)
+    with progress("preparing data", total=sum(chunk.num_bytes for chunk in chunks)) as advance:
+        for index, reply in pool.run(requests):
+            replies[index] = _failed(chunks[index], reply["error"]) if "error" in reply else reply
+            advance(chunks[index].num_bytes)
+    return replies
+
+
+#: The reply about a chunk that no worker is left for; another's problem is reported then.
+_NO_ROWS: Reply = {"num_rows": 0, "num_dropped": 0, "num_problems": 0, "problems": []}
+
+
+def _failed(chunk: Chunk, error: str) -> Reply:
+    """As a reply: a chunk that ended its worker, whose row it was is not known."""
+    return {**_NO_ROWS, "num_problems": 1, "problems": [(chunk.first_line, f"this row or one after it {error}")]}
+
+
+def _check_template(pool: Pool, asked: Preparation, files: Sequence[_File]) -> None:
+    """Raises DataError, once and at the job's key, where a template that rows need cannot be compiled."""
+    needed = any(file.form and file.form.name != "text" for file in files)
+    path = asked.job.data.chat_template
+    if needed and (path is not None or pool.facts["has_template"]):
+        with asked.places.blaming(*(("model",) if path is None else ("data", "chat_template"))):
+            pool.ask({"do": "template"}, name=path or f"the chat template of {asked.job.model}")
+
+
+def _report_problems(
+    asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises DataError where anything is wrong: in the order of files and lines, the first few listed, all counted."""
+    found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
+    total = len(found) + sum(reply["num_problems"] for reply in replies)
+    for chunk, reply in zip(chunks, replies, strict=True):
+        found += [(chunk.file, line, message) for line, message in reply["problems"]]
+    if total:
+        listed = [
+            Problem(where=f"{asked.files[file].label}:{line}", message=message)
+            for file, line, message in sorted(found)[:MAX_PROBLEMS_LISTED]
+        ]
+        raise DataError(listed, total=total)
+
+
+def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[str, dict[str, Any]]:
+    """Writes both stores; part name -> manifest."""
+    documents = gather(shards, source_of_file=asked.source_of_file)
+    by_path = documents["source"] >= len(asked.train)
+    seed, fraction = asked.job.train.seed, asked.job.data.eval_fraction
+    chosen = by_path | evaluation_rows(len(documents), fraction=fraction, seed=seed)
+    parts = {"train": (~chosen, 0, asked.train)}
+    if asked.evaluation:
+        parts["eval"] = (chosen, len(asked.train), asked.evaluation)
+    elif fraction:
+        parts["eval"] = (chosen, 0, asked.train)
+    _refuse_empty(asked, {name: int(np.count_nonzero(mask)) for name, (mask, _, _) in parts.items()})
+    for name in parts:
+        (into / name).mkdir()
+    copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
+    return {
+        name: _write_part(into / name, documents[mask], asked, first_source=first, sources=sources)
+        for name, (mask, first, sources) in parts.items()
+    }
+
+
+def _write_part(
+    folder: Path, documents: Documents, asked: Preparation, *, first_source: int, sources: tuple[Source, ...]
+) -> dict[str, Any]:
+    first_file = sum(len(source.files) for source in asked.sources[:first_source])
+    documents["file"] -= np.uint32(first_file)
+    documents["source"] -= np.uint16(first_source)
+    return write_store(
+        folder,
+        documents,
+        files=[file.label for source in sources for file in source.files],
+        weights=[source.weight for source in sources],
+        packed=asked.job.data.packing,
+        max_length=asked.job.data.max_length,
+    )
+
+
+def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
+    names = {"train": asked.train, "eval": asked.evaluation or asked.train}
+    for part, count in counts.items():
+        if count:
+            continue
+        limit = asked.job.data.max_length
+        key, reason = "max_length", f"every row was dropped as longer than max_length ({limit}); raise it"
+        if asked.job.data.over_long == "truncate":
+            reason = f"no row has a token to train on among its first {limit}, to which rows are cut; raise it"
+        if part == "train" and counts.get("eval") and not asked.evaluation:
+            key, reason = "eval_fraction", "eval_fraction leaves no row to train on; lower it or add rows"
+        with asked.places.blaming("data", key):
+            raise DataError.at(", ".join(source.label for source in names[part]), reason)
+
+
+def _template_in_force(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:
+    """The chat template that rows were rendered with, unless it is the tokenizer's own or none was needed."""
+    if asked.template is not None or facts["has_template"]:
+        return asked.template
+    plain = {"text", "prompt_completion"}
+    return DEFAULT_TEMPLATE if any(file.form and file.form.name not in plain for file in files) else None
+
+
+def _describe(
+    asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """One entry per source: its formats, its rows, and the columns nothing was done with."""
+    owner = asked.source_of_file
+    described: list[dict[str, Any]] = []
+    for index in range(len(asked.sources)):
+        own = [file for number, file in enumerate(files) if owner[number] == index]
+        of_it = [reply for chunk, reply in zip(chunks, replies, strict=True) if owner[chunk.file] == index]
+        described.append(
+            {
+                "format": ", ".join(dict.fromkeys(file.form.name for file in own if file.form)),
+                "label": ", ".join(dict.fromkeys(file.form.label for file in own if file.form)),
+                "num_rows": sum(reply["num_rows"] for reply in of_it),
+                "num_dropped": sum(reply["num_dropped"] for reply in of_it),
+                "ignored_columns": list(dict.fromkeys(column for file in own for column in file.ignored)),
+            }
+        )
+    return described

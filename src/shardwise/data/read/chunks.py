@@ -1,0 +1,299 @@
+"""Cuts a file into chunks of whole rows, which workers parse in parallel.
+
+Each file is read once, and only byte offsets and line numbers are kept. Bytes are decoded as Latin-1 here, one
+character a byte, so that character offsets are byte offsets.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from shardwise.data.read.sources import Kind, SourceFile
+from shardwise.errors import said
+from shardwise.units import GIB, MIB
+
+#: A row is one training example; a longer one is refused.
+MAX_ROW_BYTES = 16 * MIB
+TOO_LONG = f"this row is longer than {MAX_ROW_BYTES // MIB} MiB; a row holds one training example"
+#: A JSON list is cut in memory; larger sets are stored one object per line.
+MAX_LIST_BYTES = 4 * GIB
+
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+#: First bytes of files that are not rows, and what to do about them.
+_FOREIGN = (
+    (b"\x1f\x8b", "is compressed with gzip; unpack it first"),
+    (b"PK\x03\x04", "is a zip archive (or a spreadsheet); export its rows as CSV or JSONL"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstandard; unpack it first"),
+    (b"BZh", "is compressed with bzip2; unpack it first"),
+    (b"\xff\xfe\x00\x00", "is UTF-32 text; save it as UTF-8"),
+    (b"\x00\x00\xfe\xff", "is UTF-32 text; save it as UTF-8"),
+    (b"\xff\xfe", "is UTF-16 text; save it as UTF-8"),
+    (b"\xfe\xff", "is UTF-16 text; save it as UTF-8"),
+    (b"version https://git-lfs", "is a Git LFS pointer, not the file; run `git lfs pull`"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Consecutive rows of one file.
+
+    Attributes:
+        file: index of the file among all files of the preparation.
+        start, stop: byte range; for Parquet, a range of row groups.
+        first_line: 1-based line of `start`; for Parquet, the number of its first row.
+        header: the column names of a CSV or Parquet file; of Parquet, only these are read.
+        num_bytes: how much work it is, for progress.
+    """
+
+    file: int
+    path: str
+    kind: Kind
+    start: int
+    stop: int
+    first_line: int
+    num_bytes: int
+    header: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Cut:
+    """A file's chunks, and what is wrong with the file beyond them, as (line, message)."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    problems: list[tuple[int, str]] = field(default_factory=list)
+
+
+class BrokenFileError(Exception):
+    """What is wrong with a file from a line on."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
+    """Chunks of about `chunk_bytes`; a file that cannot be cut yields its problem instead of raising."""
+    cut = Cut()
+    try:
+        for chunk in _chunks(file, partial(Chunk, file=index, path=file.path), chunk_bytes):
+            cut.chunks.append(chunk)  # one by one: those before an error are kept
+    except BrokenFileError as error:
+        cut.problems.append((error.line, str(error)))
+    except OSError as error:
+        cut.problems.append((1, f"cannot be read: {error.strerror}"))
+    if not cut.chunks and not cut.problems:
+        cut.problems.append((1, "is empty; expected rows"))
+    return cut
+
+
+Make = Callable[..., Chunk]
+#: Begin, end and 1-based line of a row, or of several, in bytes.
+Place = tuple[int, int, int]
+
+
+def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
+    with Path(file.path).open("rb") as opened:
+        head = opened.read(64)
+        if not head:
+            raise BrokenFileError(1, "is empty; expected rows")
+        if head.startswith(b"PAR1") != (file.kind == "parquet"):
+            message = "is not a Parquet file" if file.kind == "parquet" else "is a Parquet file; name it with .parquet"
+            raise BrokenFileError(1, message)
+        for magic, message in _FOREIGN:
+            if head.startswith(magic):
+                raise BrokenFileError(1, message)
+        if file.kind == "parquet":
+            yield from _parquet(file, make)
+            return
+        start = 3 if head.startswith(b"\xef\xbb\xbf") else 0  # a byte order mark is no part of the first row
+        opened.seek(start)
+        kind, header = file.kind, ()
+        if file.kind in DELIMITERS:
+            header, rows = _csv(opened, DELIMITERS[file.kind], start)
+            places = _grouped(rows, chunk_bytes)
+        elif file.kind == "json" and _holds_list(opened, start):
+            places = _grouped(_list(opened, start), chunk_bytes)
+        else:
+            kind, places = "jsonl", _lines(opened, start, chunk_bytes)
+        for begin, end, line in places:
+            yield make(kind=kind, start=begin, stop=end, first_line=line, num_bytes=end - begin, header=header)
+
+
+def _grouped(rows: Iterable[Place], chunk_bytes: int) -> Iterator[Place]:
+    """Joins rows to places of about `chunk_bytes`; an error of `rows` is raised after the rows before it."""
+    begin = end = line = 0
+    broken: BrokenFileError | None = None
+    try:
+        for row_begin, row_end, row_line in rows:
+            if begin == end:
+                begin, line = row_begin, row_line
+            end = row_end
+            if end - begin >= chunk_bytes:
+                yield begin, end, line
+                begin = end
+    except BrokenFileError as error:
+        broken = error
+    if end > begin:
+        yield begin, end, line
+    if broken is not None:
+        raise broken
+
+
+def _holds_list(opened: BinaryIO, start: int) -> bool:
+    """Whether a .json file is a list of rows; else it must be one object per line, as many data sets on the hub are."""
+    line = b"\n"
+    while line and not line.strip():
+        line = opened.readline(MAX_ROW_BYTES)
+    opened.seek(start)
+    if line.lstrip().startswith(b"["):
+        return True
+    try:
+        json.loads(line or b"{}")
+    except (ValueError, RecursionError):
+        raise BrokenFileError(1, "is neither a list of rows ([{...}, ...]) nor one whole object per line") from None
+    return False
+
+
+def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[Place]:
+    line = 1
+    while block := opened.read(chunk_bytes):
+        if not block.endswith(b"\n"):
+            rest = opened.readline(MAX_ROW_BYTES)
+            block += rest
+            if len(rest) == MAX_ROW_BYTES and not rest.endswith(b"\n"):
+                raise BrokenFileError(line + block.count(b"\n"), TOO_LONG)
+        if block.strip():
+            yield start, start + len(block), line
+        start += len(block)
+        line += block.count(b"\n")
+
+
+def _csv(opened: BinaryIO, delimiter: str, start: int) -> tuple[tuple[str, ...], Iterator[Place]]:
+    """The header, and the places of the rows below it."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    position = start
+
+    def lines() -> Iterator[str]:
+        nonlocal position
+        while line := opened.readline(MAX_ROW_BYTES + 1):
+            if len(line) > MAX_ROW_BYTES:
+                raise BrokenFileError(reader.line_num + 1, TOO_LONG)
+            position += len(line)
+            yield line.decode("latin-1")
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+
+    def next_row() -> list[str] | None:
+        line = reader.line_num + 1
+        try:
+            return next(reader, None)
+        except csv.Error as error:
+            message = f"is not CSV: {error}; quote cells that hold quotes or line ends"
+            raise BrokenFileError(line, message) from None
+
+    def rows() -> Iterator[Place]:
+        begin, line = position, reader.line_num + 1
+        while next_row() is not None:
+            yield begin, position, line
+            begin, line = position, reader.line_num + 1
+
+    return _header(next_row() or []), rows()
+
+
+def _header(cells: list[str]) -> tuple[str, ...]:
+    try:
+        names = tuple(cell.encode("latin-1").decode("utf-8").strip() for cell in cells)
+    except UnicodeDecodeError:
+        raise BrokenFileError(1, "is not UTF-8 text; save the file as UTF-8") from None
+    if not any(names):
+        raise BrokenFileError(1, "has no header; the first line must name the columns")
+    _refuse_twice(names)
+    return names
+
+
+def _refuse_twice(names: tuple[str, ...]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BrokenFileError(1, f"the column {twice[0]!r} stands twice; remove one")
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def _list(opened: BinaryIO, start: int) -> Iterator[Place]:
+    """The elements of a JSON list."""
+    raw = opened.read(MAX_LIST_BYTES + 1)
+    if len(raw) > MAX_LIST_BYTES:
+        raise BrokenFileError(
+            1, f"is a list of more than {MAX_LIST_BYTES // GIB} GiB; write one object per line (.jsonl)"
+        )
+    text = raw.decode("latin-1")
+    at, line, counted = _after_space(text, text.index("[") + 1), 1, 0
+    if text.startswith("]", at):
+        raise _broken(text, at, "is an empty list; expected rows")
+    found = ","
+    while found == ",":
+        line, counted = line + text.count("\n", counted, at), at
+        end = _element_end(text, at, line=line)
+        yield start + at, start + end, line
+        at = _after_space(text, end)
+        found = text[at : at + 1]
+        if found not in (",", "]"):
+            what = f"found {found!r}" if found else "the file ends here"
+            raise _broken(text, at, f"is not JSON: {what}; expected ',' or ']'")
+        at = _after_space(text, at + 1)
+    if at < len(text):
+        raise _broken(text, at, "goes on after the list's closing bracket; remove the rest")
+
+
+def _after_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
+
+
+def _broken(text: str, at: int, message: str) -> BrokenFileError:
+    return BrokenFileError(text.count("\n", 0, at) + 1, message)
+
+
+def _element_end(text: str, at: int, *, line: int) -> int:
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        raise _broken(text, error.pos, f"is not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise BrokenFileError(line, f"cannot be read: {nesting_or(error)}") from None
+    if end - at > MAX_ROW_BYTES:
+        raise BrokenFileError(line, TOO_LONG)
+    return end
+
+
+def _parquet(file: SourceFile, make: Make) -> Iterator[Chunk]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file.path) as opened:
+            metadata, names = opened.metadata, tuple(opened.schema_arrow.names)
+    except (pa.ArrowException, OSError) as error:
+        raise BrokenFileError(1, f"is not a Parquet file: {said(error)}") from None
+    _refuse_twice(names)
+    row = 1
+    for group in range(metadata.num_row_groups):
+        details = metadata.row_group(group)
+        if details.num_rows:
+            num_bytes = max(1, details.total_byte_size)
+            yield make(kind="parquet", start=group, stop=group + 1, first_line=row, num_bytes=num_bytes, header=names)
+        row += details.num_rows
+
+
+def nesting_or(error: Exception) -> str:
+    """A parser's error; Python's own message about recursion does not speak of the file."""
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

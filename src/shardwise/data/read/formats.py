@@ -1,0 +1,176 @@
+"""The row formats as one table: the columns they are recognised by, and how a row becomes an example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.data.read.messages import Row, RowError, messages_of, text_of, tools_of
+from shardwise.spec.job.data import RowFormat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """Messages for a chat template.
+
+    Attributes:
+        messages: each with `role` and `content`, and what else the template may read (`tool_calls`, `name` ...).
+        learns: for each message, whether it may be trained; only ever true for the assistant's.
+    """
+
+    messages: list[dict[str, Any]]
+    learns: tuple[bool, ...]
+    tools: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A prompt, and the completion that is trained."""
+
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Plain text, trained as a whole."""
+
+    text: str
+
+
+Example = Conversation | Pair | Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A row format: the columns it reads, and how a row becomes an example (or a RowError)."""
+
+    name: RowFormat
+    label: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    read: Callable[[Row], Example]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns it reads."""
+        return self.required + self.optional
+
+
+def recognise(columns: Sequence[str], *, wanted: RowFormat = "auto") -> Format:
+    """The first format of the table whose required columns are there, or the wanted one. Raises RowError: no format
+    matches, or the wanted one does not."""
+    candidates = FORMATS if wanted == "auto" else tuple(form for form in FORMATS if form.name == wanted)
+    for form in candidates:
+        if set(form.required) <= set(columns):
+            return form
+    expected = "; or ".join(" and ".join(form.required) for form in candidates)
+    asked = "" if wanted == "auto" else f" (format: {wanted})"
+    raise RowError(f"has the columns {', '.join(columns)}; expected {expected}{asked}. Rename the columns")
+
+
+def read_row(form: Format, row: Row) -> Example:
+    """A row as an example of its file's format. Raises RowError: a column is missing, or holds something else than the
+    format says."""
+    missing = [column for column in form.required if column not in row]
+    if missing:
+        found = f"has the columns {', '.join(row)}"
+        raise RowError(f"{found}; expected {' and '.join(form.required)}, as this file's other rows ({form.label})")
+    return form.read(row)
+
+
+def _and(columns: Sequence[str]) -> str:
+    return " and ".join(columns)
+
+
+def _chat(prompt: str, answer: str, *, system: str = "") -> Conversation:
+    messages = [{"role": "system", "content": system}] if system.strip() else []
+    messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    return conversation(messages)
+
+
+def conversation(messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None = None) -> Conversation:
+    """Messages of which every assistant's may be trained."""
+    learns = tuple(message["role"] == "assistant" for message in messages)
+    return Conversation(messages=messages, learns=learns, tools=tools)
+
+
+def _optional_text(row: Row, column: str) -> str:
+    return "" if row.get(column) is None else text_of(row, column, may_be_empty=True)
+
+
+def _question_of(question: str, answer: str) -> Callable[[Row], Example]:
+    return lambda row: _chat(text_of(row, question, may_be_empty=True), text_of(row, answer))
+
+
+def _read_instruction(row: Row) -> Example:
+    instruction, context = text_of(row, "instruction", may_be_empty=True), _optional_text(row, "input")
+    prompt = f"{instruction}\n\n{context}" if context.strip() else instruction
+    return _chat(prompt, text_of(row, "output"), system=_optional_text(row, "system"))
+
+
+def _read_pair(row: Row) -> Example:
+    tools = tools_of(row)
+    if not isinstance(row["prompt"], list):
+        if tools:
+            raise RowError("tools has no meaning for a prompt of plain text; remove it, or write the pair as messages")
+        return Pair(prompt=text_of(row, "prompt", may_be_empty=True), completion=text_of(row, "completion"))
+    prompt, completion = messages_of(row, "prompt"), messages_of(row, "completion")
+    learns = tuple(message["role"] == "assistant" for message in completion)
+    return Conversation(messages=prompt + completion, learns=(False,) * len(prompt) + learns, tools=tools)
+
+
+def _read_conversations(row: Row) -> Example:
+    messages, system = messages_of(row, "conversations"), _optional_text(row, "system")
+    if system.strip():
+        messages.insert(0, {"role": "system", "content": system})
+    return conversation(messages, tools=tools_of(row))
+
+
+#: In the order of precedence: a row with `messages` and `text` is a chat.
+FORMATS: tuple[Format, ...] = (
+    Format(
+        name="messages",
+        label="messages",
+        required=("messages",),
+        optional=("tools",),
+        read=lambda row: conversation(messages_of(row, "messages"), tools=tools_of(row)),
+    ),
+    Format(
+        name="conversations",
+        label="conversations",
+        required=("conversations",),
+        optional=("system", "tools"),
+        read=_read_conversations,
+    ),
+    Format(
+        name="instruction",
+        label="instruction/input/output",
+        required=("instruction", "output"),
+        optional=("input", "system"),
+        read=_read_instruction,
+    ),
+    Format(
+        name="prompt_completion",
+        label="prompt/completion",
+        required=("prompt", "completion"),
+        optional=("tools",),
+        read=_read_pair,
+    ),
+    Format(
+        name="question_answer",
+        label="question/answer",
+        required=("question", "answer"),
+        read=_question_of("question", "answer"),
+    ),
+    Format(
+        name="query_response",
+        label="query/response",
+        required=("query", "response"),
+        read=_question_of("query", "response"),
+    ),
+    Format(name="text", label="text", required=("text",), read=lambda row: Text(text=text_of(row, "text"))),
+)
+
+BY_NAME = {form.name: form for form in FORMATS}

@@ -1,0 +1,214 @@
+"""Reads a chunk's rows with their lines; a bad row is reported, not raised, so that all are found at once."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.data.read.chunks import DELIMITERS, MAX_ROW_BYTES, Chunk, nesting_or
+from shardwise.errors import said
+
+PARQUET_BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: column name -> value. `line` is 1-based; in Parquet it is the number of the row."""
+
+    line: int
+    value: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be read, and why."""
+
+    line: int
+    message: str
+
+
+def read_chunk(chunk: Chunk) -> Iterator[Row | BadRow]:
+    """The chunk's rows in order, never more than one batch of them in memory."""
+    return _READERS[chunk.kind](chunk)
+
+
+def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None:
+    """Line and column names of the header, or of the first row that can be read; None where there is none."""
+    for chunk in chunks:
+        if chunk.header:
+            return 1, chunk.header
+        for row in read_chunk(chunk):
+            if isinstance(row, Row):
+                return row.line, tuple(row.value)
+    return None
+
+
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise _DuplicateKeyError(f"the key {twice!r} stands twice in one object; remove one")
+    return entries
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def _row(line: int, value: Any) -> Row | BadRow:
+    if isinstance(value, dict) and value:
+        return Row(line, value)
+    if isinstance(value, dict):
+        return BadRow(line, "is an object without keys; expected a row's columns")
+    names = {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    found = names.get(type(value), "null")
+    return BadRow(line, f'found {found}; expected one object per row, for example {{"text": "..."}}')
+
+
+def _read_lines(chunk: Chunk) -> Iterator[Row | BadRow]:
+    for line, content in enumerate(_bytes(chunk).split(b"\n"), start=chunk.first_line):
+        if content.strip():
+            yield _parse_line(line, content)
+
+
+def _parse_line(line: int, content: bytes) -> Row | BadRow:
+    try:
+        return _row(line, _DECODER.decode(content.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        return BadRow(line, f"is not UTF-8 text (byte 0x{content[error.start]:02x} in column {error.start + 1})")
+    except json.JSONDecodeError as error:
+        return BadRow(line, f"is not JSON: {error.msg} (column {error.colno}); expected one whole object per line")
+    except (_DuplicateKeyError, RecursionError, ValueError) as error:
+        return BadRow(line, f"cannot be read: {nesting_or(error)}")
+
+
+def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
+    text, is_valid = _decoded(_bytes(chunk))
+    at, line = 0, chunk.first_line
+    while at < len(text):
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except RecursionError as error:
+            yield BadRow(line, f"cannot be read: {nesting_or(error)}; the rows after it were not checked")
+            return
+        except _DuplicateKeyError as error:
+            yield BadRow(line, f"cannot be read: {error}")
+            end = json.JSONDecoder().raw_decode(text, at)[1]
+        else:
+            yield _row(line, value) if is_valid or _is_utf8(text[at:end]) else BadRow(line, _NOT_UTF8)
+        following = _after_comma(text, end)
+        line += text.count("\n", at, following)
+        at = following
+
+
+def _after_comma(text: str, end: int) -> int:
+    comma = text.find(",", end)
+    if comma < 0:
+        return len(text)
+    start = comma + 1
+    while text[start] in " \t\r\n":
+        start += 1
+    return start
+
+
+_NOT_UTF8 = "is not UTF-8 text; save the file as UTF-8"
+
+
+def _read_csv(chunk: Chunk) -> Iterator[Row | BadRow]:
+    csv.field_size_limit(MAX_ROW_BYTES)
+    text, is_valid = _decoded(_bytes(chunk))
+    reader = csv.reader(_keep_ends(text), delimiter=DELIMITERS[chunk.kind], strict=True)
+    line = chunk.first_line
+    for cells in reader:
+        if cells:
+            yield _csv_row(line, cells, header=chunk.header, is_valid=is_valid)
+        line = chunk.first_line + reader.line_num
+
+
+def _keep_ends(text: str) -> Iterator[str]:
+    """Lines cut at line feeds only; `splitlines` would also cut at characters that may stand inside a cell."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...], is_valid: bool) -> Row | BadRow:
+    if len(cells) != len(header):
+        return BadRow(line, f"has {len(cells)} cells; the header names {len(header)} columns ({', '.join(header)})")
+    if not is_valid and not all(map(_is_utf8, cells)):
+        return BadRow(line, _NOT_UTF8)
+    return Row(line, dict(zip(header, cells, strict=True)))
+
+
+def _read_parquet(chunk: Chunk) -> Iterator[Row | BadRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    line = chunk.first_line
+    try:
+        with pq.ParquetFile(chunk.path) as file:
+            groups = list(range(chunk.start, chunk.stop))
+            for batch in file.iter_batches(
+                batch_size=PARQUET_BATCH_ROWS, row_groups=groups, columns=list(chunk.header), use_threads=False
+            ):
+                names = batch.schema.names
+                for index in range(batch.num_rows):
+                    yield _parquet_row(line, names, [column[index] for column in batch.columns])
+                    line += 1
+    except (pa.ArrowException, OSError, ValueError, ArithmeticError) as error:
+        if isinstance(error, MemoryError):  # Arrow's is of both kinds
+            raise
+        yield BadRow(line, f"is damaged from here on: {said(error)}")
+
+
+def _parquet_row(line: int, names: list[str], cells: list[Any]) -> Row | BadRow:
+    value: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        try:
+            value[name] = cell.as_py()
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a stranger's cell: each type's conversion has errors of its own
+            return BadRow(line, f"{name} cannot be read: {said(error)}")
+    return Row(line, value)
+
+
+def _bytes(chunk: Chunk) -> bytes:
+    with Path(chunk.path).open("rb") as file:
+        file.seek(chunk.start)
+        return file.read(chunk.stop - chunk.start)
+
+
+def _decoded(content: bytes) -> tuple[str, bool]:
+    """The text, and whether it is valid; invalid bytes stay recognisable, so that their rows can be named."""
+    try:
+        return content.decode("utf-8"), True
+    except UnicodeDecodeError:
+        return content.decode("utf-8", errors="surrogateescape"), False
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_READERS: dict[str, Callable[[Chunk], Iterator[Row | BadRow]]] = {
+    "jsonl": _read_lines,
+    "json": _read_array,
+    "csv": _read_csv,
+    "tsv": _read_csv,
+    "parquet": _read_parquet,
+}

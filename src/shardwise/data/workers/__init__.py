@@ -1,0 +1,1 @@
+"""Processes with limits that render and tokenise rows."""

@@ -1,0 +1,181 @@
+"""Rendered rows become token ids with a mask of trained tokens, at most `max_length` long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.data.workers.render import Rendered, Renderer, Span
+from shardwise.errors import DataError, said
+from shardwise.spec.job.data import OverLong, TrainOn
+from shardwise.spec.run import read_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Ids = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """One row as tokens.
+
+    Attributes:
+        trained: bool, shape [length]; token t is a target. The first never counts, nothing predicts it.
+    """
+
+    ids: Ids
+    trained: Mask
+    was_truncated: bool = False
+
+    @property
+    def num_trained(self) -> int:
+        """Labels that count in the loss."""
+        return int(np.count_nonzero(self.trained[1:]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What the job says about turning rows into tokens."""
+
+    template: str | None
+    train_on: TrainOn
+    max_length: int
+    over_long: OverLong
+
+
+class Tokenizer:
+    """A fast tokenizer of `transformers`, with the facts about it that preparation needs."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int | None) -> None:
+        self._tokenizer: Any = tokenizer
+        self.vocab_size = vocab_size
+        self.eos_id: int | None = self._tokenizer.eos_token_id
+
+    @property
+    def padding_id(self) -> int:
+        """The padding token, or another of the vocabulary; padding never counts."""
+        for token_id in (self._tokenizer.pad_token_id, self.eos_id):
+            if token_id is not None:
+                return token_id
+        return 0
+
+    @property
+    def template(self) -> str | None:
+        """Its own chat template."""
+        if not self._tokenizer.chat_template:
+            return None
+        return self._tokenizer.get_chat_template()
+
+    def renderer(self, rules: Rules) -> Renderer:
+        """Renders for this tokenizer."""
+        return Renderer(
+            template=rules.template if rules.template is not None else self.template,
+            special_tokens=self._tokenizer.special_tokens_map,
+            end_marks=tuple(self._tokenizer.added_tokens_encoder),
+            train_on=rules.train_on,
+        )
+
+    def encode(self, texts: Sequence[Rendered]) -> list[Tokens]:
+        """Tokenises rows, each as one string; in batches of rows that are treated alike."""
+        alike = groupby(texts, key=lambda text: (text.special_tokens, text.spans is not None))
+        return [tokens for _, group in alike for tokens in self._encode(list(group))]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some tokens, special ones included."""
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def _encode(self, texts: list[Rendered]) -> Iterator[Tokens]:
+        encoded = self._tokenizer(
+            [text.text for text in texts],
+            add_special_tokens=texts[0].special_tokens,
+            return_offsets_mapping=texts[0].spans is not None,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        offsets: Any = encoded.get("offset_mapping") or [None] * len(texts)
+        for text, ids, places in zip(texts, encoded["input_ids"], offsets, strict=True):
+            mask = np.ones(len(ids), bool) if text.spans is None else trained_tokens(places, text.spans)
+            yield self._ended(np.array(ids, np.int32), mask) if text.ends else _tokens(ids, mask)
+
+    def _ended(self, ids: Ids, mask: Mask) -> Tokens:
+        """With EOS behind it, trained; some tokenizers have put one there already."""
+        if not len(ids) or ids[-1] != self.eos_id:
+            return _tokens(np.append(ids, np.int32(self.eos_id or 0)), np.append(mask, True))
+        mask[-1] = True
+        return _tokens(ids, mask)
+
+
+def _tokens(ids: Any, mask: Mask) -> Tokens:
+    return Tokens(ids=np.asarray(ids, np.int32), trained=mask)
+
+
+def trained_tokens(offsets: Sequence[Span], spans: Sequence[Span]) -> Mask:
+    """Which tokens overlap a trained span; an empty token counts from the end of the one before."""
+    if not offsets:
+        return np.zeros(0, bool)
+    starts, ends = np.array(offsets, np.int64).T
+    before = np.concatenate(([0], np.maximum.accumulate(ends)[:-1]))
+    starts = np.minimum(starts, before)
+    mask = np.zeros(len(ends), bool)
+    for start, end in spans:
+        mask |= (ends > start) & (starts < end)
+    return mask
+
+
+def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:
+    """Applies the policy for long rows: the tokens to keep, None where the row is dropped, or what is wrong with it."""
+    length = len(tokens.ids)
+    if length > rules.max_length:
+        if rules.over_long == "drop":
+            return None
+        if rules.over_long == "error":
+            choice = "raise max_length, or set over_long: truncate or drop"
+            return f"has {length} tokens; max_length is {rules.max_length}: {choice}"
+        cut = slice(rules.max_length)
+        tokens = Tokens(ids=tokens.ids[cut], trained=tokens.trained[cut], was_truncated=True)
+    if not length:
+        return (
+            "has no token: the model's tokenizer makes nothing of its text. Is it the one that the model was made with?"
+        )
+    if tokens.num_trained:
+        return tokens
+    return None if tokens.was_truncated else "has no trained token; nothing can be learnt from it. Remove the row"
+
+
+def load_tokenizer(folder: str) -> Tokenizer:
+    """The tokenizer of a model folder; its own code is never run. Raises DataError: there is none, it is damaged, or it
+    cannot say which characters a token stands for."""
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # transformers' advice goes to stderr, where this program's sentences stand
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001 - a stranger's files; the Rust reader raises bare Exception
+        raise DataError.at(folder, f"has no tokenizer that can be loaded: {said(error)}") from None
+    if not tokenizer.is_fast:
+        message = "has a slow tokenizer, which does not say where its tokens stand; save it with tokenizer.json"
+        raise DataError.at(folder, message)
+    loaded = Tokenizer(tokenizer, vocab_size=_vocab_size(Path(folder) / "config.json"))
+    if loaded.eos_id is None:
+        message = "has a tokenizer without an end-of-sequence token; set eos_token in tokenizer_config.json"
+        raise DataError.at(folder, message)
+    return loaded
+
+
+def _vocab_size(config: Path) -> int | None:
+    """From the model's config.json; models with several parts keep it with the text part."""
+    data = read_json(config) or {}
+    for part in (data, data.get("text_config")):
+        if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
+            return part["vocab_size"]
+    return None

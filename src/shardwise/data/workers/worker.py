@@ -1,0 +1,186 @@
+"""A preparation worker: a child process that reads, renders and tokenises chunks under limits.
+
+It alone parses rows and renders chat templates, both from strangers. It speaks JSON lines, one reply per request:
+
+    {"do": "load", ...}    -> facts about the tokenizer, or {"error": ...}
+    {"do": "chunk", ...}   -> what became of a chunk's rows; tokens go to files
+    {"do": "template"}     -> {}, or {"error": ...} where the chat template cannot be compiled
+    {"do": "decode", ...}  -> tokens as text, for the preview
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from shardwise.data.prepare.build import ShardWriter
+from shardwise.data.read.chunks import Chunk
+from shardwise.data.read.formats import BY_NAME, Format, read_row
+from shardwise.data.read.messages import RowError
+from shardwise.data.read.rows import BadRow, Row, read_chunk
+from shardwise.data.workers.pool import Limits, bound_memory, bound_next_batch
+from shardwise.data.workers.render import Rendered, Renderer, TemplateMemoryError
+from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
+from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, said
+from shardwise.units import format_bytes
+
+BATCH_ROWS = 256
+BATCH_CHARACTERS = 1_000_000
+MAX_MESSAGE = 600
+"""Characters of one problem: a sentence may quote what a stranger wrote."""
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What became of a chunk's rows; the first problems are kept, all are counted."""
+
+    num_rows: int = 0
+    num_dropped: int = 0
+    num_problems: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)
+
+    def problem(self, line: int, message: str) -> None:
+        """Notes a bad row."""
+        self.num_problems += 1
+        if len(self.problems) < MAX_PROBLEMS_LISTED:
+            self.problems.append((line, message[:MAX_MESSAGE]))
+
+    def to_json(self) -> dict[str, Any]:
+        """The reply."""
+        return {**asdict(self), "problems": sorted(self.problems)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A loaded tokenizer and the rules of one preparation."""
+
+    tokenizer: Tokenizer
+    renderer: Renderer
+    rules: Rules
+    limits: Limits
+
+    def chunk(self, chunk: Chunk, *, form: Format, stem: Path) -> Tally:
+        """Writes the chunk's rows as a shard."""
+        tally = Tally()
+        with ShardWriter(stem) as shard:
+            for batch in self._batches(chunk, form, tally):
+                shard.append(list(self._keep(batch, tally)))
+        return tally
+
+    def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[tuple[int, Rendered]]]:
+        batch: list[tuple[int, Rendered]] = []
+        characters = 0
+        for row in read_chunk(chunk):
+            if tally.num_rows % BATCH_ROWS == 0:
+                bound_next_batch(self.limits)
+            tally.num_rows += 1
+            rendered = self._render(row, form, tally)
+            if rendered is None:
+                continue
+            batch.append((row.line, rendered))
+            characters += len(rendered.text)
+            if len(batch) == BATCH_ROWS or characters > BATCH_CHARACTERS:
+                yield batch
+                batch, characters = [], 0
+                bound_next_batch(self.limits)
+        if batch:
+            yield batch
+
+    def _render(self, row: Row | BadRow, form: Format, tally: Tally) -> Rendered | None:
+        if isinstance(row, BadRow):
+            tally.problem(row.line, row.message)
+            return None
+        try:
+            return self.renderer.render(read_row(form, row.value))
+        except RowError as error:
+            tally.problem(row.line, str(error))
+            return None
+
+    def _keep(self, batch: list[tuple[int, Rendered]], tally: Tally) -> Iterator[tuple[int, Tokens]]:
+        encoded = self.tokenizer.encode([rendered for _, rendered in batch])
+        for (line, _), tokens in zip(batch, encoded, strict=True):
+            kept = self._beyond_vocabulary(tokens) or shorten(tokens, self.rules)
+            if isinstance(kept, str):
+                tally.problem(line, kept)
+            elif kept is None:
+                tally.num_dropped += 1
+            else:
+                yield line, kept
+
+    def _beyond_vocabulary(self, tokens: Tokens) -> str | None:
+        largest = int(tokens.ids.max(initial=-1))
+        if self.tokenizer.vocab_size is None or largest < self.tokenizer.vocab_size:
+            return None
+        return (
+            f"has token id {largest} ({self.tokenizer.decode([largest])!r}), beyond the model's vocabulary of "
+            f"{self.tokenizer.vocab_size}; tokenizer and model do not belong together"
+        )
+
+
+def _load(request: dict[str, Any]) -> tuple[Worker, dict[str, Any]]:
+    rules, limits = Rules(**request["rules"]), Limits(**request["limits"])
+    tokenizer = load_tokenizer(request["tokenizer"])
+    renderer = tokenizer.renderer(rules)
+    bound_memory(limits)
+    worker = Worker(tokenizer=tokenizer, renderer=renderer, rules=rules, limits=limits)
+    return worker, {"padding_id": tokenizer.padding_id, "has_template": tokenizer.template is not None}
+
+
+def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    described = {**request["chunk"], "header": tuple(request["chunk"]["header"])}
+    tally = worker.chunk(Chunk(**described), form=BY_NAME[request["format"]], stem=Path(request["stem"]))
+    return tally.to_json()
+
+
+def _template(worker: Worker, _request: dict[str, Any]) -> dict[str, Any]:
+    bound_next_batch(worker.limits)
+    fault = worker.renderer.syntax_fault()
+    return {"error": fault} if fault else {}
+
+
+def _decode(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    return {"texts": [worker.tokenizer.decode(ids) for ids in request["pieces"]]}
+
+
+def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    verbs = {"chunk": _chunk, "template": _template, "decode": _decode}
+    try:
+        return verbs[request["do"]](worker, request)
+    except (TemplateMemoryError, MemoryError):
+        may_take = format_bytes(worker.limits.memory_bytes)
+        return {"error": f"needs more than {may_take} of memory; shorten the rows or replace the chat template"}
+    except Exception as error:  # noqa: BLE001 - it says what it met; the problems of other chunks are still found
+        return {"error": f"stopped a worker: {type(error).__name__}: {said(error)}"}
+
+
+def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answers requests until the other end closes, as it does when the parent dies."""
+    worker: Worker | None = None
+    for line in requests:
+        request = json.loads(line)
+        if worker is None:
+            try:
+                worker, reply = _load(request)
+            except DataError as error:
+                reply = {"error": error.problems[0].message}
+        else:
+            reply = _answer(worker, request)
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def main() -> None:
+    """Serves stdin. What libraries print goes to stderr; torch is hidden from transformers, to start faster."""
+    sys.modules["torch"] = cast(Any, None)
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
+        os.dup2(2, 1)
+        serve(sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The shape of a model whose family has no row in the catalogue, read from a build on the meta device.
+
+`python -m shardwise.models.built.shape < config.json` runs one forward without numbers and writes the shape as JSON, or
+a sentence that says what is not understood. A model's own Python code is never run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections import Counter
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from shardwise.catalog.models import read_model
+from shardwise.catalog.stated import (
+    UnlistedFamilyError,
+    refuse_foreign,
+    rotation_by_length,
+    steady_positions,
+    storage_type,
+)
+from shardwise.errors import InputError, ModelError, UnsupportedError, said
+from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
+from shardwise.models.built.outside import Outside, read_outside
+from shardwise.models.built.roles import Block, attention_of, read_block
+from shardwise.models.built.seen import Seen
+from shardwise.models.built.sliced import slices_alike
+from shardwise.models.built.watch import WATCHED, watch, watchable
+from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split
+
+#: Keys by which configurations say how many experts there are.
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
+
+
+def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
+    """The shape of the model that a job names, for a worker, whose model is on this machine already. Raises ModelError:
+    it is no model, or none that can be trained."""
+    try:
+        return read_model(name, revision=revision)
+    except UnlistedFamilyError as error:
+        return built_shape(error.data, file=error.file)
+
+
+def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
+    """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: there is
+    something in it that is not understood; says what."""
+    refuse_foreign(data, file=file)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of keys that a configuration class does not know
+            return _Reading(data, file=file).shape()
+    except UnsupportedError as error:
+        kind = data.get("model_type")
+        message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"
+        raise ModelError.at(file, message) from None
+
+
+class _Reading:
+    """One model, built and watched once."""
+
+    def __init__(self, data: dict[str, Any], *, file: str) -> None:
+        self._data, self._file = data, file
+        self._config = _config(data)
+        with watchable():
+            self._anatomy = _built(self._config)
+            self._seen = _watched(self._anatomy, self._config, data)
+
+    def shape(self) -> ModelShape:
+        """What was seen, as a shape. Raises UnsupportedError: something is not understood."""
+        anatomy, seen = self._anatomy, self._seen
+        for block in seen.blocks:
+            attention_of(block)  # before all else: what has none is no model of this kind
+        _refuse_unread(anatomy, seen)
+        blocks = [read_block(block, seen) for block in seen.blocks]
+        outside = read_outside(anatomy, seen)
+        first = _alike(blocks)
+        kinds = Counter((block.matrices, block.norms) for block in blocks).most_common()
+        matrices, norms = kinds[0][0]
+        windows, positions = Counter(block.window for block in blocks), self._positions()
+        window = _window(windows)
+        return ModelShape(
+            family=self._data["model_type"],
+            num_layers=len(blocks),
+            hidden_size=first.width,
+            intermediate_size=next(block.intermediate for block in blocks if block.matrices == matrices),
+            num_attention_heads=first.heads,
+            num_key_value_heads=first.key_value_heads,
+            head_dim=first.head_dim,
+            vocab_size=outside.vocabulary,
+            max_position_embeddings=positions,
+            matrices=matrices,
+            norm_parameters_per_layer=sum(norm.num_parameters for norm in norms),
+            final_norm_parameters=outside.final_norm_parameters,
+            position_parameters=outside.position_parameters,
+            mlp=first.mlp,
+            norm=_only(frozenset[Any]().union(*(block.norm_kinds for block in blocks), outside.norm_kinds), "norms"),
+            tied=anatomy.tied,
+            head_bias=outside.head_bias,
+            storage_dtype=storage_type(self._data, file=self._file),
+            sliding_window=window,
+            norms=norms,
+            activation=first.activation,
+            attention_softcap=first.capped,
+            partial_rotary=first.copies_queries,
+            parallel_residual=first.parallel,
+            plain_head=anatomy.plain_head and outside.plain_head,
+            other_blocks=tuple(
+                OtherBlocks(count=count, matrices=others, norms=normed) for (others, normed), count in kinds[1:]
+            ),
+            windowed_layers=windows[window] if window is not None and len(windows) > 1 else None,
+            value_head_dim=None if first.value_head_dim == first.head_dim else first.value_head_dim,
+            embedding_size=None if outside.embedding_width == first.width else outside.embedding_width,
+            outer_norms=outside.outer_norms,
+            names=outside.names,
+            eager_attention=not getattr(anatomy.model, "_supports_sdpa", False),
+            steady_positions=steady_positions(self._data, positions=positions),
+            layerdrop=float(getattr(self._config, "layerdrop", None) or 0.0),
+            drops_out=drops_out(anatomy.model),
+            built=self._splits(blocks, outside),
+        )
+
+    def _positions(self) -> int:
+        found = getattr(self._config, "max_position_embeddings", None)
+        if type(found) is not int or found < 1:
+            raise UnsupportedError("its configuration does not say how many positions it has (max_position_embeddings)")
+        return found
+
+    def _splits(self, blocks: list[Block], outside: Outside) -> tuple[Split, ...]:
+        # What drops out between embedding and blocks leaves no trace here, and each stage would do it again.
+        way: Split = "stages without dropout" if drops_out(self._anatomy.model) else "stages"
+        sliced = outside.ended and slices_alike(self._anatomy, self._seen, blocks)
+        stages: tuple[Split, ...] = (way,) if outside.staged else ()
+        return (*stages, "slices") if sliced else stages
+
+
+def _config(data: dict[str, Any]) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    try:
+        config: Any = CONFIG_MAPPING[data["model_type"]].from_dict(deepcopy(data))
+    except Exception as error:  # noqa: BLE001 - a stranger's configuration meets a library's own checks
+        raise UnsupportedError(f"transformers cannot read it: {said(error)}") from None
+    _refuse_experts(config.to_dict())
+    return config
+
+
+def _refuse_experts(stated: dict[str, Any]) -> None:
+    """Refuses more than one expert, where no key switches them off."""
+    key = next((key for key in _EXPERT_KEYS if isinstance(stated.get(key), int) and stated[key] > 1), None)
+    if key is not None and stated.get("is_moe", True):
+        raise UnsupportedError(f"{key} is {stated[key]}: mixtures of experts are counted from the catalogue only")
+
+
+def _built(config: Any) -> Anatomy:
+    try:
+        model = _on_meta(config, attention=WATCHED)
+    except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
+        raise UnsupportedError(_why_unbuilt(config, error)) from None
+    if config.get_text_config() is not config:
+        raise UnsupportedError(
+            "it is a language model inside a model of more than text; name the language model itself"
+        )
+    try:
+        return find_anatomy(model.eval())
+    except AttributeError as error:
+        raise UnsupportedError(f"{type(model).__name__} is no language model with a list of blocks ({error})") from None
+
+
+def _on_meta(config: Any, *, attention: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False
+        )
+    model.tie_weights()
+    return model
+
+
+def _why_unbuilt(config: Any, error: Exception) -> str:
+    """Whether transformers does not build a model with this attention, or not with any."""
+    try:
+        _on_meta(config, attention="eager")
+    except Exception as other:  # noqa: BLE001 - as above
+        return f"transformers cannot build it ({_how(other)})"
+    return f"transformers does not build it with an attention that can be watched ({_how(error)})"
+
+
+def _how(error: Exception) -> str:
+    return f"{type(error).__name__}: {said(error)}"
+
+
+def _watched(anatomy: Anatomy, config: Any, data: dict[str, Any]) -> Seen:
+    try:
+        return watch(anatomy)
+    except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
+        key = rotation_by_length(data) or rotation_by_length(config.to_dict())
+        why = f": {key}, by which rotary frequencies follow how long sequences are" if key else ""
+        raise UnsupportedError(f"its forward cannot be followed without numbers{why} ({_how(error)})") from None
+
+
+def _refuse_unread(anatomy: Anatomy, seen: Seen) -> None:
+    """Every parameter must belong to a matrix, a norm or an embedding that ran."""
+    calls = [*seen.outside, *(call for block in seen.blocks for call in block.calls)]
+    read = {id(parameter) for call in calls for parameter in call.module.parameters()}
+    left = [name for name, parameter in anatomy.model.named_parameters() if id(parameter) not in read]
+    bare = sorted({*left, *seen.bare})
+    if bare:
+        more = f" and {len(bare) - 3} more" if len(bare) > 3 else ""
+        raise UnsupportedError(
+            f"{', '.join(bare[:3])}{more} belong to no matrix, norm or embedding that a forward was seen to run"
+        )
+    held = Counter(id(p) for module in {id(c.module): c.module for c in calls}.values() for p in module.parameters())
+    shared = [n for n, p in anatomy.model.named_parameters() if held[id(p)] > 1 and p is not anatomy.embedding.weight]
+    if shared:
+        raise UnsupportedError(f"{', '.join(shared[:3])} is shared by several modules")
+
+
+def _alike(blocks: list[Block]) -> Block:
+    """The first block; in what a shape says once, all others are like it."""
+    parts = ("width", "heads", "key_value_heads", "head_dim", "value_head_dim", "capped", "copies_queries", "parallel")
+    for part in (*parts, "mlp", "activation"):
+        found = {getattr(block, part) for block in blocks}
+        if len(found) > 1:
+            raise UnsupportedError(f"its blocks differ in {part.replace('_', ' ')}: {sorted(map(str, found))}")
+    return blocks[0]
+
+
+def _only(found: frozenset[Any], what: str) -> Any:
+    if len(found) != 1:
+        raise UnsupportedError(f"its {what} are of {len(found)} kinds ({', '.join(sorted(found))}); one is known")
+    return next(iter(found))
+
+
+def _window(windows: Counter[int | None]) -> int | None:
+    widths = sorted(width for width in windows if width is not None)
+    if len(widths) > 1:
+        raise UnsupportedError(f"its blocks have windows of {', '.join(map(str, widths))} tokens; one is known")
+    return widths[0] if widths else None
+
+
+def main() -> int:
+    """Reads a configuration from stdin and writes what became of it."""
+    from transformers import logging
+
+    logging.set_verbosity_error()
+    asked = json.load(sys.stdin)
+    try:
+        answer: dict[str, Any] = {"shape": built_shape(asked["config"], file=asked["file"]).to_json()}
+    except InputError as error:
+        answer = {"refused": [problem.message for problem in error.problems]}
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""Records one forward of a model on the meta device: which modules read which tensors, and what was made of what.
+
+Every operator is recorded with its inputs and outputs; calls of linear layers, embeddings and norms are landmarks.
+Attention and masks are registered with transformers under a name of our own, which gives heads and windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from shardwise.models.anatomy import Anatomy
+from shardwise.models.built.seen import (
+    POSITIONS,
+    STREAM,
+    TOKENS,
+    Attention,
+    BlockCall,
+    Call,
+    Mask,
+    Op,
+    Seen,
+    operator_name,
+)
+
+WATCHED = "shardwise_watched"
+_BATCH, _LENGTH = 2, 8
+#: What a norm runs and nothing else in a block does.
+NORMALISING = frozenset({"native_layer_norm", "mean", "rms_norm", "_fused_rms_norm", "rsqrt", "var_mean"})
+
+
+def is_linear(module: nn.Module) -> bool:
+    """A matrix with or without a bias: torch's, or GPT-2's, which is stored the other way round."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, nn.Linear | Conv1D)
+
+
+@contextmanager
+def watchable() -> Generator[None]:
+    """While this lasts, `attn_implementation=WATCHED` is one that transformers knows."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    tables = (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)
+    for table in tables:
+        table.register(WATCHED, _unwatched)
+    try:
+        yield
+    finally:
+        for table in tables:
+            cast(dict[str, Any], table._global_mapping).pop(WATCHED, None)
+
+
+def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("attention is watched only inside `watch`")
+
+
+def watch(anatomy: Anatomy) -> Seen:
+    """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED` inside `watchable`.
+    Raises Exception: whatever the model's code raises where there are no numbers."""
+    watcher = _Watcher(anatomy)
+    ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
+    positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
+    seen = watcher.seen
+    seen.origins |= {id(ids): frozenset({TOKENS}), id(positions): frozenset({POSITIONS})}
+    with torch.no_grad(), watcher.hooked(positions), watcher:
+        output = cast(Any, anatomy.model)(input_ids=ids, position_ids=positions, use_cache=False)
+    seen.logits = output.logits
+    return seen
+
+
+class _Watcher(TorchDispatchMode):
+    """Fills a Seen while a model runs."""
+
+    def __init__(self, anatomy: Anatomy) -> None:
+        super().__init__()
+        self.seen = Seen()
+        self._anatomy = anatomy
+        self._kept: list[Any] = []  # ids are of tensors that live
+        self._parameters = {id(p): name for name, p in anatomy.model.named_parameters()}
+        self._inside: list[list[Op]] = []  # operators of the leaf modules that run now
+        self._block: BlockCall | None = None
+        self._masks: dict[int, Mask] = {}
+        self._asked_positions = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator and writes down what it did."""
+        result = func(*args, **(kwargs or {}))
+        inputs = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        op = Op(index=len(self._kept), name=operator_name(func, kwargs), inputs=inputs, outputs=outputs)
+        self._kept.append(op)
+        seen = self.seen
+        origin = frozenset[str]().union(*(seen.origin(tensor) for tensor in inputs))
+        for tensor in outputs:
+            seen.producers[id(tensor)] = op
+            seen.origins[id(tensor)] = origin
+        if self._inside:
+            self._inside[-1].append(op)
+            return result
+        if self._block is not None and origin - {POSITIONS}:
+            self._block.ops.append(op)
+        seen.bare += [self._parameters[id(tensor)] for tensor in inputs if id(tensor) in self._parameters]
+        return result
+
+    @contextmanager
+    def hooked(self, positions: torch.Tensor) -> Generator[None]:
+        """Hooks on every block and leaf module, and stand-ins for attention and masks."""
+        blocks = {id(block) for block in self._anatomy.blocks}
+        with ExitStack() as stack:
+            for name, module in self._anatomy.model.named_modules():
+                if id(module) in blocks:
+                    self._hook(stack, module, self._enter_block(name), self._leave_block)
+                elif not any(True for _ in module.children()):
+                    self._hook(stack, module, self._enter_leaf, self._leave_leaf(name))
+                else:
+                    handle = module.register_forward_pre_hook(self._enter_other(name), with_kwargs=True)
+                    stack.callback(handle.remove)
+            handle = self._anatomy.backbone.register_forward_hook(self._leave_backbone)
+            stack.callback(handle.remove)
+            stack.enter_context(self._standing_in(positions))
+            yield
+
+    def _hook(
+        self, stack: ExitStack, module: nn.Module, enter: Callable[..., None], leave: Callable[..., None]
+    ) -> None:
+        handles = (
+            module.register_forward_pre_hook(enter, with_kwargs=True),
+            module.register_forward_hook(leave, with_kwargs=True),
+        )
+        for handle in handles:
+            stack.callback(handle.remove)
+
+    def _mark(self, tensor: torch.Tensor, name: str) -> None:
+        self._kept.append(tensor)
+        self.seen.landmarks.add(id(tensor))
+        self.seen.origins[id(tensor)] = frozenset({name})
+
+    def _enter_block(self, name: str) -> Callable[..., None]:
+        def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            given = args[0] if args else kwargs["hidden_states"]
+            others = [tensor for tensor in tensors if tensor is not given]
+            if not self.seen.blocks:
+                self.seen.ops_before_blocks = self.seen.ops_behind(given)
+            self._block = BlockCall(name=name, given=given, others=others)
+            self.seen.blocks.append(self._block)
+            self._mark(given, STREAM)
+
+        return enter
+
+    def _leave_block(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
+        made = output[0] if isinstance(output, tuple) else output
+        if self._block is not None and isinstance(made, torch.Tensor):
+            self._block.made, self._block.made_of = made, self.seen.origin(made)
+            self._kept.append(made)
+        self._block = None
+
+    def _enter_other(self, name: str) -> Callable[..., None]:
+        def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
+            given = args[0] if args else kwargs.get("hidden_states")
+            if isinstance(given, torch.Tensor):
+                self.seen.handed[name] = given
+
+        return enter
+
+    def _enter_leaf(self, _module: nn.Module, _args: Any, _kwargs: Any) -> None:
+        self._inside.append([])
+
+    def _leave_leaf(self, name: str) -> Callable[..., None]:
+        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            ops = self._inside.pop()
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            if tensors and isinstance(output, torch.Tensor) and _is_landmark(module, ops):
+                call = Call(name=name, module=module, given=tensors[0], made=output, ops=ops)
+                (self.seen.outside if self._block is None else self._block.calls).append(call)
+                self._mark(output, name)
+                return
+            if self._block is not None:
+                self._block.ops += [op for op in ops if self.seen.origin(op.outputs[0]) - {POSITIONS}]
+            read = {id(tensor) for op in ops for tensor in op.inputs}
+            self.seen.bare += [p for key, p in self._parameters.items() if key in read]
+
+        return leave
+
+    def _leave_backbone(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        self.seen.hidden = output[0]
+        self._kept.append(output)
+
+    @contextmanager
+    def _standing_in(self, positions: torch.Tensor) -> Iterator[None]:
+        from transformers import PreTrainedModel, masking_utils
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        def find_packed(position_ids: torch.Tensor) -> None:
+            self._asked_positions = position_ids is positions
+
+        ALL_ATTENTION_FUNCTIONS.register(WATCHED, self._attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(WATCHED, self._make_mask)
+        # The second looks for padding among the ids, which are no numbers here.
+        replaced = {
+            (masking_utils, "find_packed_sequence_indices"): find_packed,
+            (PreTrainedModel, "warn_if_padding_and_no_attention_mask"): lambda *_: None,
+        }
+        theirs = {place: getattr(*place) for place in replaced}
+        for (owner, name), ours in replaced.items():
+            setattr(owner, name, ours)
+        try:
+            yield
+        finally:
+            for (owner, name), function in theirs.items():
+                setattr(owner, name, function)
+
+    def _make_mask(self, *_args: Any, mask_function: Callable[..., Any], **words: Any) -> torch.Tensor:
+        """A mask without content; what it would have let through is remembered."""
+        window = words.get("local_size")
+
+        def sees(query: int, key: int) -> bool:
+            with _disable_current_modes():
+                zero = torch.tensor(0)
+                return bool(mask_function(zero, zero, torch.tensor(query), torch.tensor(key)))
+
+        causal = sees(1, 0) and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
+        mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
+        self._masks[id(mask)] = Mask(causal=causal, window=window, by_positions=self._asked_positions)
+        self._kept.append(mask)
+        self._asked_positions = False
+        return mask
+
+    def _attend(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **words: Any,
+    ) -> tuple[torch.Tensor, None]:
+        made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+        attention = Attention(
+            name=f"<attention of {type(module).__name__}>",
+            query=query,
+            key=key,
+            value=value,
+            made=made,
+            causal=bool(words.get("is_causal", getattr(module, "is_causal", True))),
+            mask=self._masks.get(id(attention_mask)),
+            words={word: given for word, given in words.items() if given is not None},
+        )
+        if self._block is not None:
+            self._block.attention.append(attention)
+        self._mark(made, attention.name)
+        return made, None
+
+
+def _is_landmark(module: nn.Module, ops: list[Op]) -> bool:
+    if is_linear(module) or isinstance(module, nn.Embedding):
+        return True
+    return any(op.name in NORMALISING for op in ops)

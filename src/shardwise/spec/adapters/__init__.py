@@ -1,0 +1,1 @@
+"""Which modules LoRA adapts or copies, by PEFT's rules."""

@@ -1,0 +1,82 @@
+"""Which matrices `lora.target_modules` reaches, by PEFT's rules.
+
+An adapter hangs on a module, by the end of its name. In transformers 5 stacked experts and routers are parameters, not
+modules; for some families PEFT (0.21, `peft.utils.transformers_weight_conversion`) maps the names of their former
+modules to these bare parameters, and then such names reach no module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from shardwise.spec.job.keys import LoraSpec
+from shardwise.spec.model.shape import Matrix, ModelShape
+
+#: What of its module's name PEFT knows each bare parameter by, in the families that it names like one of these two.
+BARE_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "mixtral": {"gate": ("gate",), "gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)},
+    "qwen2_moe": {"gate": ("gate",), "gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)},
+}
+
+#: How an adapter hangs on a matrix.
+Hold = Literal["module", "bare"]
+
+
+def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
+    """How an adapter hangs on a matrix; None where none does, or where it is a copy (`modules_to_save`)."""
+    if is_copied(matrix.name, lora.modules_to_save):
+        return None
+    names = bare_names(matrix, model)
+    targets = lora.target_modules
+    if names:
+        named = targets == "all-linear" or all(any(names_it(target, name) for target in targets) for name in names)
+        return "bare" if named else None
+    if not matrix.adaptable or matrix.name.rpartition(".")[2] in hidden_names(model):
+        return None
+    if targets == "all-linear" or any(names_it(matrix.name, name) for name in targets):
+        return "module"
+    return None
+
+
+def adapter_rank(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> int:
+    """Rank of one expert's or matrix's adapter: r for each module that it was."""
+    return lora.r * max(1, len(bare_names(matrix, model)))
+
+
+def bare_names(matrix: Matrix, model: ModelShape) -> tuple[str, ...]:
+    """The names by which targets reach a matrix as a bare parameter; empty where they do not."""
+    known = BARE_NAMES.get(model.bare_experts or "", {})
+    return () if matrix.adaptable else known.get(matrix.name.rpartition(".")[2], ())
+
+
+def hidden_names(model: ModelShape) -> frozenset[str]:
+    """Names that reach no module, because they mean bare parameters."""
+    known = BARE_NAMES.get(model.bare_experts or "", {})
+    return frozenset(name for names in known.values() for name in names)
+
+
+def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], list[str]]]:
+    """Bare parameters of whose former names the targets hold some but not all: both lists."""
+    if lora.target_modules == "all-linear":
+        return
+    for names in BARE_NAMES.get(model.bare_experts or "", {}).values():
+        named = [name for name in names if any(names_it(target, name) for target in lora.target_modules)]
+        if named and len(named) < len(names):
+            yield named, [name for name in names if name not in named]
+
+
+def is_copied(name: str, saved: Sequence[str]) -> bool:
+    """Whether PEFT trains a part of a block as a copy: a module's name, or one around it, ends with a saved name."""
+    return any(module.endswith(end) for module in around(name) for end in saved)
+
+
+def around(name: str) -> Iterator[str]:
+    """The modules around one, the outermost first, and itself."""
+    parts = name.split(".")
+    return (".".join(parts[: count + 1]) for count in range(len(parts)))
+
+
+def names_it(name: str, end: str) -> bool:
+    """Whether a target names a module, by PEFT's rule: it is the module's whole name, or the end of it."""
+    return name == end or name.endswith(f".{end}")

@@ -1,0 +1,73 @@
+"""The `data` section of a job: the rows to train on, and how they become token sequences."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from shardwise.spec.job.strict import Positive, Share, Strict, Text, Whole
+
+TrainOn = Literal["auto", "assistant", "completion", "all"]
+OverLong = Literal["error", "drop", "truncate"]
+RowFormat = Literal[
+    "auto", "messages", "conversations", "instruction", "prompt_completion", "question_answer", "query_response", "text"
+]
+
+
+class SourceSpec(Strict):
+    """One data set.
+
+    Attributes:
+        path: a file (JSONL, JSON, CSV, Parquet), a folder of such files, or a hub id.
+        weight: how often its rows are seen per epoch; 0.5 is half of them, another half each epoch.
+        split, name: split and configuration of a hub data set.
+        format: how rows are read; `auto` recognises them by their columns.
+    """
+
+    path: Text
+    weight: Positive = 1.0
+    split: str = "train"
+    name: str | None = None
+    format: RowFormat = "auto"
+
+
+def _as_sources(value: Any) -> Any:
+    """`path` may be one path, or a list of paths and of {path, weight, ...}."""
+    items: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
+    return [{"path": item} if isinstance(item, str) else item for item in items]
+
+
+class DataSpec(Strict):
+    """The rows to train on and how they become token sequences.
+
+    Attributes:
+        path: the sources; none only for planning, with `num_rows` stated.
+        max_length: tokens per sequence at most.
+        packing: several rows in one sequence, apart in attention and positions.
+        train_on: which tokens count in the loss; `auto` is the assistant's for chats, the completion for pairs, all
+            for plain text.
+        over_long: what happens to rows longer than `max_length`.
+        eval_path: rows to evaluate on.
+        eval_fraction: or the share of the training rows set aside for it.
+        chat_template: path of a Jinja file that replaces the tokenizer's own template.
+        shuffle: a new order each epoch, from (seed, epoch).
+        num_rows: for planning without data.
+    """
+
+    path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
+    max_length: Whole = 1024
+    packing: bool = False
+    train_on: TrainOn = "auto"
+    over_long: OverLong = "error"
+    eval_path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
+    eval_fraction: Share = 0.0
+    chat_template: Text | None = None
+    shuffle: bool = True
+    num_rows: Whole | None = None
+
+    @model_validator(mode="after")
+    def _one_source_of_evaluation(self) -> Self:
+        if self.eval_path and self.eval_fraction:
+            raise ValueError("eval_path and eval_fraction exclude each other; keep one")
+        return self

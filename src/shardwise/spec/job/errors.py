@@ -1,0 +1,178 @@
+"""Turns pydantic's errors into sentences, each at its place in the job file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, cast, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from shardwise.errors import Problem, quoted
+from shardwise.spec.job.places import Key, Places
+
+#: What a sentence has between what was found, what is expected, and the nearest of it.
+_EXPECTED, _NEAR = "; expected ", "; did you mean "
+
+
+def problems_in(
+    data: dict[str, Any],
+    error: ValidationError,
+    *,
+    root: type[BaseModel],
+    places: Places | None,
+) -> list[Problem]:
+    """One problem per invalid key.
+
+    Args:
+        data: what was validated.
+        root: the model it was validated as.
+        places: where each key was written, if anywhere.
+    """
+    problems: dict[str, Problem] = {}
+    for detail in error.errors():
+        path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
+        problem = Problem(where=places.where(*path) if places else None, message=_sentence(detail, path, root))
+        problems.setdefault(str(problem), problem)
+    return _in_one_sentence(list(problems.values()))
+
+
+def _path_in_data(loc: Key, data: Any) -> Key:
+    """Pydantic's location without the names of union branches."""
+    path: list[str | int] = []
+    at: Any = data
+    for part in loc:
+        if isinstance(at, dict):
+            entries = cast(dict[Any, Any], at)
+            if part in entries:
+                at = entries[part]
+                path.append(part)
+                continue
+            if str(part)[:1].isupper() or "[" in str(part) or part in ("int", "float", "str", "bool", "list"):
+                continue
+            path.append(part)
+            at = None
+        elif isinstance(at, list) and isinstance(part, int):
+            items = cast(list[Any], at)
+            path.append(part)
+            at = items[part] if part < len(items) else None
+    return tuple(path)
+
+
+def _path_in_sentence(detail: Any, data: dict[str, Any]) -> Key:
+    """The key that the sentence of a rule about several keys begins with."""
+    context: dict[str, Any] = detail.get("ctx") or {}
+    key = str(context.get("error", "")).partition(":")[0]
+    return (key,) if key in data else ()
+
+
+#: What a value should have been, by pydantic's kind of error; braces hold the error's context.
+_EXPECTATIONS = {
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dataclass_type": "keys below it",
+    "dict_type": "keys below it",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "greater than or equal to {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "less than or equal to {le}",
+    "string_too_short": "text that is not empty",
+    "string_too_long": "text of {max_length} letters at most",
+    "string_pattern_mismatch": "text without a null character",
+    "string_unicode": "text that can be written as UTF-8",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length} at most",
+    "int_parsing_size": "a number nearer to zero",
+}
+
+
+def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
+    """One pydantic error as a sentence."""
+    key = ".".join(str(part) for part in path) or "the job"
+    found: Any = detail.get("input")
+    context: dict[str, Any] = detail.get("ctx") or {}
+    match detail["type"]:
+        case "extra_forbidden" | "invalid_key":
+            return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
+        case "missing":
+            return f"the key {quoted(key)} is missing{'' if _keys_at(root, path) else _hint(key)}"
+        case "value_error":
+            sentence = str(context.get("error", detail["msg"]))
+            return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
+        case "literal_error":
+            choices = str(context["expected"]).replace("'", "")
+            expected = f"{choices}{_nearest_value(found, choices)}"
+        case "int_type" | "int_from_float" | "float_type" | "finite_number":
+            bare = " without quotes" if isinstance(found, str) and _is_number(found) else ""
+            expected = f"{'a whole number' if detail['type'].startswith('int') else 'a number'}{bare}"
+        case "model_type" | "model_attributes_type":
+            expected = f"keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
+        case kind:
+            kind = "string_too_short" if found == "" else kind
+            expected = _EXPECTATIONS.get(kind, f"something else ({kind.replace('_', ' ')})").format_map(context)
+    return f"{key} is {quoted(found)}; expected {expected}"
+
+
+def _in_one_sentence(problems: list[Problem]) -> list[Problem]:
+    """Joins what the branches of a union expect of one value."""
+    joined: dict[tuple[str | None, str], Problem] = {}
+    for problem in problems:
+        found, expects, expected = problem.message.partition(_EXPECTED)
+        before = joined.get((problem.where, found)) if expects else None
+        if before is None:
+            joined[problem.where, found] = problem
+            continue
+        wanted, near, name = before.message.partition(_NEAR)
+        other, also_near, other_name = expected.partition(_NEAR)
+        message = f"{wanted}, or {other}{near or also_near}{name or other_name}"
+        joined[problem.where, found] = Problem(where=problem.where, message=message)
+    return list(joined.values())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _keys_at(root: type[BaseModel], path: Key) -> list[str]:
+    """The valid keys of the mapping at a path; none where no mapping stands there."""
+    model: type[BaseModel] | None = root
+    for name in (part for part in path if isinstance(part, str)):
+        field = model.model_fields.get(name) if model else None
+        model = next(_models_in(field.annotation), None) if field else None
+    return list(model.model_fields) if model else []
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The mappings that a field's type allows, also inside a union or a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _nearest_key(root: type[BaseModel], path: Key) -> str:
+    name = str(path[-1])
+    siblings = _keys_at(root, path[:-1])
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    for section in ("train", "data", "lora"):
+        if name in _keys_at(root, (section,)):
+            return f"; it belongs under {section}:"
+    return f"; valid here: {', '.join(siblings)}" if siblings else ""
+
+
+def _nearest_value(found: Any, expected: str) -> str:
+    choices = expected.replace(" or ", ", ").split(", ")
+    near = difflib.get_close_matches(str(found), choices, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _hint(key: str) -> str:
+    return {"model": "; write a hub id or a folder, for example model: meta-llama/Llama-3.1-8B"}.get(key, "")

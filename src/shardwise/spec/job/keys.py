@@ -1,0 +1,244 @@
+"""Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and PEFT."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from shardwise.spec.job.data import DataSpec
+from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
+
+Auto = Literal["auto"]
+Method = Literal["full", "lora", "qlora"]
+Goal = Literal["fastest", "cheapest", "fewest-gpus"]
+Tracker = Literal["tensorboard", "wandb", "mlflow"]
+SaveType = Literal["float32", "bfloat16", "float16", "float64"]
+Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
+
+#: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
+#: between a run and its resumption.
+HOW_IT_RUNS = frozenset(
+    {
+        *("hardware", "goal", "layout", "output_dir", "data.num_rows", "train.logging_steps", "train.report_to"),
+        *("train.save_steps", "train.save_total_limit", "train.eval_steps", "train.micro_batch_size"),
+        *("train.gradient_checkpointing", "train.offload", "train.loss", "train.attn_implementation", "train.compile"),
+    }
+)
+
+
+class LoraSpec(Strict):
+    """LoRA in PEFT's words; `target_modules` is `all-linear` or a list of module names."""
+
+    r: Whole = 16
+    lora_alpha: Positive = 32
+    lora_dropout: Share = 0.0
+    target_modules: Literal["all-linear"] | list[str] = "all-linear"
+    use_rslora: bool = False
+    use_dora: bool = False
+    modules_to_save: list[str] = Field(default_factory=list[str])
+    bias: Literal["none"] = "none"
+
+
+#: Those of a job that says nothing of them.
+_USUAL_ADAPTERS = LoraSpec()
+
+
+class TrainSpec(Strict):
+    """Optimisation in the words of `transformers.TrainingArguments`, and what `auto` leaves to the planner.
+
+    Attributes:
+        global_batch_size: sequences per optimizer step over all GPUs.
+        adam_beta1, adam_beta2, adam_epsilon: AdamW's constants.
+        save_steps: checkpoint every so many steps; 0 saves none but the final model.
+        save_total_limit: verified checkpoints to keep.
+        eval_steps: evaluate every so many steps; 0 at the end only, where there is evaluation data.
+        logging_steps: steps between plain progress lines; metrics.jsonl has every step.
+        full_determinism: deterministic kernels, slower.
+        disable_dropout: the model's own dropout is switched off, whatever its configuration says.
+        save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one they are trained in.
+    """
+
+    global_batch_size: Annotated[int, Field(ge=1, le=10**9)] = 8
+    num_train_epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
+    max_steps: Whole | None = None
+    learning_rate: Positive = 2e-4
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
+    warmup_ratio: Share = 0.0
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    max_grad_norm: NotNegative = 1.0
+    weight_decay: NotNegative = 0.0
+    adam_beta1: Share = 0.9
+    adam_beta2: Share = 0.999
+    adam_epsilon: Positive = 1e-8
+    momentum: Share = 0.0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
+    save_steps: Annotated[int, Field(ge=0)] = 0
+    save_total_limit: Whole | None = 2
+    eval_steps: Annotated[int, Field(ge=0)] = 0
+    logging_steps: Whole = 10
+    report_to: Annotated[list[Tracker], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(
+        default_factory=list[Tracker]
+    )
+    full_determinism: bool = False
+    disable_dropout: bool = False
+    precision: Precision | Auto = "auto"
+    optimizer: OptimizerName | Auto = "auto"
+    micro_batch_size: Whole | Auto = "auto"
+    gradient_checkpointing: Recompute | Auto = "auto"
+    offload: Offload | Auto = "auto"
+    loss: LossKind | Auto = "auto"
+    attn_implementation: Attention | Auto = "auto"
+    compile: bool = False
+    save_dtype: SaveType | Auto = "auto"
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> Self:
+        if self.warmup_ratio and self.warmup_steps:
+            raise ValueError("warmup_ratio and warmup_steps exclude each other; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _momentum_has_an_effect(self) -> Self:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum is set, which optimizer {self.optimizer} does not have; write optimizer: sgd")
+        return self
+
+    @model_validator(mode="after")
+    def _adam_constants_have_an_effect(self) -> Self:
+        fields = type(self).model_fields
+        changed = [n for n in ("adam_beta1", "adam_beta2", "adam_epsilon") if getattr(self, n) != fields[n].default]
+        if changed and self.optimizer == "sgd":
+            raise ValueError(f"{changed[0]} is set, which optimizer sgd does not have; remove it")
+        return self
+
+
+class LayoutKeys(Strict):
+    """The keys of a layout as job files and plans write it; what is left out is as in `spec.layout.axes.Layout`."""
+
+    dp_replicate: Whole = 1
+    dp_shard: Whole = 1
+    tp: Whole = 1
+    pp: Whole = 1
+    cp: Whole = 1
+    ep: Whole = 1
+    zero_stage: Literal[1, 2, 3] = 3
+    reshard_after_forward: bool = True
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"] = "1f1b"
+    min_num_params: Annotated[int, Field(ge=0, le=10**15)] = 0
+    prefetch: Whole = 1
+
+
+class LayoutSpec(LayoutKeys):
+    """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever else is stated."""
+
+    @model_validator(mode="after")
+    def _degrees_agree(self) -> Self:
+        self.to_layout()
+        if self.dp_shard == 1 and (self.zero_stage != 3 or not self.reshard_after_forward):
+            raise ValueError("zero_stage and reshard_after_forward have no effect without dp_shard; remove them")
+        if self.pp == 1 and self.schedule != "1f1b":
+            raise ValueError(f"schedule {self.schedule} has no effect without pp; remove it")
+        return self
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of the keys that are not at their defaults."""
+        fields = type(self).model_fields
+        return frozenset(name for name in fields if getattr(self, name) != fields[name].default)
+
+    def to_layout(self) -> Layout:
+        """The noun both wings use."""
+        degrees: dict[str, Any] = self.model_dump()
+        degrees["reshard_after_forward"] = self.reshard_after_forward and self.zero_stage == 3
+        return Layout(**degrees)
+
+
+def _as_alternatives(value: Any) -> Any:
+    """A list of alternatives, also one written as text in a flag, becomes text separated by commas."""
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        return value.strip()[1:-1].strip()
+    if not isinstance(value, list):
+        return value
+    items = cast(list[Any], value)
+    return ", ".join(items) if items and all(isinstance(item, str) for item in items) else items
+
+
+def _kind_of_layout(value: Any) -> str:
+    return "List" if isinstance(value, list) else "Keys" if isinstance(value, dict | LayoutSpec) else "Name"
+
+
+class Job(Strict):
+    """What the user asks; every `auto` is still open.
+
+    Attributes:
+        model: hub id, folder, config.json or catalogue name.
+        hardware: `[NODES x] GPUS x NAME` or `cpu:N`; None is this machine. For `plan` also a list of those, or `any`.
+        layout: `auto`, a strategy name, several of them to choose among, or a product of axes.
+    """
+
+    model: Text
+    data: DataSpec = DataSpec()
+    method: Method = "full"
+    lora: LoraSpec | None = None
+    train: TrainSpec = TrainSpec()
+    hardware: Annotated[str | None, BeforeValidator(_as_alternatives)] = None
+    goal: Goal = "fastest"
+    layout: Annotated[
+        Annotated[Auto | Strategy, Tag("Name")]
+        | Annotated[LayoutSpec, Tag("Keys")]
+        | Annotated[list[Strategy], Field(min_length=1), Tag("List")],
+        Discriminator(_kind_of_layout),
+    ] = "auto"
+    output_dir: Text = "runs/first"
+
+    @property
+    def stated_layout(self) -> LayoutSpec | str | None:
+        """The one layout to take; None where there are several to choose among."""
+        return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
+
+    @model_validator(mode="after")
+    def _lora_matches_method(self) -> Self:
+        if self.lora is not None and self.method == "full":
+            raise ValueError("lora: is set but method is full; write method: lora (or qlora), or remove lora:")
+        return self
+
+    @model_validator(mode="after")
+    def _dropout_has_an_effect(self) -> Self:
+        if self.train.disable_dropout and self.lora is not None and self.lora.lora_dropout:
+            raise ValueError("lora: lora_dropout is set, which train.disable_dropout switches off; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _units_are_gathered(self) -> Self:
+        if not isinstance(self.layout, LayoutSpec):
+            return self
+        asked = [name for name in ("min_num_params", "prefetch") if name in self.layout.changed]
+        sharded = self.layout.to_layout().weight_shards > 1 or self.train.offload in ("parameters", "all")
+        if asked and not sharded:
+            raise ValueError(
+                f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "
+                "zero_stage 2 or 3, or remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _evaluation_has_data(self) -> Self:
+        if self.train.eval_steps and not (self.data.eval_path or self.data.eval_fraction or self.data.num_rows):
+            raise ValueError(
+                "train: eval_steps is set but there is nothing to evaluate on; add data.eval_fraction or data.eval_path"
+            )
+        return self
+
+    @property
+    def adapters(self) -> LoraSpec | None:
+        """The LoRA settings in force, or None for full fine-tuning."""
+        if self.method == "full":
+            return None
+        return self.lora or _USUAL_ADAPTERS
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with every default filled in."""
+        return self.model_dump(mode="json")

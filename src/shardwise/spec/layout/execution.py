@@ -1,0 +1,105 @@
+"""Execution: how one optimizer step is executed on a layout, with every choice made"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from shardwise.spec.layout.axes import Layout
+from shardwise.units import MIB
+
+Precision = Literal["mixed", "bf16", "fp16", "fp32"]
+Recompute = Literal["none", "selective", "full"]
+Offload = Literal["none", "parameters", "optimizer", "all"]
+LossKind = Literal["full", "chunked"]
+OptimizerName = Literal["adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"]
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
+
+#: Sequences are padded to a multiple of this, which tensor cores want.
+PAD_MULTIPLE = 8
+
+#: Tensors that are summed or exchanged together are copied into one flat buffer of so many bytes at a time: enough to
+#: fill a link, little beside what training holds anyway.
+FLAT_BYTES = 25 * MIB
+
+#: With the chunked loss, trained positions go through the head this many at a time.
+CHUNK_TOKENS = 1024
+
+
+def heads_in_chunks(*, loss: LossKind | Literal["auto"], plain_head: bool) -> bool:
+    """Whether the head runs, or where `loss` is open may run, over chunks of positions."""
+    return loss != "full" and plain_head
+
+
+def positions_at_once(tokens: int, *, loss: LossKind | Literal["auto"], plain_head: bool) -> int:
+    """The least number of positions of a micro-batch whose logits are alive together."""
+    return min(tokens, CHUNK_TOKENS) if heads_in_chunks(loss=loss, plain_head=plain_head) else tokens
+
+
+def padded_length(longest: int, *, max_length: int) -> int:
+    """The length that a batch is padded to: a multiple of `PAD_MULTIPLE`, and `max_length` at most."""
+    return max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max_length))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How one optimizer step is executed: a layout and every choice that `auto` left open.
+
+    Attributes:
+        micro_batch_size: sequences per forward per data-parallel rank.
+        gradient_accumulation_steps: forwards per optimizer step per rank.
+        precision: `mixed` keeps float32 masters of what is trained and computes in bfloat16.
+        offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
+            `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
+        loss: `full` materialises all logits; `chunked` a slice of them at a time.
+    """
+
+    layout: Layout
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    gradient_checkpointing: Recompute = "none"
+    offload: Offload = "none"
+    precision: Precision = "mixed"
+    optimizer: OptimizerName = "adamw"
+    loss: LossKind = "full"
+    attn_implementation: Attention = "sdpa"
+    compile: bool = False
+
+    @property
+    def parameters_on_host(self) -> bool:
+        """Whether weights lie in the host's memory, and come to the GPU as they are used."""
+        return self.offload in ("parameters", "all")
+
+    @property
+    def optimizer_on_host(self) -> bool:
+        """Whether optimizer states lie in the host's memory, where the step is then computed."""
+        return self.offload != "none"
+
+    @property
+    def gathers_weights(self) -> bool:
+        """Whether FSDP brings weights to the GPU unit by unit, from other ranks or from the host."""
+        return self.layout.weight_shards > 1 or self.parameters_on_host
+
+    @property
+    def postpones_reduction(self) -> bool:
+        """Whether gathered weights and whole gradients are kept until the end of a step, as zero_bubble needs."""
+        return self.gathers_weights and self.layout.pp > 1 and self.layout.schedule == "zero_bubble"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: `strategy`, `layout`, then the fields by their names."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "layout"}
+        return {"strategy": self.layout.strategy, "layout": self.layout.to_json(), **plain}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Execution:
+        """Reads the fields of `to_json` out of a larger object, such as a candidate of plan.json."""
+        plain = {f.name: data[f.name] for f in fields(cls) if f.name != "layout"}
+        return cls(layout=Layout.from_json(data["layout"]), **plain)
+
+
+def accumulation_steps(*, global_batch_size: int, micro_batch_size: int, data_world_size: int) -> int:
+    """Forwards per optimizer step so that every sample of the global batch is seen once.
+
+    Where the product does not divide the global batch, the last micro-batches are filled with samples of zero weight.
+    """
+    return -(-global_batch_size // (micro_batch_size * data_world_size))

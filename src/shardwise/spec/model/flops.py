@@ -1,0 +1,63 @@
+"""Model FLOPs per token, which every MFU, forecast or measured, is computed from.
+
+Chowdhery et al., "PaLM" (2022), appendix B: 6 FLOPs per matrix parameter (2 forward, 4 backward) and 12 * layers *
+width * length for attention, without recompute. Frozen matrices need no weight gradient: LoRA costs 4 per frozen
+parameter, and 6 per parameter of an adapter or of a trained copy (`modules_to_save`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from shardwise.spec.adapters.saved_names import is_saved
+from shardwise.spec.adapters.targets import adapter_rank, hold_of, is_copied
+from shardwise.spec.job.keys import LoraSpec
+from shardwise.spec.model.shape import Matrix, ModelShape
+
+
+def matrix_parameters(shape: ModelShape) -> int:
+    """Elements of the matrices that a token is multiplied with: blocks (of experts, those routed to) and head."""
+    blocks = sum(
+        kind.num_layers * matrix.routed * matrix.rows * matrix.columns
+        for kind in shape.kinds
+        for matrix in kind.matrices
+    )
+    outer = sum(matrix.num_parameters for matrix in shape.outer_matrices)
+    return blocks + outer + shape.embedding_parameters
+
+
+def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
+    """Elements of all LoRA adapters: r * (rows + columns) for each target matrix (Hu et al., 2021, section 4)."""
+    return _adapters(shape, lora, lambda matrix: matrix.count)
+
+
+def _adapters(shape: ModelShape, lora: LoraSpec, experts: Callable[[Matrix], int]) -> int:
+    """Elements of adapters, of so many of each matrix."""
+
+    def of(matrices: Iterable[Matrix]) -> int:
+        held = (matrix for matrix in matrices if hold_of(matrix, lora, shape))
+        return sum(experts(m) * adapter_rank(m, lora, shape) * (m.rows + m.columns) for m in held)
+
+    return of(shape.outer_matrices) + sum(kind.num_layers * of(kind.matrices) for kind in shape.kinds)
+
+
+def copied_parameters(shape: ModelShape, lora: LoraSpec) -> int:
+    """Elements of the matrices that are trained as whole copies: of the blocks, and the head."""
+    head = shape.embedding_parameters if is_saved(shape.names.head, lora) else 0
+    return head + sum(
+        kind.num_layers * matrix.routed * matrix.rows * matrix.columns
+        for kind in shape.kinds
+        for matrix in kind.matrices
+        if is_copied(matrix.name, lora.modules_to_save)
+    )
+
+
+def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | None) -> float:
+    """FLOPs of one token, forward and backward, in sequences of `length` tokens on average."""
+    widths = shape.head_dim + (shape.value_head_dim or shape.head_dim)
+    attention = 6 * shape.num_layers * shape.num_attention_heads * widths * length
+    if lora is None:
+        return 6 * matrix_parameters(shape) + attention
+    adapters = _adapters(shape, lora, lambda matrix: matrix.routed)
+    trained = 2 * copied_parameters(shape, lora) + 6 * adapters
+    return 4 * matrix_parameters(shape) + trained + attention

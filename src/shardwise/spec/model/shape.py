@@ -1,0 +1,286 @@
+"""ModelShape: the numbers of a causal language model that memory and time depend on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.model.names import LLAMA_NAMES, OuterNames
+
+MlpKind = Literal["gated", "plain"]
+#: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
+#: away before, written out.
+NormKind = Literal["rms", "layer", "gemma", "centred"]
+#: How blocks are split: over pipeline stages, or each of them by tensor parallel.
+Split = Literal["stages", "stages without dropout", "slices"]
+#: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
+Reads = Literal[
+    "attention_input",
+    "attention_output",
+    "mlp_input",
+    "mlp_product",
+    "expert_input",
+    "expert_product",
+    "query_latent",
+    "key_value_latent",
+]
+#: A dim of a matrix.
+Cut = Literal["rows", "columns"]
+#: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of it) gives a slice of
+#: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole. So a block needs one sum
+#: over ranks after attention and one after the MLP (Shoeybi et al., 2019).
+SLICED_BY: dict[Reads, Cut] = {
+    "attention_input": "rows",
+    "query_latent": "rows",
+    "key_value_latent": "rows",
+    "mlp_input": "rows",
+    "expert_input": "rows",
+    "attention_output": "columns",
+    "mlp_product": "columns",
+    "expert_product": "columns",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """One linear layer of a block.
+
+    Attributes:
+        name: its name inside the block, as in the Hugging Face module tree: `self_attn.q_proj`.
+        rows: output features.
+        columns: input features.
+        bias: whether it has a bias of `rows` elements.
+        count: how many alike stand in one block (experts).
+        reads: which tensor of the block is its input.
+        transposed: the weight is stored as (columns, rows), as GPT-2's are.
+        stacked: all `count` of them are one parameter, whose first dim counts them.
+        adaptable: it is a module of its own, on which an adapter can hang; routers and stacked experts are not.
+        active: of `count` experts, those a token is routed to; None for all.
+        runs_all: the implementation runs a token through all `count` of them, whatever its route.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    bias: bool = False
+    count: int = 1
+    reads: Reads = "attention_input"
+    transposed: bool = False
+    stacked: bool = False
+    adaptable: bool = True
+    active: int | None = None
+    runs_all: bool = False
+
+    @property
+    def num_parameters(self) -> int:
+        """Weight and bias elements of all `count` matrices."""
+        return self.count * (self.rows * self.columns + (self.rows if self.bias else 0))
+
+    @property
+    def sliced_by(self) -> Cut | None:
+        """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent."""
+        is_router = not (self.adaptable or self.stacked) or self.rows == 1
+        return None if is_router or "_a_proj" in self.name else SLICED_BY[self.reads]
+
+    @property
+    def routed(self) -> int:
+        """How many of the `count` a token's route goes through."""
+        return self.count if self.active is None else self.active
+
+    @property
+    def run(self) -> int:
+        """How many of the `count` a token is multiplied with in fact."""
+        return self.count if self.runs_all else self.routed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """One normalisation of a block.
+
+    Attributes:
+        size: elements of its weight, 0 where it has none.
+        width: elements per token that it normalises; a norm of each head has a small weight and a wide input.
+        bias: it has a bias of `size` elements too.
+        count: how many alike it stands for, which share the `width` between them.
+    """
+
+    name: str
+    size: int
+    width: int
+    bias: bool = False
+    count: int = 1
+
+    @property
+    def num_parameters(self) -> int:
+        """Weight and bias elements of all `count` norms."""
+        return self.count * self.size * (2 if self.bias else 1)
+
+    @property
+    def groups(self) -> float:
+        """Means or variances it takes of one token: one for each stretch as long as its weight."""
+        return self.width / self.size if self.size else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherBlocks:
+    """The blocks of one kind, in a model whose blocks differ.
+
+    Attributes:
+        count: how many of the model's blocks are of this kind.
+        matrices, norms: as in ModelShape.
+    """
+
+    count: int
+    matrices: tuple[Matrix, ...]
+    norms: tuple[Norm, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder as the planner sees it.
+
+    Attributes:
+        family: `model_type` of config.json.
+        matrices: the linear layers of one block, in order of execution; of the usual kind where blocks differ.
+        norm_parameters_per_layer: elements of the norms inside one block.
+        final_norm_parameters: elements of the norm before the head.
+        position_parameters: elements of a learned position table, 0 for rotary models.
+        head_bias: the head has a bias of `vocab_size` elements.
+        storage_dtype: the type the weights are stored in, as in config.json: `bfloat16`, `float32`.
+        sliding_window: attention window in tokens, or None.
+        norms: the norms inside one block; their parameters add up to `norm_parameters_per_layer`.
+        activation: the MLP's activation function, in transformers' words.
+        attention_softcap: attention scores are capped, which SDPA cannot do.
+        partial_rotary: queries and keys are rotated in part and joined again, which changes their memory layout.
+        parallel_residual: attention and the MLP read the same residual stream.
+        plain_head: logits are the head's output, with no cap or scale behind it.
+        other_blocks: the blocks that are not of the usual kind.
+        windowed_layers: how many blocks' attention has the window, None for all.
+        value_head_dim: width of a head's values where it is not `head_dim`.
+        embedding_size: width of the embedding and the head where it is not `hidden_size`.
+        outer_matrices, outer_norms: outside the blocks, beside the head and the final norm.
+        names: of the modules outside the blocks; of a plan that is older than they are, Llama's.
+        eager_attention: the family's code has no other attention than the one written out.
+        steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
+        layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
+        drops_out: its code drops something out at random in training.
+        bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
+        built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
+    """
+
+    family: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    matrices: tuple[Matrix, ...]
+    norm_parameters_per_layer: int
+    final_norm_parameters: int
+    position_parameters: int = 0
+    mlp: MlpKind = "gated"
+    norm: NormKind = "rms"
+    tied: bool = False
+    head_bias: bool = False
+    storage_dtype: str = "float32"
+    sliding_window: int | None = None
+    norms: tuple[Norm, ...] = ()
+    activation: str = "silu"
+    attention_softcap: bool = False
+    partial_rotary: bool = False
+    parallel_residual: bool = False
+    plain_head: bool = True
+    other_blocks: tuple[OtherBlocks, ...] = ()
+    windowed_layers: int | None = None
+    value_head_dim: int | None = None
+    embedding_size: int | None = None
+    outer_matrices: tuple[Matrix, ...] = ()
+    outer_norms: tuple[Norm, ...] = ()
+    names: OuterNames = LLAMA_NAMES
+    eager_attention: bool = False
+    steady_positions: int | None = None
+    layerdrop: float = 0.0
+    drops_out: bool = False
+    bare_experts: str | None = None
+    built: tuple[Split, ...] | None = None
+
+    @property
+    def embedding_width(self) -> int:
+        """Elements of one token's embedding, and of what the head reads."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Elements of the token embedding."""
+        return self.vocab_size * self.embedding_width
+
+    @property
+    def head_parameters(self) -> int:
+        """Elements the head adds; a tied head adds none but its bias."""
+        weight = 0 if self.tied else self.embedding_parameters
+        return weight + (self.vocab_size if self.head_bias else 0)
+
+    @property
+    def layer_parameters(self) -> int:
+        """Elements of one block, of the usual kind."""
+        return sum(matrix.num_parameters for matrix in self.matrices) + self.norm_parameters_per_layer
+
+    @property
+    def block_parameters(self) -> int:
+        """Elements of all blocks."""
+        return sum(kind.num_layers * kind.layer_parameters for kind in self.kinds)
+
+    @property
+    def outer_parameters(self) -> int:
+        """Elements outside the blocks beside embedding, positions, final norm and head."""
+        return sum(part.num_parameters for part in (*self.outer_matrices, *self.outer_norms))
+
+    @property
+    def num_parameters(self) -> int:
+        """All elements, shared ones counted once."""
+        ends = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
+        return self.block_parameters + ends + self.outer_parameters
+
+    @cached_property
+    def mlp_width(self) -> int:
+        """Intermediate elements of one token in the usual block, those of every expert it runs through added up."""
+        products = ("mlp_product", "expert_product")
+        return sum(m.columns * m.run for m in self.matrices if m.reads in products) or self.intermediate_size
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some block routes tokens to experts."""
+        return any(matrix.active is not None for kind in self.kinds for matrix in kind.matrices)
+
+    @cached_property
+    def kinds(self) -> tuple[ModelShape, ...]:
+        """One shape for each kind of block, the usual one first, as if the model had only the blocks of that kind."""
+        if not self.other_blocks:
+            return (self,)
+        usual = self.num_layers - sum(other.count for other in self.other_blocks)
+        return (
+            replace(self, num_layers=usual, other_blocks=()),
+            *(self._only(other) for other in self.other_blocks),
+        )
+
+    def _only(self, other: OtherBlocks) -> ModelShape:
+        kind = replace(self, num_layers=other.count, matrices=other.matrices, norms=other.norms, other_blocks=())
+        return replace(kind, norm_parameters_per_layer=sum(norm.num_parameters for norm in other.norms))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for plan.json."""
+        return {**asdict(self), "num_parameters": self.num_parameters}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ModelShape:
+        """The shape that `to_json` wrote; keys that are not the shape's are passed over.
+
+        Raises:
+            TypeError: the data was written by hand or by another version.
+        """
+        return from_plain(cls, data)

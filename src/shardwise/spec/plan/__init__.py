@@ -1,0 +1,1 @@
+"""A plan, its forecasts, and plan.json."""

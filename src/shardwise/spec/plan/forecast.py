@@ -1,0 +1,237 @@
+"""Plan: every candidate execution with its forecast, the one chosen, and why not the others; to and from plan.json.
+
+The planner writes it, the trainer reads it, and neither knows the other. The JSON is versioned and stable: keys are
+added, never renamed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.offers import Offers
+from shardwise.spec.plan.solved import Solved
+
+VERSION = 1
+
+#: Of the parts of plan.json that nothing executes: a later version may have added keys.
+_OPEN = ConfigDict(extra="ignore", strict=True)
+
+#: The parts of a rank's memory, in the order they are drawn.
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "communication",
+    "temporary",
+    "context",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long as they may be.
+
+    Attributes:
+        longest: tokens of the longest sequence.
+        mean: tokens of a sequence on average.
+    """
+
+    longest: int
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMemory:
+    """Peak memory of ranks that are alike.
+
+    Attributes:
+        ranks: the ranks this holds for.
+        peak_bytes: the most that is alive at one instant.
+        parts: bytes alive at that instant, by the names of `PARTS`; they add up to `peak_bytes`.
+    """
+
+    ranks: tuple[int, ...]
+    peak_bytes: int
+    parts: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryForecast:
+    """Memory of the rank that needs most, with its interval, and of every distinct rank.
+
+    Attributes:
+        peak_bytes: allocated (not reserved) bytes plus what lies outside the allocator.
+        peak_reserved_bytes: with the allocator's rounding and fragmentation.
+        peak_instant: when the peak is reached, in words: `backward of layer 31`.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    capacity_bytes: int
+    peak_bytes: int
+    peak_reserved_bytes: int
+    peak_low_bytes: int
+    peak_high_bytes: int
+    peak_instant: str
+    ranks: tuple[RankMemory, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeForecast:
+    """Time of one optimizer step and of the whole run; utilisations are shares from 0 to 1.
+
+    Attributes:
+        total_seconds: None where the number of steps is not known.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    step_seconds: float
+    tokens_per_second: float
+    mfu: float
+    gpu_utilization: float
+    compute_utilization: float
+    total_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Rental price; None where the catalogue knows none."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    usd: float | None = None
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One execution with its forecast.
+
+    Attributes:
+        not_trained: what of it this version plans but does not train, as sentences; empty where it trains all of it.
+    """
+
+    execution: Execution
+    fits: bool
+    memory: MemoryForecast
+    time: TimeForecast
+    cost: Cost = Cost()
+    reasons: tuple[str, ...] = ()
+    not_trained: tuple[str, ...] = ()
+
+    @property
+    def worst_rank(self) -> RankMemory:
+        """The rank with the highest peak."""
+        return max(self.memory.ranks, key=lambda rank: rank.peak_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The product page's candidate object."""
+        return {
+            **self.execution.to_json(),
+            "fits": self.fits,
+            "memory": asdict(self.memory),
+            "time": asdict(self.time),
+            "cost": asdict(self.cost),
+            "reasons": list(self.reasons),
+            "not_trained": list(self.not_trained),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Candidate:
+        """The inverse of `to_json`."""
+        return cls(
+            execution=Execution.from_json(data),
+            fits=data["fits"],
+            memory=from_plain(MemoryForecast, data["memory"]),
+            time=from_plain(TimeForecast, data["time"]),
+            cost=from_plain(Cost, data["cost"]),
+            reasons=tuple(data["reasons"]),
+            not_trained=tuple(data.get("not_trained", ())),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A way of spreading the work that was not taken, and the sentence that says why."""
+
+    strategy: str
+    layout: Layout
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The product page's rejected object."""
+        return {"strategy": self.strategy, "layout": self.layout.to_json(), "reason": self.reason}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The answer of `plan`.
+
+    Attributes:
+        candidates: ranked for the goal; those that do not fit stand last.
+        chosen: an index into `candidates`, or None where none fits.
+        advice: what to do, where none fits.
+        solved: the key that the job was solved for, with the value that this is the plan of.
+        offers: what else was compared, where the job left its hardware open; this is the plan of the first of them.
+    """
+
+    job: dict[str, Any]
+    hardware: dict[str, Any]
+    model: dict[str, Any]
+    candidates: tuple[Candidate, ...]
+    chosen: int | None
+    rejected: tuple[Rejection, ...] = field(default=())
+    advice: tuple[str, ...] = ()
+    solved: Solved | None = None
+    offers: Offers | None = None
+
+    @property
+    def best(self) -> Candidate | None:
+        """The chosen candidate."""
+        return None if self.chosen is None else self.candidates[self.chosen]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of the hardware, as sentences: who holds memory of it, what is not known of it."""
+        return [str(note) for note in self.hardware.get("notes", ())]
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole of plan.json; what was not asked for has no key."""
+        solved = {} if self.solved is None else {"solved": self.solved.to_json()}
+        offers = {} if self.offers is None else self.offers.to_json()
+        return {
+            "version": VERSION,
+            "job": self.job,
+            "hardware": self.hardware,
+            "model": self.model,
+            "chosen": self.chosen,
+            "candidates": [candidate.to_json() for candidate in self.candidates],
+            "rejected": [rejection.to_json() for rejection in self.rejected],
+            "advice": list(self.advice),
+            **solved,
+            **offers,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """The inverse of `to_json`; what a stranger may have written goes through `plan_file.py`."""
+        return cls(
+            job=data["job"],
+            hardware=data["hardware"],
+            model=data["model"],
+            chosen=data["chosen"],
+            candidates=tuple(Candidate.from_json(candidate) for candidate in data["candidates"]),
+            rejected=tuple(from_plain(Rejection, rejection) for rejection in data["rejected"]),
+            advice=tuple(data.get("advice", ())),
+            solved=Solved.from_json(data["solved"]) if data.get("solved") else None,
+            offers=Offers.from_json(data),
+        )

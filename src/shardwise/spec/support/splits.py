@@ -1,0 +1,70 @@
+"""Which models are split in pipeline stages or tensor-parallel slices, by family or by what was seen of a build."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+from typing import Literal
+
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape, Split
+
+#: Families whose models are cut in stages: between tokens and head they have embedding, blocks and norm, and no more.
+STAGED_FAMILIES = (
+    *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),
+    *("helium", "internlm3", "llama", "ministral", "mistral", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
+    *("seed_oss", "smollm3", "starcoder2"),
+)
+
+#: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
+TENSOR_FAMILIES = tuple(
+    family for family in STAGED_FAMILIES if family not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")
+)
+
+
+def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
+    """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
+    proven = STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES
+    return model.family in proven if model.built is None else split in model.built
+
+
+def heads(model: ModelShape) -> dict[str, int]:
+    """What tensor parallelism splits by whole heads: name -> how many."""
+    return {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
+
+
+def most_slices(model: ModelShape) -> int:
+    """The largest tp that slices a model evenly."""
+    return gcd(model.intermediate_size, *heads(model).values())
+
+
+def unseen(model: ModelShape, split: Split, *, nearest: str) -> str | None:
+    """Why a model that was read off its build is not split; None where its family is in the catalogue.
+
+    Args:
+        nearest: the layout to write instead.
+    """
+    if model.built is None:
+        return None
+    if split == "stages" and "stages without dropout" in model.built:
+        return (
+            f"{model.family} drops something out at random, perhaps between its embedding and its blocks, which each "
+            f"pipeline stage would do again; set train.disable_dropout: true, or use {nearest}"
+        )
+    how = "cut in pipeline stages" if split == "stages" else "sliced by tensor parallel (tp)"
+    return (
+        f"this {model.family} has no row in the catalogue, and its build was not seen to work when it is {how}; the "
+        f"nearest layout that trains it: {nearest}"
+    )
+
+
+def as_trained(job: Job, model: ModelShape) -> ModelShape:
+    """A model without the dropout that a job switches off."""
+    return without_dropout(model) if job.train.disable_dropout else model
+
+
+def without_dropout(model: ModelShape) -> ModelShape:
+    """A model without dropout and layerdrop."""
+    if model.built is not None and "stages without dropout" in model.built:
+        model = replace(model, built=("stages", *model.built))
+    return replace(model, layerdrop=0.0) if model.layerdrop else model

@@ -1,0 +1,242 @@
+"""What the trainer accepts: one table, read by the planner and by the trainer.
+
+`auto` chooses only what is trained. What a user asks for by name is forecast even where it is not trained, with a
+sentence that says so; the trainer refuses it before it loads any weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwise.spec.job.keys import Job, Method
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution, Offload, OptimizerName, Precision
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.rows import follows_the_batch, follows_the_layout
+from shardwise.spec.support.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
+
+#: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
+#: `fsdp x pp`, trains what each of them does.
+TRAINABLE: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp"), ("full", "lora")
+)
+
+PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
+OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
+OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
+
+#: What is said of a mixture of experts, whatever its layout.
+NO_EXPERTS = "is a mixture of experts, which is not trained by this version"
+
+#: What stands in for a method that is not trained at all, where the question is which layouts there are.
+NEAREST_METHOD: Method = "lora"
+
+
+def refusal(*, method: str, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
+    """Why a layout cannot be trained with a method; None where it can.
+
+    Args:
+        model: whose family must be trained under the layout, where it is known.
+        stated: whether a job states the layout; then the reason ends with what to write instead.
+    """
+    of_model = None if model is None else _model_refusal(model, layout, stated=stated)
+    return way_refusal(method=method, layout=layout) or of_model or _schedule_refusal(layout)
+
+
+def way_refusal(*, method: str, layout: Layout) -> str | None:
+    """Why a way of spreading is not trained with a method, whatever the model; None where it is."""
+    for way in layout.strategy.split(" x "):
+        if way not in TRAINABLE:
+            nearest = "fsdp" if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1 or layout.cp > 1 else "ddp"
+            return f"{layout.strategy} is not trained by this version; the nearest layout that is: {nearest}"
+        if method not in TRAINABLE[way]:
+            return method_refusal(method) or (
+                f"method {method} is not trained by this version under {way}; the nearest that is: {NEAREST_METHOD}"
+            )
+    return None
+
+
+def method_refusal(method: str) -> str | None:
+    """Why a method is trained under no layout at all; None where some layout trains it."""
+    if any(method in methods for methods in TRAINABLE.values()):
+        return None
+    return f"method {method} is not trained by this version; the nearest that is: {NEAREST_METHOD}"
+
+
+def _schedule_refusal(layout: Layout) -> str | None:
+    if layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward:
+        # The deferred half of a cut backward comes when weights would have been let go of.
+        return "schedule zero_bubble keeps gathered weights until a step ends; write zero_stage: 2, or schedule: 1f1b"
+    return None
+
+
+def _skips(model: ModelShape, layout: Layout) -> str | None:
+    if not model.layerdrop or layout.world_size == 1:
+        return None
+    return (
+        f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and "
+        "wait for ever for what the others exchange of them; the nearest layout that trains it: one process, or "
+        "set train.disable_dropout: true"
+    )
+
+
+def _not_sliced(model: ModelShape, layout: Layout) -> str | None:
+    # A build that no degree slices evenly was not tried sliced: then that is the reason, and not the family.
+    if layout.tp == 1 or splits(model, "slices") or (model.built is not None and most_slices(model) == 1):
+        return None
+    return unseen(model, "slices", nearest=_nearest(model)) or (
+        f"{model.family} is not sliced by tensor parallel (tp) in this version; "
+        f"the nearest layout that trains it: {_nearest(model)}"
+    )
+
+
+def _not_staged(model: ModelShape, layout: Layout) -> str | None:
+    if layout.pp == 1 or splits(model, "stages"):
+        return None
+    return unseen(model, "stages", nearest=_nearest(model)) or (
+        f"{model.family} is not cut in pipeline stages by this version, which does {', '.join(STAGED_FAMILIES)}; "
+        f"the nearest layout that trains it: {_nearest(model)}"
+    )
+
+
+def _nearest(model: ModelShape) -> str:
+    return "fsdp, with train.disable_dropout: true" if model.layerdrop else "fsdp"
+
+
+def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
+    """Why a model cannot be spread by a layout at all; None where it can.
+
+    Args:
+        model: as the job trains it.
+        stated: whether a job states the layout; then the reason ends with what to write instead.
+    """
+    uneven, stages = _uneven(layout.tp, model, heads(model)), _too_many_stages(model, layout)
+    if uneven is None and stages is None:
+        return None
+    if not model.has_experts:
+        uneven, stages = _not_sliced(model, layout) or uneven, _not_staged(model, layout) or stages
+        return _joined(uneven, stages, _skips(model, layout), stated=stated)
+    return _joined(uneven, stages, stated=stated)
+
+
+def _model_refusal(model: ModelShape, layout: Layout, *, stated: bool) -> str | None:
+    """Why a model is not trained under a layout that has no more stages than the model has blocks."""
+    parts = {**heads(model), "elements of the MLP's width": model.intermediate_size}
+    sliced = _not_sliced(model, layout) or _uneven(layout.tp, model, parts)
+    return _joined(sliced, _not_staged(model, layout), _skips(model, layout), stated=stated)
+
+
+def _joined(*reasons: str | None, stated: bool) -> str | None:
+    """The reasons in one sentence; with a layout to write, where none of them names one."""
+    found = [reason for reason in reasons if reason]
+    told = any("fsdp" in reason or "one process" in reason for reason in found)
+    return "; ".join([*found, *(["or use fsdp"] if stated and not told else [])]) if found else None
+
+
+def _uneven(tp: int, model: ModelShape, parts: dict[str, int]) -> str | None:
+    """Which of the parts `tp` does not divide; None where it divides all."""
+    uneven = [f"{count} {what}" for what, count in parts.items() if count % tp]
+    if not uneven:
+        return None
+    most = most_slices(model)
+    remedy = f"the largest tp that slices it evenly is {most}" if most > 1 else "no tp slices it evenly: use fsdp"
+    return f"tp = {tp} does not divide the model's {' and '.join(uneven)}; {remedy}"
+
+
+def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
+    if layout.num_stages <= model.num_layers:
+        return None
+    return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; {_fewer_stages(model, layout)}"
+
+
+def _fewer_stages(model: ModelShape, layout: Layout) -> str:
+    """The most pipeline ranks whose stages have a block each."""
+    most = model.num_layers * layout.pp // layout.num_stages
+    if most > 1:
+        return f"use pp: {most} at most"
+    return f"use schedule: 1f1b and pp: {model.num_layers} at most" if model.num_layers > 1 else "use fsdp"
+
+
+def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
+    """Why `layout: auto` leaves a layout out; None where it considers it.
+
+    A method or model that no layout trains is forecast under the layouts that train another.
+    """
+    known = None if model is None or model.has_experts else model
+    return refusal(method=method if method_refusal(method) is None else NEAREST_METHOD, layout=layout, model=known)
+
+
+def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
+    """Every reason why an execution of a job cannot be trained; empty where it can."""
+    return [*impossibilities(job, execution, model=model), *not_trained(job, execution, model=model)]
+
+
+def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
+    """What contradicts itself in an execution: it is neither trained nor planned."""
+    reasons: list[str] = []
+    layout = execution.layout
+    if model is not None and layout.num_stages > model.num_layers:
+        reasons.append(
+            f"{layout.strategy} makes {layout.num_stages} stages, and the model has {model.num_layers} blocks; "
+            + _fewer_stages(model, layout)
+        )
+    if execution.parameters_on_host:
+        reasons += _streaming_contradictions(execution)
+    if job.data.packing and execution.attn_implementation.startswith("flash") and execution.micro_batch_size > 1:
+        # transformers tells packed documents apart by their positions for one sequence at a time only.
+        reasons.append(f"packing with {execution.attn_implementation} needs train.micro_batch_size: 1, or use sdpa")
+    if model is not None and execution.loss == "chunked" and not model.plain_head:
+        reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
+    if model is not None:
+        reasons += follows_the_layout(job, model, layout)
+    return reasons
+
+
+def _streaming_contradictions(execution: Execution) -> list[str]:
+    """What contradicts weights that are streamed from the host."""
+    layout, asked = execution.layout, f"offload {execution.offload}"
+    if layout.shards_states_only:
+        return [
+            f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there; use offload: optimizer"
+        ]
+    if layout.pp > 1 and layout.schedule == "zero_bubble":
+        # Weights would stay on the GPU until a step ends, and nothing be gained.
+        return [f"{asked} does not go with schedule zero_bubble; use schedule: 1f1b, or offload: optimizer"]
+    return []
+
+
+def not_trained_under(execution: Execution) -> list[str]:
+    """What an execution asks for that is trained, but not under its layout."""
+    reasons: list[str] = []
+    cut = execution.layout.pp > 1 and execution.layout.schedule == "zero_bubble"
+    if execution.compile and (cut or execution.layout.tp > 1):
+        what = "with schedule zero_bubble" if cut else f"under {execution.layout.strategy}"
+        reasons.append(f"compile is not trained {what}; use compile: false")
+    if cut and execution.gradient_checkpointing == "selective":
+        reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
+    return reasons
+
+
+def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
+    """Why a model is trained under no layout; empty where some layout may train it."""
+    experts = f"{model.family} {NO_EXPERTS}"
+    return [*([experts] if model.has_experts else []), *follows_the_batch(job, model)]
+
+
+def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
+    """What of an execution is planned but not trained; empty where all is trained."""
+    # Of experts no layout is trained: the nearest to one would not be either.
+    known = None if model is None or model.has_experts else as_trained(job, model)
+    of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)
+    reasons = [of_layout, *not_trained_under(execution)]
+    if model is not None:
+        reasons += refused_everywhere(job, model)
+    chosen: list[tuple[str, str, Sequence[str]]] = [
+        ("precision", execution.precision, PRECISIONS),
+        ("optimizer", execution.optimizer, OPTIMIZERS),
+        ("offload", execution.offload, OFFLOADS),
+    ]
+    for key, value, trained in chosen:
+        if value not in trained:
+            reasons.append(f"{key} {value} is not trained by this version; use {', '.join(trained)}")
+    return [reason for reason in reasons if reason]
