@@ -17,11 +17,11 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import Split
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import refusal
-from shardwise.train.guards import check_trained
-from shardwise.train.journal import Journal
+from shardwise.train.guards.checks import check_trained
 from shardwise.train.loop import train
 from shardwise.train.memory import Held, held
-from shardwise.train.signals import StopFlag
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import OPTIMIZERS, Trained, composed, forecast_holdings, must_equal, outcome, prepare_cell, spread
 from tests.dist.worlds import run_world
 

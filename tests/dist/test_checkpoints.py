@@ -22,14 +22,14 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train import checkpoint
-from shardwise.train.checkpoint import Checkpoints, create_states
-from shardwise.train.durable import SaveError, remove_leftovers
-from shardwise.train.journal import Journal
 from shardwise.train.loop import train
-from shardwise.train.pieces import Piece
-from shardwise.train.signals import StopFlag
-from shardwise.train.stored import Reader
+from shardwise.train.saving import checkpoint
+from shardwise.train.saving.atomic import SaveError, remove_leftovers
+from shardwise.train.saving.checkpoint import Checkpoints, create_states
+from shardwise.train.saving.checkpoint_reader import Reader
+from shardwise.train.saving.pieces import Piece
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import ZERO1, Trained, composed, outcome, prepare_cell, relative, spread, train_rank
 from tests.dist.worlds import run_world
 

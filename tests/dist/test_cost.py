@@ -15,10 +15,10 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import check_finite, check_sights, gather
+from shardwise.train.guards.checks import check_finite, check_sights, gather
+from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import REPLICA_CHECK_STEPS
 from shardwise.train.optim import clip_gradients
-from shardwise.train.replicas import check_replicas
 from tests.dist.cells import composed, prepare_cell, spread
 from tests.dist.worlds import run_world, toy_llama
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.parallel.slices import settle_gradients
+from shardwise.parallel.tensor.slices import settle_gradients
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Recompute

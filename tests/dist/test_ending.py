@@ -15,11 +15,12 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
-from shardwise.train import save, worker
-from shardwise.train.durable import SaveError
-from shardwise.train.journal import Journal
+from shardwise.train import worker
 from shardwise.train.loop import train
-from shardwise.train.signals import StopFlag
+from shardwise.train.saving import final as save
+from shardwise.train.saving.atomic import SaveError
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 

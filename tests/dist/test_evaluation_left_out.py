@@ -12,9 +12,9 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_metrics
-from shardwise.train.journal import Journal
 from shardwise.train.loop import Outcome, train
-from shardwise.train.signals import StopFlag
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import composed, prepare_cell, relative, spread, train_rank
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.worlds import run_world

@@ -19,12 +19,13 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train import export, save
-from shardwise.train.durable import SaveError
-from shardwise.train.journal import Journal
 from shardwise.train.loop import train
-from shardwise.train.save import save_final
-from shardwise.train.signals import StopFlag
+from shardwise.train.saving import export
+from shardwise.train.saving import final as save
+from shardwise.train.saving.atomic import SaveError
+from shardwise.train.saving.final import save_final
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, must_equal, outcome, prepare_cell, spread
 from tests.dist.worlds import run_world
 

@@ -29,7 +29,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model, worker
 from shardwise.train.build import Build
-from shardwise.train.guards import (
+from shardwise.train.guards.checks import (
     GuardError,
     agree,
     check_batches,
@@ -39,10 +39,10 @@ from shardwise.train.guards import (
     check_trained,
     gather,
 )
-from shardwise.train.journal import Journal
 from shardwise.train.loop import train
-from shardwise.train.signals import StopFlag
-from shardwise.train.watch import Watch
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import Watch
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.train.live_types import together
+from shardwise.train.guards.dtypes import together
 from tests.dist.cells import ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_cell, train_rank
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.test_final import _finish

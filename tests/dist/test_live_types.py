@@ -18,7 +18,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
 from shardwise.train.build import Build
-from shardwise.train.guards import GuardError
+from shardwise.train.guards.checks import GuardError
 from shardwise.train.precision import Types
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world

@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.models.weights import Weights
+from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.parallel.ownership import local_part
-from shardwise.parallel.postponed import groups_of
 from shardwise.plan.answer import make_plan
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout

@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.parallel.ownership import local_part
-from shardwise.parallel.postponed import groups_of
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import GuardError
-from shardwise.train.journal import Journal
+from shardwise.train.guards.checks import GuardError
+from shardwise.train.guards.devices import read_back_places
 from shardwise.train.loop import train
 from shardwise.train.memory import Held, held
-from shardwise.train.places import read_back_places
-from shardwise.train.signals import StopFlag
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import (
     OPTIMIZERS,
     PAIRS,

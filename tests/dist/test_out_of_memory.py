@@ -18,8 +18,8 @@ SHORT = """
 import os
 import torch
 from shardwise.train import worker
-from shardwise.train.ending import end_process
-from shardwise.train.journal import Journal
+from shardwise.train.watching.exit import end_process
+from shardwise.train.watching.journal import Journal
 
 begins = Journal.stepping
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from shardwise.parallel import pipeline
+from shardwise.parallel.deferred_reduction import _groups
 from shardwise.parallel.ownership import local_part
-from shardwise.parallel.postponed import _groups
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution

@@ -16,15 +16,16 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train import replicas, worker
+from shardwise.train import worker
 from shardwise.train.build import Build
-from shardwise.train.checkpoint import Checkpoints
-from shardwise.train.guards import GuardError
-from shardwise.train.journal import Journal
+from shardwise.train.guards import replicas
+from shardwise.train.guards.checks import GuardError
+from shardwise.train.guards.replicas import check_replicas, part_hashes
 from shardwise.train.loop import train
-from shardwise.train.replicas import check_replicas, part_hashes
-from shardwise.train.signals import StopFlag
-from shardwise.train.watch import Watch
+from shardwise.train.saving.checkpoint import Checkpoints
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import Watch
 from tests.dist.cells import ZERO1, composed, prepare_cell, spread
 from tests.dist.worlds import run_world
 

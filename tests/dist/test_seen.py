@@ -15,10 +15,10 @@ from shardwise.data.seen import digest, join
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_metrics
-from shardwise.train.guards import GuardError
-from shardwise.train.journal import Journal
+from shardwise.train.guards.checks import GuardError
 from shardwise.train.loop import train
-from shardwise.train.signals import StopFlag
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 

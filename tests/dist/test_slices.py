@@ -17,10 +17,10 @@ from transformers import AutoConfig
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
 from shardwise.models.load import local_window
-from shardwise.parallel.slices import settle_gradients
-from shardwise.parallel.tensor import Parts, apply_tensor, check_plan
+from shardwise.parallel.tensor.slices import settle_gradients
+from shardwise.parallel.tensor.slicing import Parts, apply_tensor, check_plan
 from shardwise.spec.support.splits import TENSOR_FAMILIES
-from shardwise.train.whole import gathered
+from shardwise.train.saving.gather import gathered
 from tests.dist.worlds import installed, run_world
 
 #: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
-from shardwise.parallel.postponed import groups_of
+from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.plan.memory.buffers import gathered
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.memory.inventory import take_inventory

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from shardwise import api
-from shardwise.launch.questions import weights_apart
+from shardwise.launch.processes.questions import weights_apart
 from shardwise.report.parity import Agreement, agreement
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job

@@ -13,13 +13,13 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from shardwise.models.load import local_window
 from shardwise.parallel.mesh import World, join_world
+from shardwise.parallel.optimizer.zero1 import Windows, exchange_rows
 from shardwise.parallel.ownership import local_part
-from shardwise.parallel.zero import Windows, exchange_rows
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
-from shardwise.train.guards import GuardError
-from shardwise.train.replicas import check_replicas
+from shardwise.train.guards.checks import GuardError
+from shardwise.train.guards.replicas import check_replicas
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 

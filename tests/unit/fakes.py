@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.launch.processes import PROC
+from shardwise.launch.processes.process_tree import PROC
 from shardwise.spec.run import LAUNCH, RunDirectory
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="trains")

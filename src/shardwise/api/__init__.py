@@ -6,9 +6,9 @@ from shardwise.api.planning import plan, timeline, write_plan, write_plan_page
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
-from shardwise.launch.child import AlreadySaidError
 from shardwise.launch.doctor import Doctor
 from shardwise.launch.follow import Notice, Phase, Step
+from shardwise.launch.processes.data_preparation import AlreadySaidError
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus

@@ -8,7 +8,7 @@ from pathlib import Path
 from shardwise.api.rounding import Look, damped_look, farthest_apart, plain_look
 from shardwise.api.trials import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
-from shardwise.launch.questions import weights_apart
+from shardwise.launch.processes.questions import weights_apart
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
 from shardwise.report.parity import (
     Agreement,

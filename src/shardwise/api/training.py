@@ -11,20 +11,13 @@ from typing import Literal
 from shardwise.api.looking import report
 from shardwise.api.planning import plan_for, request_for
 from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
-from shardwise.launch.accept import check_present, check_trainable, place_of, training_cluster
-from shardwise.launch.child import prepare_data
-from shardwise.launch.command import PREPARATION, WORKER, require_torch
-from shardwise.launch.folder import (
-    Before,
-    check_same_job,
-    held_to,
-    known_data,
-    run_of,
-    taken_back_on_error,
-    write_start,
-)
+from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step
-from shardwise.launch.joined import (
+from shardwise.launch.lock import locked, take
+from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
+from shardwise.launch.processes.data_preparation import prepare_data
+from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.processes.torchrun import (
     Place,
     become_worker,
     leave_the_word_to_first,
@@ -35,11 +28,18 @@ from shardwise.launch.joined import (
     tell_others,
     wait_for_first,
 )
-from shardwise.launch.lock import locked, take
+from shardwise.launch.processes.workers import follow_ranks, forget_last_launch, run_workers
 from shardwise.launch.ranks import first_rank, local_ranks
-from shardwise.launch.result import has_result
-from shardwise.launch.signals import StopRequests
-from shardwise.launch.workers import follow_ranks, forget_last_launch, run_workers
+from shardwise.launch.requirements import check_present, check_trainable, place_of, training_cluster
+from shardwise.launch.run_folder import (
+    Before,
+    check_same_job,
+    held_to,
+    known_data,
+    run_of,
+    taken_back_on_error,
+    write_start,
+)
 from shardwise.report.nouns import Report
 from shardwise.spec.cluster import Cluster, DeviceKind
 from shardwise.spec.job.keys import Job

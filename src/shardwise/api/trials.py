@@ -11,9 +11,9 @@ from shardwise.api.planning import request_for
 from shardwise.api.shapes import find_model
 from shardwise.api.training import Programs, TrainResult, Update, train
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
-from shardwise.launch.accept import stated_execution, training_cluster
-from shardwise.launch.joined import place_in_group
-from shardwise.launch.signals import StopRequests
+from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.processes.torchrun import place_in_group
+from shardwise.launch.requirements import stated_execution, training_cluster
 from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job, LayoutSpec

@@ -11,11 +11,11 @@ from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from shardwise.launch.causes import RankExit
-from shardwise.launch.command import LOOPBACK, WORKER, rank_environment, worker_environment
-from shardwise.launch.joined import Place, joined_environment
-from shardwise.launch.processes import end_all
-from shardwise.launch.rank import start_rank
+from shardwise.launch.failure import RankExit
+from shardwise.launch.processes.command import LOOPBACK, WORKER, rank_environment, worker_environment
+from shardwise.launch.processes.process_tree import end_all
+from shardwise.launch.processes.rank import start_rank
+from shardwise.launch.processes.torchrun import Place, joined_environment
 from shardwise.spec.begin import LISTENING, WORD
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import LAUNCH, RunDirectory

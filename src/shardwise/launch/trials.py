@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from shardwise.catalog.gpus import MAX_CPU_PROCESSES
 from shardwise.errors import InputError, RunDirectoryError
+from shardwise.launch.layout_names import ALL, DEFAULT, EVERY_WAY, JOB, SINGLE, fewest, layout_of, parsed
 from shardwise.launch.lock import locked
-from shardwise.launch.ways import ALL, DEFAULT, EVERY_WAY, JOB, SINGLE, fewest, layout_of, parsed
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Method
 from shardwise.spec.layout.axes import Layout

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from shardwise.parallel.ddp import Buckets, apply_replication
+from shardwise.parallel.fsdp import apply_sharding
 from shardwise.parallel.gradients import Finish
+from shardwise.parallel.interface import Spread
 from shardwise.parallel.mesh import World
 from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.parallel.shard import apply_sharding
-from shardwise.parallel.spread import Spread
-from shardwise.parallel.tensor import Parts, apply_tensor
-from shardwise.parallel.whole import WholeModel
+from shardwise.parallel.single_stage import WholeModel
+from shardwise.parallel.tensor.slicing import Parts, apply_tensor
 from shardwise.spec.layout.execution import Execution
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from shardwise.parallel.buckets import sum_over
 from shardwise.parallel.ownership import local_part
-from shardwise.parallel.slices import settle_gradients
+from shardwise.parallel.tensor.slices import settle_gradients
 
 
 @dataclass(frozen=True, kw_only=True)

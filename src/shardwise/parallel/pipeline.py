@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from shardwise.parallel.deferred_reduction import keep_gradients, reduction_postponed
 from shardwise.parallel.gradients import Finish
+from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import Pipes, World
-from shardwise.parallel.postponed import keep_gradients, reduction_postponed
-from shardwise.parallel.spread import Inputs
 from shardwise.spec.layout.schedule import Action, actions, forwards
 
 

@@ -13,28 +13,28 @@ from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.deal import Dealer
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError
-from shardwise.parallel.host import HostCopies
 from shardwise.parallel.mesh import World
-from shardwise.parallel.stepped import Detour, Stepped
-from shardwise.parallel.zero import Windows
+from shardwise.parallel.optimizer.offload import HostCopies
+from shardwise.parallel.optimizer.stepped import Detour, Stepped
+from shardwise.parallel.optimizer.zero1 import Windows
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import read_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory, read_json, revision_of
-from shardwise.train.checkpoint import Checkpoints
-from shardwise.train.guards import read_back_states
-from shardwise.train.identity import identity_of
-from shardwise.train.journal import Journal
-from shardwise.train.live_types import LiveTypes
+from shardwise.train.guards.checks import read_back_states
+from shardwise.train.guards.devices import read_back_places
+from shardwise.train.guards.dtypes import LiveTypes
 from shardwise.train.memory import MemoryMeter
 from shardwise.train.metrics import Metrics, Rates
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
-from shardwise.train.places import read_back_places
+from shardwise.train.saving.checkpoint import Checkpoints
+from shardwise.train.saving.identity import identity_of
 from shardwise.train.step import Step
 from shardwise.train.trackers import Trackers, open_trackers
+from shardwise.train.watching.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)

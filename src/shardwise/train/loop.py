@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from shardwise.data.seen import look
 from shardwise.train.build import Build
-from shardwise.train.guards import check_finite, check_sights
-from shardwise.train.journal import Journal
+from shardwise.train.guards.checks import check_finite, check_sights
+from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.optim import clip_gradients, learning_rate
-from shardwise.train.replicas import check_replicas
-from shardwise.train.signals import StopFlag
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
 
 #: Trained replicas are compared every so many steps; all of them at the start and before every save.
 REPLICA_CHECK_STEPS = 200

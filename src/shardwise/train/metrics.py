@@ -20,9 +20,9 @@ from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import Sight
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import RunDirectory, amend_step, append_line, read_metrics
-from shardwise.train.journal import Journal
 from shardwise.train.memory import MemoryMeter
 from shardwise.train.trackers import Trackers
+from shardwise.train.watching.journal import Journal
 from shardwise.units import format_bytes, format_seconds
 
 

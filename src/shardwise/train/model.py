@@ -20,10 +20,10 @@ from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of,
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Keys, Weights
 from shardwise.parallel.apply import Stage, parallelize
+from shardwise.parallel.interface import Spread
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
-from shardwise.parallel.spread import Spread
-from shardwise.parallel.tensor import Parts
+from shardwise.parallel.tensor.slicing import Parts
 from shardwise.spec.adapters.saved_names import saved_refusal
 from shardwise.spec.adapters.target_names import target_refusal
 from shardwise.spec.job.keys import Job
@@ -33,10 +33,10 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
 from shardwise.spec.support.trained import execution_refusals
-from shardwise.train.export import Result
+from shardwise.train.guards.same_model import agree_on_model
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES, Types
-from shardwise.train.same_model import agree_on_model
+from shardwise.train.saving.export import Result
 
 
 @dataclass(frozen=True, kw_only=True)

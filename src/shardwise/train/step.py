@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from shardwise.data.deal import GlobalBatch, MicroBatch
+from shardwise.parallel.interface import Inputs, Spread
 from shardwise.parallel.mesh import World
-from shardwise.parallel.spread import Inputs, Spread
 from shardwise.train.loss import Targets
 
 

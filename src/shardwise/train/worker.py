@@ -34,23 +34,23 @@ from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_st
 from shardwise.train.ahead import import_ahead
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device, check_memory
-from shardwise.train.durable import SaveError, remove_leftovers
-from shardwise.train.ending import end_process
-from shardwise.train.guards import agree, check_batches, check_layout, check_trained, gather
-from shardwise.train.journal import Journal
-from shardwise.train.live_types import Kinds, together
+from shardwise.train.guards.checks import agree, check_batches, check_layout, check_trained, gather
+from shardwise.train.guards.dtypes import Kinds, together
+from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import Outcome, train
 from shardwise.train.memory import Held, held
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
-from shardwise.train.progress import Progress, stated_seconds
 from shardwise.train.rates import peak_flops
-from shardwise.train.replicas import check_replicas
-from shardwise.train.save import save_final
-from shardwise.train.signals import StopFlag
+from shardwise.train.saving.atomic import SaveError, remove_leftovers
+from shardwise.train.saving.final import save_final
 from shardwise.train.trackers import check_trackers
-from shardwise.train.watch import Watch
+from shardwise.train.watching.exit import end_process
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.progress import Progress, stated_seconds
+from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import Watch
 
 
 def main(arguments: list[str] | None = None) -> int:

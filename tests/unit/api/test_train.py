@@ -25,7 +25,7 @@ from shardwise.errors import (
     UnsupportedError,
     WorkerFailedError,
 )
-from shardwise.launch import joined
+from shardwise.launch.processes import torchrun as joined
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import LayoutSpec
 from shardwise.spec.plan.file import read_plan

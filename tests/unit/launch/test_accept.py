@@ -10,8 +10,8 @@ import pytest
 from shardwise.catalog import probe
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError, InputError, UnsupportedError
-from shardwise.launch.accept import check_present, check_trainable, training_cluster
-from shardwise.launch.joined import Place
+from shardwise.launch.processes.torchrun import Place
+from shardwise.launch.requirements import check_present, check_trainable, training_cluster
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.request import Request, read_request, request_of_job

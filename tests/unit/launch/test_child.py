@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from shardwise.launch.child import AlreadySaidError, prepare_data
+from shardwise.launch.processes.data_preparation import AlreadySaidError, prepare_data
 from shardwise.spec.run import RunDirectory
 from tests.unit.fakes import Maker, processes_of, wait_until
 
@@ -15,7 +15,7 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from shardwise.errors import ShardwiseError
-from shardwise.launch.child import prepare_data
+from shardwise.launch.processes.data_preparation import prepare_data
 from shardwise.spec.run import RunDirectory
 
 try:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.launch import command
-from shardwise.launch.command import rank_environment, require_torch, worker_environment
 from shardwise.launch.doctor import examine, supported_ranges
-from shardwise.launch.joined import joined_environment
+from shardwise.launch.processes import command
+from shardwise.launch.processes.command import rank_environment, require_torch, worker_environment
+from shardwise.launch.processes.torchrun import joined_environment
 from shardwise.spec.cluster import DeviceKind
 from tests.unit.fakes import needs_torch, nvidia_smi
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from shardwise.errors import RunDirectoryError
-from shardwise.launch.folder import check_same_job, held_to, is_finished, known_data
 from shardwise.launch.lock import locked
+from shardwise.launch.run_folder import check_same_job, held_to, is_finished, known_data
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Lengths

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.launch import joined
-from shardwise.launch.joined import (
+from shardwise.launch.processes import torchrun as joined
+from shardwise.launch.processes.torchrun import (
     Place,
     place_in_group,
     send_others_away,

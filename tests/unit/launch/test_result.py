@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import DamagedResultError
-from shardwise.launch.result import has_result
+from shardwise.launch.final_files import has_result
 from shardwise.spec.result import HASHED_BYTES, result_fault
 from shardwise.spec.run import RunDirectory, write_json
 

@@ -12,12 +12,12 @@ import time
 import pytest
 
 from shardwise.errors import InputError, WorkerFailedError
-from shardwise.launch.conclusion import Outcome
 from shardwise.launch.follow import Notice, Phase, Step, Update
-from shardwise.launch.processes import PROC
-from shardwise.launch.rank import STARTED
+from shardwise.launch.outcome import Outcome
+from shardwise.launch.processes.process_tree import PROC
+from shardwise.launch.processes.rank import STARTED
+from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.ranks import local_ranks
-from shardwise.launch.workers import run_workers
 from shardwise.spec.run import RunDirectory, write_json
 from tests.marks import first
 from tests.unit.fakes import Maker, needs_torch, processes_of, wait_until
@@ -216,7 +216,7 @@ import sys
 from pathlib import Path
 from shardwise.errors import ShardwiseError
 from shardwise.launch.lock import locked
-from shardwise.launch.workers import run_workers
+from shardwise.launch.processes.workers import run_workers
 from shardwise.spec.run import RunDirectory
 
 run = RunDirectory(Path(sys.argv[1]))

@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 from shardwise.errors import InputError
 from shardwise.parallel.mesh import TIMEOUT, device_index, join_world
 from shardwise.spec.layout.axes import AXES, Layout
-from shardwise.train.progress import LONG_SECONDS
+from shardwise.train.watching.progress import LONG_SECONDS
 from tests.dist.worlds import run_world
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from shardwise.train.difference import Difference, difference, main
+from shardwise.train.saving.difference import Difference, difference, main
 
 Tensors = dict[str, torch.Tensor]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.train import durable
+from shardwise.train.saving import atomic as durable
 
 
 def folders(tmp_path: Path) -> tuple[Path, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardwise.spec.run import RunDirectory
-from shardwise.train.journal import Journal
+from shardwise.train.watching.journal import Journal
 
 
 def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path: Path) -> None:

@@ -9,9 +9,16 @@ import time
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.train import progress as module
-from shardwise.train.progress import FACTOR, LEAST_SECONDS, LONG_SECONDS, STOPPING_SECONDS, Progress, stated_seconds
-from shardwise.train.signals import StopFlag
+from shardwise.train.watching import progress as module
+from shardwise.train.watching.progress import (
+    FACTOR,
+    LEAST_SECONDS,
+    LONG_SECONDS,
+    STOPPING_SECONDS,
+    Progress,
+    stated_seconds,
+)
+from shardwise.train.watching.signals import StopFlag
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.train.stall import Standing, judge
+from shardwise.train.watching.stall import Standing, judge
 
 WORLD, SLICES = (0, 1, 2, 3), {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
 

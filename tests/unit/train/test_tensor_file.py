@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shardwise.train.tensor_file import Entry, TensorFile, write_tensors
+from shardwise.train.saving.safetensors_writer import Entry, TensorFile, write_tensors
 
 TENSORS = {
     "bytes": torch.arange(5, dtype=torch.uint8),

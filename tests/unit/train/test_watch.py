@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from shardwise.spec.run import RunDirectory, read_json
-from shardwise.train import progress, watch
-from shardwise.train.journal import Journal
-from shardwise.train.signals import StopFlag
-from shardwise.train.watch import Watch
+from shardwise.train.watching import progress
+from shardwise.train.watching import watchdog as watch
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import Watch
 
 LONG = 1.0
 

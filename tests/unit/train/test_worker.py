@@ -16,9 +16,9 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import worker
-from shardwise.train.journal import Journal
-from shardwise.train.signals import StopFlag
-from shardwise.train.watch import Watch
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import Watch
 from tests.marks import first
 
 #: A worker inside which something ends the program.

@@ -1,0 +1,141 @@
+"""Why a run failed: one cause out of the many messages that a failing group of processes leaves.
+
+When one rank fails, its peers fail too, of broken connections. The first cause is the earliest failure that a worker
+wrote down; unless a rank vanished without a word (out of memory, segmentation fault, a library that ends the process),
+which the workers that lived on could only see from outside.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import InputError, ShardwiseError, UnsupportedError, WorkerFailedError
+from shardwise.launch.processes.rank import STARTED
+from shardwise.spec.run import RunDirectory, read_json
+
+#: A rank ended by one of these was not ended by its peers' failure.
+VIOLENT = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+
+#: Exit codes from here on are 128 and the signal that a rank stopped on, as it was asked to.
+_BY_SIGNAL = 128
+
+HINTS = {
+    signal.SIGKILL: "; the kernel does that when memory runs out (see `dmesg`), and so do cluster managers",
+    signal.SIGSEGV: "; a native library crashed",
+}
+
+#: What a rank's own watch writes as the kind of its failure.
+STALL = "StallError"
+#: What a rank without memory writes as the kind of its failure: its peers fail of broken connections, before or after.
+OUT_OF_MEMORY = "OutOfMemoryError"
+
+NUM_LINES = 15
+MAX_BYTES_READ = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankExit:
+    """How a rank was seen to end; a negative code is minus the signal."""
+
+    rank: int
+    code: int
+
+
+def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] = ()) -> ShardwiseError:
+    """The error to raise after the workers ended with a failure.
+
+    Args:
+        exits: how ranks failed, as far as it is known; not of those that were killed after the failure.
+    """
+    failures = written_failures(run, processes=processes)
+    without_memory = [failure for failure in failures if failure.get("error") == OUT_OF_MEMORY]
+    if without_memory:
+        return _written(run, min(without_memory, key=_time))
+    silent = [e for e in exits if e.rank not in {int(failure["rank"]) for failure in failures}]
+    vanished = [e for e in silent if -e.code in VIOLENT or 0 < e.code < _BY_SIGNAL]
+    if vanished:
+        return WorkerFailedError(_ended_silently(run, vanished[0]))
+    if failures:
+        return _written(run, min(failures, key=_time))
+    if silent:
+        return WorkerFailedError(_ended_silently(run, min(silent, key=lambda e: -e.code == signal.SIGTERM)))
+    return WorkerFailedError(_unknown(run))
+
+
+def stall(run: RunDirectory, *, processes: int) -> str | None:
+    """What ranks wrote who no longer got on; None where the run ended of something else."""
+    written = sorted(written_failures(run, processes=processes), key=_time)
+    return str(written[0].get("message", "")).strip() if written and written[0].get("error") == STALL else None
+
+
+def written_failures(run: RunDirectory, *, processes: int) -> list[dict[str, Any]]:
+    """The failures that workers wrote down, with their rank."""
+    found = ((rank, read_json(run.rank_failure(rank))) for rank in range(processes))
+    return [{**failure, "rank": rank} for rank, failure in found if failure is not None]
+
+
+def tail(path: Path) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - MAX_BYTES_READ))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _time(failure: dict[str, Any]) -> float:
+    time = failure.get("time")
+    return float(time) if isinstance(time, int | float) else float("inf")
+
+
+def _written(run: RunDirectory, failure: dict[str, Any]) -> ShardwiseError:
+    message = str(failure.get("message", "")).strip()
+    if failure.get("input_error") is True:
+        refused = failure.get("error") == UnsupportedError.__name__
+        return UnsupportedError(message) if refused else InputError(message)
+    rank = int(failure["rank"])
+    kind = failure.get("error", "an error")
+    cause = message if kind == OUT_OF_MEMORY else f"{kind}: {message}"
+    place = f" ({failure['file']}:{failure['line']})" if failure.get("file") and failure.get("line") else ""
+    return WorkerFailedError(
+        f"rank {rank} failed while {failure.get('phase', 'starting')}: {cause}{place}\nits log: {run.rank_log(rank)}"
+    )
+
+
+def _ended_silently(run: RunDirectory, end: RankExit) -> str:
+    log = run.rank_log(end.rank)
+    return f"rank {end.rank} {how_it_ended(end.code)}\n{last_lines(log)}"
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code} and left no reason"
+    try:
+        number = signal.Signals(-code)
+    except ValueError:
+        return f"was ended by signal {-code}"
+    return f"was ended by signal {number.value} ({number.name}){HINTS.get(number, '')}"
+
+
+def last_lines(log: Path) -> str:
+    """The end of what the last start wrote to a log, set apart from the message above it."""
+    lines = [line for line in _said(log).splitlines() if line.strip()][-NUM_LINES:]
+    if not lines:
+        return f"it wrote nothing to its log: {log}"
+    return "\n".join([f"the end of {log}:", *(f"  | {line}" for line in lines)])
+
+
+def _said(log: Path) -> str:
+    return tail(log).rpartition(f"{STARTED}\n")[2]
+
+
+def _unknown(run: RunDirectory) -> str:
+    """Where even the cause could not be written down (a full disk), the logs of the ranks may have it."""
+    logs = [log for log in sorted(run.logs.glob("rank_*.log")) if _said(log).strip()]
+    return "\n".join(["the ranks failed, and none could say why", *map(last_lines, logs)])

@@ -1,0 +1,34 @@
+"""Whether the result of a finished run is still what was written: a run that is reported as finished must have one"""
+
+from __future__ import annotations
+
+from shardwise.errors import DamagedResultError
+from shardwise.launch.run_folder import is_finished
+from shardwise.spec.result import result_fault
+from shardwise.spec.run import RunDirectory
+
+
+def has_result(run: RunDirectory) -> bool:
+    """Whether the run there has come to its end, and what it left is whole. Raises DamagedResultError: it has come to
+    its end, but a file of final/ is missing or changed."""
+    if not is_finished(run):
+        return False
+    fault = result_fault(run.final)
+    if fault is not None:
+        # Nothing is removed without being asked: the other files may be all that is left of a training.
+        checkpoints = run.checkpoints()
+        start = (
+            f"goes on from {checkpoints[0][1].name}"
+            if checkpoints
+            else "trains from the beginning, for want of checkpoints,"
+        )
+        raise DamagedResultError(
+            f"{run.final}: {fault}; this run had finished, and its result is damaged. Put the file back from a copy; "
+            f"or remove {run.final}, and the same command {start} and writes it again"
+        )
+    return True
+
+
+def is_whole(run: RunDirectory) -> bool:
+    """Whether the run there has come to its end, and what it left is whole."""
+    return is_finished(run) and result_fault(run.final) is None

@@ -1,0 +1,93 @@
+"""How a run ended, by what its workers left: an outcome, or the error to raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from signal import Signals
+from typing import Literal
+
+from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
+from shardwise.launch.failure import RankExit, first_cause, stall
+from shardwise.launch.final_files import is_whole
+from shardwise.launch.follow import Notice, Update, tell
+from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.spec.run import RunDirectory, read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the workers ended when they did not fail."""
+
+    outcome: Literal["finished", "stopped"]
+    step: int | None = None
+
+
+def conclude(
+    run: RunDirectory,
+    *,
+    failed: bool,
+    exits: Sequence[RankExit],
+    requests: StopRequests,
+    processes: int,
+    on_update: Callable[[Update], None] | None = None,
+) -> Outcome:
+    """How the run ended.
+
+    A run that wrote that it finished, and whose result is whole, has finished, whatever became of its processes after:
+    nothing of it is lost, and the same command would find it so. What became of them is told as a notice.
+
+    Args:
+        failed: a rank failed.
+        exits: how ranks ended, without those that were killed after a failure, which says nothing.
+        on_update: hears the notice.
+
+    Raises:
+        StoppedError: a signal stopped the run.
+        InputError: a worker refused the user's input.
+        WorkerFailedError: a worker failed.
+    """
+    asked = requests.first
+    said = read_json(run.outcome) or {}
+    step = said.get("step") if isinstance(said.get("step"), int) else None
+    if asked is not None and requests.is_urgent:
+        raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
+    if failed:
+        cause = first_cause(run, processes=processes, exits=[end for end in exits if end.code])
+        if not is_whole(run):
+            raise _failed(run, cause, stalled=stall(run, processes=processes), asked=asked)
+        how = str(cause).splitlines()[0]
+        tell([Notice(text=f"the run had finished, and its result is whole, before this happened: {how}")], on_update)
+    if said.get("outcome") == "finished":
+        return Outcome(outcome="finished", step=step)
+    if said.get("outcome") == "stopped":
+        raise _stopped(run, asked=asked, step=step)
+    raise WorkerFailedError(f"the workers ended without saying how; look into {run.rank_log(0)}")
+
+
+def _failed(run: RunDirectory, cause: ShardwiseError, *, stalled: str | None, asked: Signals | None) -> ShardwiseError:
+    """The error of a failure, with what the same command does next, unless it is the user's mistake that comes first.
+
+    Args:
+        stalled: what ranks wrote who no longer got on; None where they ended of something else.
+    """
+    if stalled is not None and asked is not None:
+        sentence = f"ended by {asked.name} without a last checkpoint, because {stalled}; {resume_hint(run)}"
+        return StoppedError(sentence, exit_code=128 + asked)
+    if isinstance(cause, WorkerFailedError) and (stalled is not None or run.checkpoints()):
+        return WorkerFailedError(f"{cause}\n{resume_hint(run)}")
+    return cause
+
+
+def _stopped(run: RunDirectory, *, asked: Signals | None, step: int | None) -> ShardwiseError:
+    at = "" if step is None else f" after step {step}"
+    name = "a signal" if asked is None else asked.name
+    return StoppedError(f"stopped{at} by {name}; {resume_hint(run)}", exit_code=128 + (asked or Signals.SIGTERM))
+
+
+def resume_hint(run: RunDirectory) -> str:
+    """Where a next start goes on."""
+    checkpoints = run.checkpoints()
+    if not checkpoints:
+        return "there is no checkpoint, so the same command starts from the beginning"
+    return f"the same command goes on from {checkpoints[0][1]}"

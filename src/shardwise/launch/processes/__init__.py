@@ -1,0 +1,1 @@
+"""The processes of a run: starting, signalling and ending them"""

@@ -1,0 +1,150 @@
+"""Runs the ranks of one machine: passes signals on, ends everything, says how it went.
+
+The promises: a request to stop reaches each rank once and is waited for; a second one, or a failing rank, ends
+everything within seconds; no process outlives this call, whatever ends it; one cause is named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from shardwise.errors import WorkerFailedError
+from shardwise.launch.follow import Follower, Notice, Phase, Update, tell
+from shardwise.launch.outcome import Outcome, conclude
+from shardwise.launch.processes.command import WORKER, require_torch
+from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.ranks import Ranks, local_ranks
+from shardwise.spec.cluster import DeviceKind
+from shardwise.spec.run import RunDirectory
+
+POLL_SECONDS = 0.2
+
+
+def forget_last_launch(run: RunDirectory) -> None:
+    """Removes what an earlier launch said of its ranks and its end."""
+    run.outcome.unlink(missing_ok=True)
+    for pattern in ("rank_*.pid", "rank_*.failure.json", "rank_*.standing.json"):
+        for path in run.logs.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def run_workers(
+    run: RunDirectory,
+    *,
+    processes: int,
+    kind: DeviceKind = "cpu",
+    module: str = WORKER,
+    max_restarts: int = 0,
+    grace_seconds: float = 3.0,
+    lock: int | None = None,
+    waiting: Ranks | None = None,
+    on_update: Callable[[Update], None] | None = None,
+) -> Outcome:
+    """Runs `processes` workers to their end.
+
+    Args:
+        kind: `cpu` hides the machine's GPUs from the workers.
+        module: run as `python -m MODULE RUN_DIR` in each rank.
+        max_restarts: how often all of them are started again after one failed, from the last checkpoint.
+        grace_seconds: how long the other ranks may live after one failed.
+        lock: a descriptor that ranks shall hold open as long as they live.
+        waiting: ranks that were started already; others are started where these are not as many as needed.
+        on_update: called with each new phase and step.
+
+    Raises:
+        StoppedError: a signal stopped the run.
+        InputError: a worker refused the user's input.
+        WorkerFailedError: a worker failed.
+    """
+    require_torch()
+    with StopRequests() as requests:
+        for restarts_left in reversed(range(max_restarts + 1)):
+            forget_last_launch(run)
+            ready, waiting = _as_many(waiting, processes=processes), None
+            fresh = local_ranks(run, processes=processes, kind=kind, module=module, lock=lock)
+            with fresh if ready is None else nullcontext(ready) as ranks:
+                try:
+                    return follow_ranks(
+                        run,
+                        ranks,
+                        processes=processes,
+                        requests=requests,
+                        grace_seconds=grace_seconds,
+                        on_update=on_update,
+                    )
+                except WorkerFailedError as error:
+                    if not restarts_left or requests.first is not None:
+                        raise
+                    how = str(error).splitlines()[0]
+                    tell([Notice(text=f"{how}; all ranks are started again")], on_update)
+    raise AssertionError("the last start returns or raises")
+
+
+def _as_many(waiting: Ranks | None, *, processes: int) -> Ranks | None:
+    """Ranks that wait, if they are as many as needed; others are ended."""
+    if waiting is None or len(waiting) == processes:
+        return waiting
+    waiting.end()
+    return None
+
+
+def follow_ranks(
+    run: RunDirectory,
+    ranks: Ranks,
+    *,
+    processes: int,
+    requests: StopRequests,
+    grace_seconds: float = 3.0,
+    on_update: Callable[[Update], None] | None = None,
+) -> Outcome:
+    """Lets ranks begin, and hands on what the run writes until all have ended or someone asked twice to stop them.
+
+    Args:
+        ranks: those of this machine that this process has started.
+        processes: ranks of the whole run.
+        grace_seconds: how long they may live after any rank failed.
+
+    Raises:
+        StoppedError: a signal stopped the run.
+        InputError: a worker refused the user's input.
+        WorkerFailedError: a worker failed.
+    """
+    follower, grace = Follower(run), _Grace(run, seconds=grace_seconds)
+    try:
+        ranks.begin()
+        while ranks.look() and not requests.is_urgent:
+            asked = requests.take_first()
+            stopping = [Phase(name="stopping", total_steps=None, detail={"signal": asked.name})] if asked else []
+            tell([*stopping, *follower.updates()], on_update)
+            if requests.first is not None:
+                ranks.pass_on(requests.first)
+            if grace.is_over(ranks):
+                ranks.kill()
+            requests.wait(POLL_SECONDS)
+    finally:
+        ranks.end()
+    tell(follower.updates(), on_update)
+    return conclude(
+        run,
+        failed=ranks.failed,
+        exits=ranks.exits,
+        requests=requests,
+        processes=processes,
+        on_update=on_update,
+    )
+
+
+class _Grace:
+    """The time that ranks have after one of the run has failed: they wait for it, and would do so for long."""
+
+    def __init__(self, run: RunDirectory, *, seconds: float) -> None:
+        self._run = run
+        self._seconds = seconds
+        self._deadline: float | None = None
+
+    def is_over(self, ranks: Ranks) -> bool:
+        if self._deadline is None and (ranks.failed or any(self._run.logs.glob("rank_*.failure.json"))):
+            self._deadline = time.monotonic() + self._seconds
+        return self._deadline is not None and time.monotonic() > self._deadline

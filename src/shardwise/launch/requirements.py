@@ -1,0 +1,251 @@
+"""What must hold before a training starts: the hardware is there, and this version trains what is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from shardwise.catalog.gpus import cluster_of, parse_hardware
+from shardwise.catalog.probe import known_or_nominal, this_machine
+from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
+from shardwise.launch.processes.torchrun import Place
+from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.request import Request
+from shardwise.spec.support.attention import stated_attention_refusal
+from shardwise.spec.support.trained import NO_EXPERTS, execution_refusals
+from shardwise.units import format_gib
+
+#: Of the memory of the hardware that a job names, what a GPU of another name must have.
+_ENOUGH_MEMORY = 0.97
+
+
+def training_cluster(request: Request, *, place: Place | None) -> Cluster:
+    """The hardware a training runs on: what the job names, if it is there; else this machine. Its memory is what is
+    free on the GPUs of this machine.
+
+    Args:
+        place: set where something else has started the ranks, whose number then is given.
+
+    Raises:
+        HardwareError: what the job names is not here, or has another number of GPUs than ranks were started.
+    """
+    with request.blaming("hardware"):
+        if place is not None:
+            return _started_cluster(request.job.hardware, place)
+        if request.job.hardware is None:
+            return this_machine()
+        cluster = _named(request.job.hardware)
+        if cluster.num_nodes > 1:
+            raise HardwareError(
+                f"hardware is {cluster.name}, {cluster.num_nodes} machines; start the job on each, for example by "
+                f"`torchrun --nnodes {cluster.num_nodes} --nproc-per-node {cluster.node.num_gpus} ... "
+                "-m shardwise.cli.main train JOB`"
+            )
+        return _as_here(cluster)
+
+
+def _named(text: str) -> Cluster:
+    """Hardware by a name of the catalogue, or by the name that this machine's own GPUs have without being in it."""
+    try:
+        return parse_hardware(text)
+    except HardwareError:
+        count, _, name = text.partition("x ")
+        machine = this_machine() if count.isdigit() else None
+        if machine is None or name != machine.gpu.name or not 0 < int(count) <= machine.num_gpus:
+            raise
+        return replace(machine.part(int(count)), notes=())
+
+
+def _as_here(cluster: Cluster, *, place: Place | None = None) -> Cluster:
+    """The hardware that a job names, with the memory of the GPUs of this machine, which must be the share of a node."""
+    if cluster.gpu.kind == "cpu":
+        return cluster
+    share = cluster.node.num_gpus
+    machine = this_machine(used=share)
+    here = "no GPU" if machine.gpu.kind == "cpu" else machine.name
+    enough = machine.num_gpus >= share or _each_sees_its_own(machine, place)
+    stands_in, note = _stands_in(machine.gpu, cluster.gpu)
+    if machine.gpu.kind == "cpu" or not enough or not (stands_in or machine.gpu.name == cluster.gpu.name):
+        each = f", {share} on each machine" if cluster.num_nodes > 1 else ""
+        raise HardwareError(
+            f"hardware is {cluster.name}{each}, and this machine has {here}; plan for other machines, but train on "
+            "this one: leave hardware out, or name what is here (cpu:N for N processes)"
+        )
+    memory = {"memory_bytes": machine.gpu.memory_bytes, "reserved_bytes": machine.gpu.reserved_bytes}
+    notes = (note, *machine.notes[1:]) if stands_in else machine.notes
+    return replace(cluster, node=replace(cluster.node, gpu=replace(cluster.gpu, **memory)), notes=notes)
+
+
+def _stands_in(here: Gpu, named: Gpu) -> tuple[bool, str]:
+    """Whether a GPU that the catalogue does not know is taken for the one that a job names: by its memory. And what is
+    said of that."""
+    unknown = here.kind == "cuda" and here.name != named.name and known_or_nominal(here.name)[1] is not None
+    said = (
+        f"hardware names {named.name}, and the driver calls this GPU {here.name}, which is not in the catalogue; it is "
+        f"taken for one by its {format_gib(here.memory_bytes)}, and times are those of {named.name}"
+    )
+    return unknown and here.memory_bytes >= _ENOUGH_MEMORY * named.memory_bytes, said
+
+
+def _each_sees_its_own(machine: Cluster, place: Place | None) -> bool:
+    """Ranks that something else started may each be given one GPU (`srun --gpus-per-task=1`)."""
+    stated = os.environ.get("CUDA_VISIBLE_DEVICES", ",")
+    return place is not None and machine.num_gpus == 1 and "," not in stated
+
+
+def _started_cluster(named: str | None, place: Place) -> Cluster:
+    if named is not None:
+        cluster = _named(named)
+        if cluster.num_gpus != place.size:
+            raise HardwareError(
+                f"hardware is {cluster.name}, {cluster.num_gpus} processes, and {place.size} were started; "
+                "start as many, or leave hardware out"
+            )
+        return _as_here(cluster, place=place)
+    machine = this_machine(used=place.local_size)
+    if machine.gpu.kind == "cpu":
+        return parse_hardware(f"cpu:{place.size}")
+    if place.local_size > machine.num_gpus and not _each_sees_its_own(machine, place):
+        raise HardwareError(
+            f"{place.local_size} processes were started on a machine with {machine.name}; start one for each GPU, or "
+            "set CUDA_VISIBLE_DEVICES of each process to the one that it sees"
+        )
+    known = replace(known_or_nominal(machine.gpu.name)[0], gpu=machine.gpu)
+    cluster = cluster_of(known, num_gpus=place.local_size, num_nodes=place.size // place.local_size)
+    return replace(cluster, notes=machine.notes)
+
+
+def check_trainable(request: Request, *, cluster: Cluster) -> None:
+    """Refuses what this version plans for but does not train, before anything is downloaded or started.
+
+    Raises:
+        UnsupportedError: with every reason.
+        InputError: the job is for planning only, or the layout is not for this number of processes.
+    """
+    job = request.job
+    if not job.data.path:
+        message = "data.path is missing; planning can do without, training needs rows"
+        raise InputError(Problem(where=request.where("data"), message=message))
+    reasons = execution_refusals(job, _asked(request, cluster=cluster))
+    if reasons:
+        raise UnsupportedError([Problem(where=place_of(request, reason), message=reason) for reason in reasons])
+
+
+#: Paths that end so are files and no hub ids, whether they exist or not.
+_FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".xlsx")
+
+#: What a value of a key needs installed: key, value, module, and how to get it.
+_TRACKERS = (
+    ("report_to", "wandb", "wandb", "pip install wandb"),
+    ("report_to", "mlflow", "mlflow", "pip install mlflow-skinny"),
+)
+_KERNELS = (
+    ("attn_implementation", "flash_attention_2", "flash_attn", "pip install flash-attn, or use sdpa"),
+    ("attn_implementation", "flash_attention_3", "flash_attn_interface", "use sdpa"),
+)
+
+
+def check_present(request: Request, cluster: Cluster) -> None:
+    """Finds what the job names and this machine lacks, before anything is prepared; each at its place in the job.
+
+    Raises:
+        InputError: files that are not there, packages that are not installed, kernels that the hardware has not.
+    """
+    lacking = list(_missing_kernels(request, cluster)) or _missing_packages(request, _KERNELS)
+    problems = [*_missing_files(request), *_missing_packages(request, _TRACKERS), *lacking]
+    if problems:
+        raise InputError(problems)
+
+
+def _missing_files(request: Request) -> Iterator[Problem]:
+    data = request.job.data
+    both = {"path": data.path, "eval_path": data.eval_path}
+    named = [(key, index, source.path) for key, sources in both.items() for index, source in enumerate(sources)]
+    for key, index, path in named:
+        is_file = path.startswith(("/", ".", "~")) or path.lower().endswith(_FILE_ENDINGS)
+        if is_file and not Path(path).expanduser().exists():
+            yield Problem(
+                where=request.where("data", key, index), message=f"data.{key} names {path}, which does not exist"
+            )
+    if data.chat_template is not None and not Path(data.chat_template).is_file():
+        message = f"data.chat_template names {data.chat_template}, which is no file; expected a Jinja template"
+        yield Problem(where=request.where("data", "chat_template"), message=message)
+
+
+def _missing_kernels(request: Request, cluster: Cluster) -> Iterator[Problem]:
+    if message := stated_attention_refusal(request.job, cluster.gpu):
+        yield Problem(where=request.where("train", "attn_implementation"), message=message)
+
+
+def _missing_packages(request: Request, packages: Sequence[tuple[str, str, str, str]]) -> Iterator[Problem]:
+    train = request.job.train
+    for key, value, module, remedy in packages:
+        stated = getattr(train, key)
+        if value in (stated if isinstance(stated, list) else [stated]) and find_spec(module) is None:
+            message = f"train.{key} names {value}, which is not installed; {remedy}"
+            yield Problem(where=request.where("train", key), message=message)
+
+
+def _asked(request: Request, *, cluster: Cluster) -> Execution:
+    """The job's stated choices on the layout it states, with the plainest where it states none."""
+    processes = cluster.num_gpus
+    try:
+        layout = _layout(request.job.stated_layout, cluster=cluster)
+    except ValueError as error:
+        raise InputError(Problem(where=request.where("layout"), message=str(error))) from None
+    if layout.world_size != processes:
+        message = f"layout needs {layout.world_size} processes, and the hardware gives {processes}; make them equal"
+        raise InputError(Problem(where=request.where("layout"), message=message))
+    return stated_execution(request.job, layout)
+
+
+def stated_execution(job: Job, layout: Layout) -> Execution:
+    """What a job states of how a step is executed on a layout, with the plainest choice where it leaves one open."""
+    train = job.train
+    return Execution(
+        layout=layout,
+        micro_batch_size=1,
+        gradient_accumulation_steps=1,
+        offload="none" if train.offload == "auto" else train.offload,
+        precision="mixed" if train.precision == "auto" else train.precision,
+        optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
+        gradient_checkpointing="none" if train.gradient_checkpointing == "auto" else train.gradient_checkpointing,
+        compile=train.compile,
+    )
+
+
+def _layout(stated: LayoutSpec | str | None, *, cluster: Cluster) -> Layout:
+    if isinstance(stated, LayoutSpec):
+        return stated.to_layout()
+    if stated is None:
+        return Layout(dp_replicate=cluster.num_gpus)
+    return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
+
+
+def place_of(request: Request, reason: str, *, otherwise: str = "layout") -> str:
+    """The key a reason is about: the one it begins with.
+
+    Args:
+        request: whose.
+        reason: why something is not trained.
+        otherwise: the key where it begins with none.
+    """
+    name = reason.split(maxsplit=1)[0]
+    keys = {
+        "method": ("method",),
+        "precision": ("train", name),
+        "optimizer": ("train", name),
+        "offload": ("train", name),
+        "compile": ("train", name),
+        "packing": ("data", name),
+        "max_length": ("data", name),
+    }
+    if reason.endswith(NO_EXPERTS):
+        return request.where("model")
+    return request.where(*keys.get(name, (otherwise,)))

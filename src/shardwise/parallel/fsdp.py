@@ -1,0 +1,71 @@
+"""ZeRO-2/3 and hybrid sharding with FSDP2: one unit for each block or several, and a root unit for the rest.
+
+Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective. With weights in host
+memory FSDP2 also serves a single rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.utils._pytree import tree_map_only
+
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.units import unit_blocks
+
+
+def apply_sharding(
+    root: nn.Module,
+    *,
+    blocks: Sequence[nn.Module],
+    mesh: DeviceMesh,
+    layout: Layout,
+    compute_dtype: torch.dtype,
+    on_host: bool = False,
+) -> None:
+    """Shards a model in place over `dp_shard`, replicating over `dp_replicate` where that is above 1.
+
+    Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated parameters over
+    `tp`, in the compute dtype; where reductions are postponed (`parallel/deferred_reduction.py`) that is float32 too.
+
+    Args:
+        root: the module whose forward is called; parameters on the meta device.
+        blocks: its decoder blocks.
+        mesh: all axes of the layout.
+        compute_dtype: in which weights are gathered.
+        on_host: weights, gradients and optimizer states stay in host memory.
+    """
+    axes = ("dp_replicate", "dp_shard") if layout.dp_replicate > 1 else ("dp_shard",)
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    # Pinned memory is copied while the GPU computes; without a GPU there is none.
+    host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
+    shard = partial(fully_shard, mesh=mesh[axes], mp_policy=policy, offload_policy=host)
+    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
+    for block in blocks:
+        block.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
+    units = [[blocks[index] for index in unit] for unit in unit_blocks(sizes, least=layout.min_num_params)]
+    for unit in units:
+        shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
+    # The root's weights are needed last in forward and first in backward, so they stay gathered in between.
+    shard(root, reshard_after_forward=False)
+    if layout.prefetch > 1:
+        _prefetch(units, ahead=layout.prefetch)
+
+
+def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:
+    """Clones views that a block returns, as OPT's blocks do: FSDP2's backward hooks would be lost on a view."""
+    return tree_map_only(torch.Tensor, lambda made: made.clone() if made._is_view() else made, output)
+
+
+def _prefetch(units: Sequence[Sequence[nn.Module]], *, ahead: int) -> None:
+    """Prefetches so many units in either direction; FSDP2's default is one."""
+    firsts = [cast(FSDPModule, unit[0]) for unit in units]
+    for index, unit in enumerate(firsts):
+        unit.set_modules_to_forward_prefetch(firsts[index + 1 : index + 1 + ahead])
+        unit.set_modules_to_backward_prefetch(firsts[max(0, index - ahead) : index][::-1])

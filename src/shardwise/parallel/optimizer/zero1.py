@@ -1,0 +1,135 @@
+"""ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
+
+The optimizer steps windows: parameters of the same global shape, sharded by rows over `dp_shard`, whose local part is a
+view of the weight's rows. After the step the ranks exchange rows. Under tensor parallelism, windows are rows of this
+rank's slice, placed as FSDP2 places shards of slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from shardwise.parallel.optimizer.stepped import Named
+from shardwise.parallel.ownership import local_part
+from shardwise.spec.layout.axes import rows_of_shard
+from shardwise.spec.layout.execution import FLAT_BYTES
+
+#: torch 2.13 has a new name for it, and warns of the one that earlier versions know.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Windows:
+    """Windows of this rank's rows of whole weights: a detour (`parallel/optimizer/stepped.py`).
+
+    Attributes:
+        weights: trained parameters; contiguous, and alike on every rank but for slices.
+        mesh: the axes `dp_shard`, over which states are sharded, and `tp`.
+        named: the windows, under the names of their weights.
+    """
+
+    def __init__(self, weights: Named, mesh: DeviceMesh) -> None:
+        self.weights = weights
+        self.mesh = mesh
+        self.named: Named = [(name, nn.Parameter(_window(weight.detach(), mesh))) for name, weight in weights]
+
+    def before_step(self) -> None:
+        """Makes each window's gradient a view of the whole gradient's rows."""
+        for (_, window), (_, whole) in zip(self.named, self.weights, strict=True):
+            if whole.grad is not None:
+                window.grad = _window(whole.grad, self.mesh)
+
+    def after_step(self) -> None:
+        """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not reach."""
+        wholes = [whole for _, whole in self.weights]
+        for whole in wholes:
+            whole.grad = None
+        exchange_rows([local_part(whole) for whole in wholes], axis=self.mesh["dp_shard"])
+
+    def reread(self) -> None:
+        """Nothing: a window is a view."""
+
+
+def _window(whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    """This rank's rows of a tensor or slice, as a view with the whole's shape."""
+    held, degree, index = local_part(whole), mesh.size(0), mesh.get_local_rank(0)
+    before = min(index * rows_of_shard(held.shape[0], degree=degree, index=0), held.shape[0])
+    rows = held.narrow(0, before, rows_of_shard(held.shape[0], degree=degree, index=index))
+    sliced: Placement = whole.placements[0] if isinstance(whole, DTensor) else Replicate()
+    sharded = _StridedShard(0, split_factor=mesh.size(1)) if sliced == Shard(0) else Shard(0)
+    placements = [sharded, sliced]
+    return DTensor.from_local(rows, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """The same range of every rank's rows of one weight."""
+
+    whole: torch.Tensor
+    share: int
+    begin: int
+    length: int
+
+    def of(self, rank: int) -> torch.Tensor:
+        """The range of one rank, a view; shorter or empty on the last ranks."""
+        first = min(rank * self.share + self.begin, len(self.whole))
+        end = min(first + self.length, (rank + 1) * self.share, len(self.whole))
+        return self.whole[first : max(first, end)]
+
+
+@torch.no_grad()
+def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh, most_bytes: int = FLAT_BYTES) -> None:
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of `most_bytes`."""
+    for bucket in _buckets(wholes, degree=axis.size(), most_bytes=most_bytes):
+        _exchange(bucket, axis)
+
+
+def _exchange(bucket: list[_Span], axis: DeviceMesh) -> None:
+    """One message, with its buffers."""
+    degree, here, length = axis.size(), axis.get_local_rank(), sum(span.length for span in bucket)
+    mine = bucket[0].whole.new_empty(length)
+    everyone = mine.new_empty(degree * length)
+    _copy(bucket, mine, rank=here, out=True)
+    _all_gather(everyone, mine, group=axis.get_group())
+    for rank, theirs in enumerate(everyone.view(degree, length)):
+        if rank != here:
+            _copy(bucket, theirs, rank=rank, out=False)
+
+
+def _copy(bucket: list[_Span], flat: torch.Tensor, *, rank: int, out: bool) -> None:
+    """Copies one rank's rows out of the weights into a flat buffer, or back."""
+    at = 0
+    for span in bucket:
+        part = span.of(rank)
+        place = flat[at : at + len(part)]
+        _ = place.copy_(part) if out else part.copy_(place)
+        at += span.length
+
+
+def _buckets(wholes: Sequence[torch.Tensor], *, degree: int, most_bytes: int) -> Iterator[list[_Span]]:
+    """Spans of one dtype, as many as fill a bucket; a large weight is cut into several."""
+    for dtype in dict.fromkeys(whole.dtype for whole in wholes):
+        room = most = max(1, most_bytes // (degree * dtype.itemsize))
+        bucket: list[_Span] = []
+        for whole in wholes:
+            if whole.dtype != dtype:
+                continue
+            share = rows_of_shard(whole.shape[0], degree=degree, index=0) * (whole.numel() // max(1, whole.shape[0]))
+            begin = 0
+            while begin < share:
+                length = min(share - begin, room)
+                bucket.append(_Span(whole=whole.detach().view(-1), share=share, begin=begin, length=length))
+                begin, room = begin + length, room - length
+                if room == 0:
+                    yield bucket
+                    bucket, room = [], most
+        if bucket:
+            yield bucket

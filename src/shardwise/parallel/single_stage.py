@@ -1,0 +1,69 @@
+"""A model that each rank runs from its first to its last block: every layout without pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from shardwise.parallel.ddp import Buckets
+from shardwise.parallel.gradients import Finish
+from shardwise.parallel.interface import Inputs
+from shardwise.parallel.mesh import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeModel:
+    """One root module, called once for each micro-batch.
+
+    Attributes:
+        module: the root; sharded, sliced or wrapped by DDP.
+        gradient_divisor: by which DDP or FSDP divide gradients; undone here.
+        begin: called before gradients accumulate.
+        finish: called after the last backward.
+    """
+
+    module: nn.Module
+    world: World
+    gradient_divisor: int
+    begin: Buckets
+    finish: Finish
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The root module."""
+        return (self.module,)
+
+    def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
+        """As `Spread.gradients`."""
+        total = torch.zeros((), device=self.world.device, dtype=torch.float64)
+        if len(micros) > 1:
+            self.begin()
+        for index, inputs in enumerate(micros):
+            with self._synchronise(last=index == len(micros) - 1):
+                loss = self._call(inputs)
+                (loss * (scale * self.gradient_divisor)).backward()
+            total += loss.detach()
+        self.finish()
+        return self.world.counted(total)
+
+    @torch.no_grad()
+    def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
+        """As `Spread.losses`."""
+        return [self.world.counted(self._call(inputs)) for inputs in micros]
+
+    def _call(self, inputs: Inputs) -> torch.Tensor:
+        return self.module(input_ids=inputs.input_ids, position_ids=inputs.position_ids, targets=inputs.targets)
+
+    def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
+        """DDP reduces once, after the last micro-batch.
+
+        FSDP reduces after every micro-batch: deferring would cost a whole copy of the gradients.
+        """
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it
+        return nullcontext()

@@ -1,0 +1,1 @@
+"""Tensor parallelism: slices of matrices, and the activations between them"""

@@ -1,0 +1,225 @@
+"""Tensor parallelism with sequence parallelism between the matrices.
+
+How each matrix is sliced is transformers' own plan of the model. Activations are communicated here:
+
+embedding           each rank looks up the ids of its rows; results are summed
+first block         each rank keeps its part of the sequence, for residuals and norms
+attention and MLP   the sequence is gathered before, and reduce-scattered after
+final norm          the sequence is gathered after
+head                each rank computes the logits of its rows; they are gathered
+
+Gradients of replicated parameters are partial sums: FSDP2 sums them at each backward, or `settle_gradients` once per
+step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from shardwise.errors import UnsupportedError
+from shardwise.parallel.tensor.collectives import Moves
+from shardwise.parallel.tensor.dora import slice_magnitudes
+from shardwise.parallel.tensor.dropout import Draws
+from shardwise.parallel.tensor.slices import Slicer
+from shardwise.spec.layout.axes import rows_of_shard
+
+_WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
+
+#: transformers' style of a module -> placements of a linear layer, its adapter's A and B, and DoRA's magnitudes.
+SLICES: dict[str, dict[str, Placement]] = {
+    "colwise": {"weight": _ROWS, "bias": _ROWS, "A.weight": _WHOLE, "B.weight": _ROWS, "M.weight": _ROWS},
+    "rowwise": {"weight": _COLUMNS, "bias": _WHOLE, "A.weight": _COLUMNS, "B.weight": _WHOLE, "M.weight": _WHOLE},
+}
+#: Its style of a norm of queries or keys, which is replicated.
+WHOLE = "replicated_with_grad_allreduce"
+
+#: Where the parts of a linear layer lie inside PEFT's wrappers: itself, an adapter's A and B, DoRA's magnitudes.
+_PARTS = {
+    "": re.compile(r"|base_layer|original_module|modules_to_save\.\w+"),
+    "A.": re.compile(r"lora_A\.\w+"),
+    "B.": re.compile(r"lora_B\.\w+"),
+    "M.": re.compile(r"lora_magnitude_vector\.\w+"),
+}
+#: PEFT's wrappers in the name of a module that is trained as a copy (`modules_to_save`).
+_COPY = re.compile(r"(^|\.)(original_module|modules_to_save\.\w+)(?=\.|$)")
+
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a model, or of one pipeline stage of it.
+
+    Attributes:
+        plan: name of a module inside a block -> transformers' style.
+        embedding: the token embedding, or None where another stage has it.
+        blocks: the decoder blocks that are here, in order.
+        norm: the norm before the head, or an identity where another stage has it.
+        head: the head, or None where another stage has it.
+        drops: the model has dropout.
+    """
+
+    plan: Mapping[str, str]
+    embedding: nn.Module | None
+    blocks: Sequence[nn.Module]
+    norm: nn.Module
+    head: nn.Module | None
+    drops: bool = False
+
+
+def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
+    """Slices the parts of a model on the meta device, in place, over the axis `tp`; UnsupportedError if it cannot."""
+    check_plan(parts.plan)
+    moves, slicer = Moves(mesh=mesh), Slicer(mesh)
+    if parts.embedding is not None:
+        _slice_embedding(parts.embedding, slicer=slicer, moves=moves)
+    for block in parts.blocks:
+        _slice_block(block, plan=parts.plan, slicer=slicer, moves=moves)
+        if parts.drops:
+            _draw(block, plan=parts.plan, mesh=mesh)
+    _keep_whole(parts.norm, slicer=slicer)
+    if parts.head is not None:
+        _slice_head(parts.head, slicer=slicer, moves=moves)
+    # Outside, all have the whole: masks and positions are made of what the embedding returns, losses of whole rows.
+    _before(parts.blocks[0], moves.scatter_sequence)
+    _after(parts.norm, partial(moves.gather_sequence, sliced_after=parts.head is not None))
+
+
+def check_plan(plan: Mapping[str, str]) -> None:
+    """Raises UnsupportedError if a plan has an unknown style."""
+    if not plan:
+        raise UnsupportedError("transformers has no tensor parallel plan for this model; use tp: 1")
+    for name, style in plan.items():
+        if style not in SLICES and style != WHOLE:
+            raise UnsupportedError(
+                f"transformers slices {name} in the style {style}, which tensor parallel does not know in this "
+                "version; use tp: 1"
+            )
+
+
+def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
+    """By rows. A trained copy (`modules_to_save`) is sliced like its original."""
+    for table in [module for module in embedding.modules() if module._parameters]:
+        if not isinstance(table, nn.Embedding):
+            raise UnsupportedError(
+                f"the embedding is wrapped into {type(embedding).__name__}, which tensor parallel does not slice in "
+                "this version; leave it out of lora.target_modules, or use tp: 1"
+            )
+        _slice_table(table, slicer=slicer, moves=moves)
+
+
+def _slice_table(table: nn.Embedding, *, slicer: Slicer, moves: Moves) -> None:
+    slicer.slice(table, {"weight": _ROWS})
+    total, rank, degree = table.num_embeddings, slicer.mesh.get_local_rank(), slicer.mesh.size()
+    first = rank * rows_of_shard(total, degree=degree, index=0)
+    count = rows_of_shard(total, degree=degree, index=rank)
+    if table.padding_idx is not None:
+        here = table.padding_idx - first
+        table.padding_idx = here if 0 <= here < count else None
+    vars(table)["forward"] = partial(_look_up, table.forward, first, count, moves)
+
+
+def _look_up(
+    forward: Callable[[torch.Tensor], torch.Tensor], first: int, count: int, moves: Moves, ids: torch.Tensor
+) -> torch.Tensor:
+    here = ids - first
+    elsewhere = (here < 0) | (here >= count)
+    found = forward(here.masked_fill(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
+    return moves.sum_to_all(found)
+
+
+def _slice_head(head: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
+    """By rows: each rank computes its logits of every token, and all are gathered."""
+    _slice_linear(head, "colwise", slicer=slicer)
+    size = head.get_parameter("weight").shape[0]
+    _after(head, partial(moves.gather_features, size=size))
+
+
+def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, moves: Moves) -> None:
+    sliced = _sliced_modules(block, plan)
+    for name, style in sliced.items():
+        module = block.get_submodule(name)
+        _slice_linear(module, style, slicer=slicer)
+        if style == "rowwise":
+            _after(module, moves.sum_to_sequence)
+    gather = partial(moves.gather_sequence, sliced_after=True)
+    # Gathered once for all layers that read the same input.
+    for group in {name.rpartition(".")[0] for name, style in sliced.items() if style == "colwise"}:
+        _before(block.get_submodule(group), gather)
+    _keep_whole(block, slicer=slicer)
+
+
+def _draw(block: nn.Module, *, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
+    """Dropout of slices differs between ranks; dropout of gathered activations is the same."""
+    draws = Draws(block, mesh=mesh)
+    for name, style in _sliced_modules(block, plan).items():
+        if style == "colwise":
+            draws.share(block.get_submodule(name))
+
+
+def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
+    """Name in a block -> style of what the plan slices; of a trained copy, both the copy and its original."""
+    found: dict[str, str] = {}
+    for name, _ in block.named_modules():
+        style = plan.get(_COPY.sub("", name).removeprefix("."))
+        if style in SLICES and not any(name.startswith(f"{outer}.") for outer in found):
+            found[name] = style
+    return found
+
+
+def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
+    for name, module in wrapped.named_modules():
+        parameters = [key for key, parameter in module._parameters.items() if parameter is not None]
+        if not parameters:
+            continue
+        part = next((part for part, pattern in _PARTS.items() if pattern.fullmatch(name)), None)
+        if part is None or not (isinstance(module, nn.Linear) or part == "M."):
+            raise UnsupportedError(
+                f"{name or type(module).__name__} of {type(wrapped).__name__} is not sliced by tensor parallel in this "
+                "version; train LoRA or DoRA adapters of linear layers, or use tp: 1"
+            )
+        placements = {key: SLICES[style][part + key] for key in parameters}
+        if part == "M.":
+            slice_magnitudes(module, placements, layer=wrapped, slicer=slicer)
+        else:
+            slicer.slice(module, placements, once=["bias"] if style == "rowwise" else [])
+
+
+def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
+    """Replicates all that is not sliced."""
+    for module in owner.modules():
+        here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
+        if here:
+            slicer.slice(module, dict.fromkeys(here, _WHOLE))
+
+
+def _before(module: nn.Module, move: Move) -> None:
+    """Applies a collective to a module's hidden states, its first argument or a keyword."""
+
+    def hook(
+        _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (move(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": move(kwargs["hidden_states"])}
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _after(module: nn.Module, move: Move) -> None:
+    """Applies a collective to a module's output."""
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+        return move(output)
+
+    module.register_forward_hook(hook)

@@ -1,0 +1,75 @@
+"""Checks by hashes that replicas of a weight are bit-identical on all ranks, trained or frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from shardwise.models.load import local_window
+from shardwise.parallel.mesh import World
+from shardwise.parallel.ownership import local_part
+from shardwise.train.guards.checks import GuardError, gather
+
+#: Words that are hashed at once; takes 16 MiB of the device.
+CHUNK_WORDS = 2**20
+
+_WHOLE_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_TRAINED = ("trained", "each would train its own model")
+_FROZEN = ("frozen", "each would train for a model of its own")
+
+Part = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""A weight's name, where in it a part begins, and how far it goes, by dim."""
+
+
+def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]], *, when: str) -> None:
+    """Compares the bytes of every part that several ranks hold; the same GuardError on every rank, begun by `when`."""
+    if world.layout.world_size == world.layout.weight_shards:
+        return  # every part is held once
+    trained = {name for name, parameter in parameters if parameter.requires_grad}
+    known: dict[Part, tuple[int, int]] = {}
+    for rank, hashes in enumerate(gather(world, (trained, part_hashes(parameters)))):
+        trained |= hashes[0]
+        for part, value in hashes[1].items():
+            other, first = known.setdefault(part, (rank, value))
+            if value != first:
+                kind, harm = _TRAINED if part[0] in trained else _FROZEN
+                raise GuardError(
+                    f"{when}: rank {other} and rank {rank} hold different {kind} weights in {part[0]}, though they are "
+                    f"replicas; the run was stopped because {harm}"
+                )
+
+
+def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, int]:
+    """Each part that this rank holds -> a hash of its bits, modulo 2**64.
+
+    Each word is multiplied with an odd number that depends on its position. A changed word always changes the hash.
+    Integer sums do not depend on device or order.
+    """
+    words = [bits(local_part(parameter)) for _, parameter in parameters]
+    if not words:
+        return {}
+    multipliers = _odd_numbers(min(CHUNK_WORDS, max(part.numel() for part in words)), device=words[0].device)
+    hashes = torch.stack([_hash(part, multipliers) for part in words]).tolist()
+    parts = [(name, *local_window(parameter)) for name, parameter in parameters]
+    return dict(zip(parts, hashes, strict=True))
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor's elements as flat integers."""
+    return tensor.contiguous().flatten().view(_WHOLE_TYPES[tensor.element_size()])
+
+
+def _hash(words: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
+    """The words of a chunk by their positions, the chunks by theirs; a scalar on the words' device."""
+    chunks = [(chunk * multipliers[: len(chunk)]).sum(dtype=torch.int64) for chunk in words.split(CHUNK_WORDS)]
+    return (torch.stack(chunks) * _odd_numbers(len(chunks), start=2**40, device=words.device)).sum()
+
+
+def _odd_numbers(count: int, *, device: torch.device, start: int = 0) -> torch.Tensor:
+    """Odd pseudo-random int64, shape [count], from index `start` on."""
+    scattered = torch.arange(start, start + count, dtype=torch.int64, device=device) * 0x1E3779B97F4A7C15
+    scattered = (scattered ^ (scattered >> 29)) * 0x3F58476D1CE4E5B9
+    return (scattered ^ (scattered >> 32)) | 1

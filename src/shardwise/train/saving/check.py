@@ -1,0 +1,121 @@
+"""Compares a saved folder with the live model, bit for bit.
+
+Each rank reads the part of each file that it holds itself, so that no rank needs a second model. Rank 0 also asks
+transformers or PEFT which tensors it will load.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from shardwise.methods.lora import expected_tensors
+from shardwise.models.load import build_on_meta, kin_of, read_config
+from shardwise.models.weights import Keys
+from shardwise.parallel.ownership import Ownership
+from shardwise.train.guards.replicas import bits
+from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
+from shardwise.train.saving.pieces import piece
+
+Shape = tuple[int, ...]
+
+
+def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[str]:
+    """Where the files differ from this rank's own part, as sentences."""
+    faults: list[str] = []
+    with _opened(folder) as handles:
+        for name, parameter in result.saved:
+            mine = piece(name, parameter)
+            key = result.key(name)
+            if not mine.local.numel() or not ownership.counts(name, parameter):
+                continue
+            if key not in handles:
+                faults.append(f"{key} is missing")
+                continue
+            stored = _read(handles[key], key, mine.offsets, tuple(mine.local.shape))
+            live = mine.local.to(result.saved_dtype).cpu()
+            if stored.dtype != live.dtype or stored.shape != live.shape or not torch.equal(bits(stored), bits(live)):
+                faults.append(f"{key} is not the live weight")
+    return faults
+
+
+def folder_faults(folder: Path, result: Result) -> list[str]:
+    """What `from_pretrained` would miss in the folder, or not use, as sentences."""
+    with _opened(folder) as handles:
+        stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
+    if result.adapters is None:
+        return _model_faults(folder, stored)
+    base = build_on_meta(read_config(result.source), attn_implementation="eager")
+    expected = expected_tensors(base, folder)
+    return _differences([(key,) for key in expected], expected=expected, stored=stored)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, None without one.
+    One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, None without one."""
+
+    not_finite: list[str]
+    adapters_moved: bool | None
+
+
+def values_of(result: Result, *, ownership: Ownership) -> Values:
+    """Checks what this rank owns, in the dtype that is saved."""
+    mine = [(name, piece(name, p).local) for name, p in result.saved if ownership.counts(name, p)]
+    halves = [local for name, local in mine if ".lora_B." in name]
+    return Values(
+        not_finite=[result.key(name) for name, local in mine if not torch.isfinite(local.to(result.saved_dtype)).all()],
+        adapters_moved=any(bool(local.any()) for local in halves) if halves else None,
+    )
+
+
+def warnings_of(ranks: Sequence[Values], *, trained: bool) -> list[str]:
+    """Warnings about weights that were saved as they are; `trained`: some learning rate was above zero."""
+    found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
+    moved = [one.adapters_moved for one in ranks if one.adapters_moved is not None]
+    if trained and moved and not any(moved):
+        found.append("every lora_B is zero: the adapter changes nothing")
+    return found
+
+
+def _model_faults(folder: Path, stored: dict[str, Shape]) -> list[str]:
+    """As `folder_faults`, for a whole model; of tied weights one is enough."""
+    model = build_on_meta(read_config(folder), attn_implementation="eager")
+    names = Keys(model, stored).names
+    expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    groups = {tuple(sorted(set(kin))) for kin in kin_of(model).values()}
+    return _differences(groups, expected=expected, stored={names[key]: shape for key, shape in stored.items()})
+
+
+def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, Shape]) -> list[str]:
+    """Of each group one name must be stored, with the expected shape, and nothing else."""
+    faults = [f"{group[0]} is missing" for group in groups if not any(name in stored for name in group)]
+    faults += [f"{name} has no place in the model" for name in stored.keys() - expected.keys()]
+    for name in stored.keys() & expected.keys():
+        if stored[name] != expected[name]:
+            faults.append(f"{name} has the shape {stored[name]}; expected {expected[name]}")
+    return faults
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[dict[str, Any]]:
+    """The open file of each key, of the files that `from_pretrained` opens."""
+    if (folder / INDEX).is_file():
+        files = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    else:
+        files = [ADAPTER if (folder / ADAPTER).is_file() else WEIGHTS]
+    handles = [safe_open(folder / name, framework="pt") for name in files]
+    yield {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118  # a handle is no mapping
+
+
+def _read(handle: Any, key: str, offsets: Shape, lengths: Shape) -> torch.Tensor:
+    if not lengths:
+        return handle.get_tensor(key)
+    return handle.get_slice(key)[tuple(slice(at, at + count) for at, count in zip(offsets, lengths, strict=True))]

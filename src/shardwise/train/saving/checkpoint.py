@@ -1,0 +1,283 @@
+"""Checkpoints: sharded, independent of the layout, hashed, committed by one rename, and read without pickle.
+
+checkpoint-200/
+  manifest.json            step, layout, identity; dtype, shape and slices of every tensor; size and sha256 of files
+  rank-00000.safetensors   this rank's pieces of trained weights and optimizer states, and its random state
+"""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardwise import __version__
+from shardwise.parallel.mesh import World
+from shardwise.parallel.optimizer.stepped import Stepped
+from shardwise.parallel.ownership import Ownership
+from shardwise.spec.job.places import read_places
+from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
+from shardwise.train.guards.checks import gather
+from shardwise.train.precision import type_name
+from shardwise.train.saving.atomic import SaveError, commit_stage, file_fault, open_stage, removed_on_error, together
+from shardwise.train.saving.background import HostCopies, in_background
+from shardwise.train.saving.checkpoint_reader import FORMAT_VERSION, MANIFEST, Reader, digest, read_manifest
+from shardwise.train.saving.identity import refuse_another
+from shardwise.train.saving.pieces import Piece, optimizer_pieces, weight_pieces
+from shardwise.train.saving.random_state import random_state, restore_random
+from shardwise.train.saving.safetensors_writer import write_tensors
+from shardwise.train.watching.journal import Journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Writing:
+    """A checkpoint that this rank is writing: its temporary folder, its pieces, and the file's future size and sha256.
+    A checkpoint that this rank is writing: its temporary folder, its pieces, and the file's future size and sha256."""
+
+    step: int
+    folder: Path
+    pieces: list[dict[str, Any]]
+    file: Future[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """Saves and restores the state of one run.
+
+    A step waits for a copy to host memory; a thread writes it, and a later step commits it when all ranks have written.
+
+    Attributes:
+        ownership: which pieces this rank writes.
+        identity: of job, model and data; a checkpoint of another one is refused.
+        seed: from which random generators start on another layout.
+        keep: how many checkpoints stay, or None for all.
+    """
+
+    run: RunDirectory
+    world: World
+    journal: Journal
+    parameters: list[tuple[str, nn.Parameter]]
+    stepped: Stepped
+    optimizer: torch.optim.Optimizer
+    ownership: Ownership
+    identity: dict[str, Any]
+    seed: int
+    keep: int | None
+    _writing: list[_Writing] = field(default_factory=list[_Writing])
+    _copies: HostCopies = field(default_factory=HostCopies)
+
+    def save(self, step: int) -> bool:
+        """Writes `checkpoint-STEP` and waits for it; whether it was committed, alike on all ranks."""
+        return self.begin(step) and self.commit()
+
+    def begin(self, step: int) -> bool:
+        """Copies the state and begins to write it, after committing an earlier one; whether it began, alike on all
+        ranks."""
+        self.commit()
+        try:
+            folder = open_stage(self.world, self.run.checkpoint(step))
+        except SaveError as error:
+            self._give_up(step, error)
+            return False
+        pieces = self._owned_pieces()
+        tensors = self._copies.of({p.name: p.local for p in pieces}, device=self.world.device)
+        tensors |= random_state(self.world.device)
+        path = folder / _file_of(self.world.rank)
+        writing = _Writing(
+            step=step,
+            folder=folder,
+            pieces=[_describe(p) for p in pieces],
+            file=in_background(lambda: write_tensors(path, tensors)),
+        )
+        self._writing.append(writing)
+        return True
+
+    @property
+    def is_written(self) -> bool:
+        """Whether this rank has nothing left to write."""
+        return all(writing.file.done() for writing in self._writing)
+
+    def commit(self) -> bool:
+        """Waits for all ranks to have written the pending checkpoint, and commits it; False if that failed."""
+        if not self._writing:
+            return True
+        writing = self._writing.pop()
+        with self.journal.progress.patient():
+            try:
+                with removed_on_error(writing.folder):
+                    self._write_manifest(writing)
+                    commit_stage(self.world, writing.folder, self.run.checkpoint(writing.step))
+            except SaveError as error:
+                self._give_up(writing.step, error)
+                return False
+            finally:
+                self._copies.release(self.world.device)
+        if self.world.is_first:
+            self._prune(newest=writing.step)
+        return True
+
+    def _give_up(self, step: int, error: SaveError) -> None:
+        self.journal.warn(f"checkpoint-{step} was not saved: {error}")
+
+    def _write_manifest(self, writing: _Writing) -> None:
+        name, first = _file_of(self.world.rank), self.world.is_first
+        record = together(self.world, writing.file.result, what="writing a checkpoint")
+        written = gather(self.world, {"file": name, **record, "pieces": writing.pieces})
+        manifest = self._manifest(writing.step, written)
+        manifest["sha256"] = digest(manifest)
+
+        def complete() -> None:
+            _expect_files(writing.folder, manifest["files"])
+            write_json(writing.folder / MANIFEST, manifest)
+
+        together(self.world, lambda: complete() if first else None, what="writing a manifest")
+
+    def _owned_pieces(self) -> list[Piece]:
+        """The pieces this rank writes: of replicas one rank writes."""
+        weights = weight_pieces(self.parameters, counted=self.ownership.counts)
+        states = optimizer_pieces(self.stepped.named, self.optimizer, counted=self.ownership.counts)
+        return [piece for piece in (*weights, *states) if piece.local.numel()]
+
+    def _manifest(self, step: int, written: list[dict[str, Any]]) -> dict[str, Any]:
+        tensors: dict[str, Any] = {}
+        for entry in written:
+            for described in entry["pieces"]:
+                new = {"shape": described["shape"], "dtype": described["dtype"], "slices": []}
+                window = {"file": entry["file"], "offsets": described["offsets"], "lengths": described["lengths"]}
+                tensors.setdefault(described["name"], new)["slices"].append(window)
+        return {
+            "format_version": FORMAT_VERSION,
+            "step": step,
+            "layout": self.world.layout.to_json(),
+            "world_size": self.world.size,
+            "shardwise": __version__,
+            "torch": torch.__version__,
+            "identity": self.identity,
+            "tensors": tensors,
+            "files": {entry["file"]: {"size": entry["size"], "sha256": entry["sha256"]} for entry in written},
+        }
+
+    def _prune(self, *, newest: int) -> None:
+        """Removes old checkpoints after a commit; later ones than the newest were skipped as damaged."""
+        if self.keep is None:
+            return
+        older = [(step, folder) for step, folder in self.run.checkpoints() if step != newest]
+        whole = [folder for step, folder in older if step < newest]
+        damaged = [folder for step, folder in older if step > newest]
+        for folder in whole[self.keep - 1 :] + damaged:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def restore(self) -> int:
+        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0 where there is none.
+
+        Raises:
+            ModelError: the newest whole checkpoint belongs to another job or other data.
+            SaveError: there are checkpoints and none loads. Training from step 0 would overwrite them.
+        """
+        faults: list[str] = []
+        self.journal.turn_to("reading checkpoints")
+        for step in self._listed():
+            folder = self.run.checkpoint(step)
+            fault = self._load(folder)
+            if fault is None:
+                self.journal.enter(f"resuming from {folder.name}")
+                return step
+            self.journal.warn(f"{folder.name} cannot be loaded and is skipped: {fault}")
+            faults.append(f"{folder.name}: {fault}")
+        if faults:
+            raise SaveError(
+                f"no checkpoint of {self.run.root} can be loaded, and training does not begin anew over them "
+                f"({'; '.join(faults)}). Put back what is missing and run the same command again, or remove "
+                f"{self.run.root}/{CHECKPOINT_PREFIX}* to train from the beginning"
+            )
+        return 0
+
+    def _listed(self) -> list[int]:
+        """The steps of all checkpoints, newest first, as rank 0 sees them."""
+        steps: list[Any] = [[step for step, _ in self.run.checkpoints()] if self.world.is_first else None]
+        dist.broadcast_object_list(steps, src=0, group=self.world.control)
+        return steps[0]
+
+    def _fault(self, folder: Path) -> str | None:
+        """What is wrong with this rank's share of a checkpoint's files."""
+        if not folder.is_dir():
+            return f"rank {self.world.rank} does not see {folder}; is it on a disk that all ranks share?"
+        try:
+            manifest = read_manifest(folder)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return f"its manifest cannot be read: {error}"
+        files = sorted(manifest["files"].items())
+        faults = (file_fault(folder / name, record) for name, record in files[self.world.rank :: self.world.size])
+        return next((fault for fault in faults if fault), None)
+
+    def _load(self, folder: Path) -> str | None:
+        """Why a checkpoint does not load, alike on all ranks, or None."""
+        faults = [fault for fault in gather(self.world, self._fault(folder)) if fault]
+        if faults:
+            return faults[0]
+        manifest = read_manifest(folder)
+        places = read_places(self.run)
+        refuse_another(manifest.get("identity"), self.identity, folder=str(folder), places=places)
+        try:
+            reader = together(self.world, lambda: Reader(folder, manifest), what=f"opening {folder.name}")
+            together(self.world, lambda: self._fill(reader, manifest), what=f"loading {folder.name}")
+        except SaveError as error:
+            return str(error)
+        return None
+
+    def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
+        create_states(self.optimizer)
+        for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped.named, self.optimizer):
+            reader.fill(target)
+        self.stepped.reread()
+        restore_random(
+            reader,
+            file=_file_of(self.world.rank),
+            written=manifest["layout"],
+            world=self.world,
+            seed=self.seed,
+            step=manifest["step"],
+        )
+
+
+def create_states(optimizer: torch.optim.Optimizer) -> None:
+    """Creates optimizer states, to be filled in place, by a step with zero gradients and zero rates."""
+    rates = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = 0.0, 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    for group, (rate, decay) in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"], group["weight_decay"] = rate, decay
+
+
+def _describe(p: Piece) -> dict[str, Any]:
+    return {
+        "name": p.name,
+        "shape": list(p.shape),
+        "dtype": type_name(p.local.dtype),
+        "offsets": list(p.offsets),
+        "lengths": list(p.local.shape),
+    }
+
+
+def _file_of(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
+
+
+def _expect_files(folder: Path, files: dict[str, Any]) -> None:
+    """Raises FileNotFoundError if rank 0 does not see what all ranks wrote."""
+    for name, recorded in files.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != recorded["size"]:
+            raise FileNotFoundError(
+                f"{name}, which another rank wrote, is not here as it was written; all ranks must share {folder.parent}"
+            )

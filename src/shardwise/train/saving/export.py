@@ -1,0 +1,132 @@
+"""Writes a trained model or adapter in the format of Hugging Face, one tensor at a time."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardwise.catalog.hub import tokenizer_files
+from shardwise.methods.lora import saved_name
+from shardwise.models.weights import Keys
+from shardwise.spec.run import write_json
+from shardwise.train.precision import type_name
+from shardwise.train.saving.gather import Wanted
+from shardwise.train.saving.safetensors_writer import Entry, TensorFile
+
+#: Bytes of one weight file at most, as in Transformers.
+SHARD_BYTES = 5 * 10**9
+
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What is to be saved.
+
+    Attributes:
+        model: the Hugging Face model whose parameters are live.
+        adapters: the PEFT model around it, or None for full fine-tuning.
+        source: folder of the model that training began with.
+        keys: names of its weights in files.
+        saved_dtype: dtype of the files.
+        parameters: (Hugging Face name, parameter) of this rank.
+        chat_template: saved where rows were rendered with another than the tokenizer's own.
+    """
+
+    model: nn.Module
+    adapters: Any
+    source: Path
+    keys: Keys
+    saved_dtype: torch.dtype
+    parameters: list[tuple[str, nn.Parameter]]
+    chat_template: str | None = None
+
+    @property
+    def saved(self) -> list[tuple[str, nn.Parameter]]:
+        """This rank's parameters that are saved: all, or those that are trained beside a frozen model."""
+        return [(name, p) for name, p in self.parameters if p.requires_grad or self.adapters is None]
+
+    def key(self, name: str) -> str:
+        """The name that a parameter has in the files."""
+        return self.keys.saved(name) if self.adapters is None else saved_name(name)
+
+
+class Files:
+    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come in the order of
+    `wanted`."""
+
+    def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
+        self._folder = folder
+        self._result = result
+        self._shards = _shards(result, wanted)
+        self._open: TensorFile | None = None
+        self._records: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, whole: torch.Tensor) -> None:
+        """Writes the next tensor, which is on the CPU and in the saved dtype."""
+        key = self._result.key(name)
+        file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
+        if self._open is None or self._open.path.name != file:
+            self._close()
+            self._open = TensorFile(self._folder / file, entries)
+        self._open.add(key, whole)
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Closes the last file and writes the index; size and sha256 of each file by its name."""
+        self._close()
+        if len(self._shards) > 1:
+            total = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
+            weight_map = {key: file for file, entries in self._shards.items() for key in entries}
+            write_json(self._folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        return self._records
+
+    def abandon(self) -> None:
+        """Closes an unfinished file."""
+        if self._open is not None:
+            self._open.abandon()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._records[self._open.path.name] = self._open.close()
+            self._open = None
+
+
+def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:
+    """File name -> the tensors in it."""
+    groups: list[dict[str, Entry]] = [{}]
+    for one in wanted:
+        entry = Entry(dtype=result.saved_dtype, shape=one.shape)
+        size = sum(other.nbytes for other in groups[-1].values()) + entry.nbytes
+        if result.adapters is None and groups[-1] and size > SHARD_BYTES:
+            groups.append({})
+        groups[-1][result.key(one.name)] = entry
+    if result.adapters is not None:
+        return {ADAPTER: groups[0]}
+    if len(groups) == 1:
+        return {WEIGHTS: groups[0]}
+    return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
+
+
+def copy_configuration(result: Result, folder: Path) -> None:
+    """Writes configuration, tokenizer and chat template."""
+    if result.adapters is None:
+        config: Any = result.model.config
+        config.dtype = type_name(result.saved_dtype)
+        config.save_pretrained(folder)
+    else:
+        config = result.adapters.peft_config["default"]
+        config.inference_mode = True
+        config.save_pretrained(str(folder))
+    for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
+        if path.is_file():
+            target = folder / path.relative_to(result.source)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+    if result.chat_template is not None:
+        (folder / "chat_template.jinja").write_text(result.chat_template, encoding="utf-8")

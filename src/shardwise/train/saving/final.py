@@ -1,0 +1,102 @@
+"""Writes `final/`, the trained model or adapter in Hugging Face's format.
+
+Tensors are gathered one at a time. The files are compared with the live weights before the folder is renamed to
+`final/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from shardwise.parallel.mesh import World
+from shardwise.spec.run import RunDirectory, write_json
+from shardwise.train.guards.checks import gather
+from shardwise.train.model import TrainedModel
+from shardwise.train.saving.atomic import seal, staged, together
+from shardwise.train.saving.check import folder_faults, part_faults, values_of, warnings_of
+from shardwise.train.saving.export import Files, copy_configuration
+from shardwise.train.saving.gather import wanted_tensors, whole_tensors
+from shardwise.train.watching.journal import Journal
+
+
+def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trained: bool = True) -> None:
+    """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails.
+
+    `trained`: some step had a learning rate above zero; adapters that change nothing are then warned about.
+    """
+    world, result = model.ownership.world, model.result
+    journal.enter("saving")
+    with staged(world, run.final) as folder:
+        records = _write(model, folder)
+
+        def complete() -> None:
+            copy_configuration(result, folder)
+            _write_manifest(folder, records)
+
+        _first(world, complete, what="writing final/")
+        journal.enter("verifying")
+        check_folder(model, folder)
+    for sentence in warnings_of(gather(world, values_of(result, ownership=model.ownership)), trained=trained):
+        journal.warn(f"final/ holds what was trained, but {sentence}")
+
+
+def _first(world: World, action: Callable[[], None], *, what: str) -> None:
+    """Rank 0 acts, and all learn whether it worked."""
+    together(world, lambda: action() if world.is_first else None, what=what)
+
+
+def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
+    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file.
+
+    A failing disk does not end the gathering, in which other ranks take part; all learn of it afterwards.
+    """
+    world, result = model.ownership.world, model.result
+    wanted = wanted_tensors(result.saved, ownership=model.ownership)
+    files = Files(folder, result, wanted)
+    failures: list[Exception] = []
+
+    def attempt(action: Callable[[], Any]) -> Any:
+        try:
+            return None if failures else action()
+        except (OSError, SafetensorError, ValueError) as error:
+            failures.append(error)
+            files.abandon()
+            return None
+
+    tensors = whole_tensors(wanted, result.saved, ownership=model.ownership, dtype=result.saved_dtype)
+    for name, whole in tensors:
+        if whole is not None:
+            attempt(partial(files.add, name, whole))
+    records = attempt(files.finish) if world.is_first else None
+
+    def report() -> None:
+        if failures:
+            raise failures[0]
+
+    together(world, report, what="writing final/")
+    return records or {}
+
+
+def _write_manifest(folder: Path, records: dict[str, Any]) -> None:
+    """Syncs the other files to disk, and records size and sha256 of each."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    files = {name: records[name] if name in records else seal(folder / name) for name in names}
+    write_json(folder / "manifest.json", {"files": files})
+
+
+def check_folder(model: TrainedModel, folder: Path) -> None:
+    """Raises SaveError if the files of a folder differ from the live weights; every rank takes part."""
+    world, result = model.ownership.world, model.result
+
+    def check() -> None:
+        faults = folder_faults(folder, result) if world.is_first else []
+        faults += part_faults(folder, result, ownership=model.ownership)
+        if faults:
+            raise ValueError(f"the saved folder is not the trained model: {'; '.join(faults[:3])}")
+
+    together(world, check, what="checking final/")

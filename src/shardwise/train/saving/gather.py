@@ -1,0 +1,79 @@
+"""Gathers whole tensors of a parallelized model on rank 0, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from shardwise.parallel.ownership import Ownership
+from shardwise.train.guards.checks import gather
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A tensor of the whole model by its Hugging Face name and global shape, and the rank that sends it to rank 0."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: int
+
+
+def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> list[Wanted]:
+    """Every tensor of the whole model once, in the order of the stages; the same on all ranks."""
+    world = ownership.world
+    mine = {name: tuple(p.shape) for name, p in parameters if name not in ownership.copies}
+    found: list[Wanted] = []
+    for rank, stage in enumerate(gather(world, mine)):
+        at = world.layout.coordinates(rank)
+        if (at.dp_replicate, at.dp_shard, at.cp, at.tp) == (0, 0, 0, 0):  # one rank tells for its stage
+            found += [Wanted(name=name, shape=shape, source=rank) for name, shape in stage.items()]
+    return found
+
+
+def whole_tensors(
+    wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Gathers the wanted tensors one by one, cast to `dtype`; all ranks iterate together.
+
+    Yields (name, the whole tensor on the CPU), or (name, None) on ranks other than 0.
+    """
+    world, mine = ownership.world, dict(parameters)
+    here = world.layout.coordinates(world.rank)
+    for one in wanted:
+        holds = here.pp == world.layout.coordinates(one.source).pp
+        whole = gathered(mine[one.name]).to(dtype) if holds else None
+        yield one.name, _to_first(whole, wanted=one, dtype=dtype, ownership=ownership)
+
+
+@torch.no_grad()
+def gathered(parameter: torch.Tensor) -> torch.Tensor:
+    """The whole of a plain or sharded parameter; a collective of a stage's ranks."""
+    if not isinstance(parameter, DTensor):
+        return parameter.detach()
+    # Shards that lie in the host's memory come together on the mesh's device, one tensor at a time.
+    shards = cast(DTensor, parameter.detach().to(parameter.device_mesh.device_type))
+    # What FSDP2 sharded is a slice of tensor parallelism: it becomes whole before the slices do.
+    slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in shards.placements]
+    return shards.redistribute(placements=slices).full_tensor()
+
+
+def _to_first(
+    whole: torch.Tensor | None, *, wanted: Wanted, dtype: torch.dtype, ownership: Ownership
+) -> torch.Tensor | None:
+    world = ownership.world
+    if wanted.source == 0:
+        return whole.cpu() if whole is not None and world.is_first else None
+    if world.rank == wanted.source and whole is not None:
+        dist.send(whole.cpu().contiguous(), 0, group=world.control)
+    if not world.is_first:
+        return None
+    received = torch.empty(wanted.shape, dtype=dtype)
+    dist.recv(received, wanted.source, group=world.control)
+    return received

@@ -1,0 +1,145 @@
+"""A watchdog thread: ends a rank that makes no progress, and receives signals while the main thread is in C++.
+
+Inside a collective Python runs no signal handlers. The thread reads signals from a pipe, checks progress, and if there
+is none for too long, finds out with the other ranks which one they wait for, and ends the process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from shardwise.parallel.mesh import World
+from shardwise.spec.run import RunDirectory, read_json, write_json
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.progress import LONG_SECONDS
+from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.stall import Counted, StallError, Standing, Verdict, begun, is_waiting, judge, standing
+
+POLL_SECONDS = 1.0
+
+#: How long other ranks may take to answer, and the first of them to write the failure.
+ANSWER_SECONDS, VERDICT_SECONDS = 5.0, 3.0
+BRIEFLY_SECONDS = 0.1
+
+
+class Watch:
+    """Watches the main thread of one rank.
+
+    Attributes:
+        end: ends the process with a status.
+    """
+
+    def __init__(self, journal: Journal, stop: StopFlag, *, end: Callable[[int], Any] = os._exit) -> None:
+        self.end = end
+        self._journal = journal
+        self._stop = stop
+        self._world: World | None = None
+        self._over = threading.Event()
+        self._still = self._waited = 0.0
+        self._seen: tuple[int, tuple[Counted, ...]] = (0, ())
+
+    @property
+    def _run(self) -> RunDirectory:
+        return self._journal.run
+
+    def start(self) -> None:
+        """Starts the thread."""
+        threading.Thread(target=self._keep, name="watch", daemon=True).start()
+
+    def joined(self, world: World) -> None:
+        """From here on there are peers."""
+        self._world = world
+
+    def over(self) -> None:
+        """Ends the watch, before process groups are destroyed."""
+        self._over.set()
+        self._world = None
+
+    def _keep(self) -> None:
+        last = time.monotonic()
+        while not self._over.is_set():
+            limit = self._journal.progress.limit(stopping=bool(self._stop.heard))
+            poll = min(POLL_SECONDS, limit / 10)
+            self._stop.listen_for(poll)
+            if len(self._stop.heard) > 1:
+                self.end(128 + self._stop.heard[-1])
+            now = time.monotonic()
+            # The time in which this whole process was stopped does not count.
+            self._count(min(now - last, 2 * poll), untold=limit >= LONG_SECONDS)
+            last = now
+            if self._waited > limit or (self._still > limit / 2 and self._is_called()):
+                self._conclude()
+                return
+
+    def _count(self, seconds: float, *, untold: bool) -> None:
+        """Adds up the seconds without progress, and of them those spent waiting.
+
+        Args:
+            untold: the current phase has no known duration: only waiting for one and the same collective is limited.
+        """
+        before, self._seen = self._seen, (self._journal.progress.count, begun(self._world) if untold else ())
+        if self._seen != before:
+            self._still = self._waited = 0.0
+        self._still += seconds
+        self._waited = 0.0 if untold and not is_waiting() else self._waited + seconds
+
+    def _is_called(self) -> bool:
+        """Whether another rank has run out of time."""
+        return self._world is not None and any(self._run.logs.glob("rank_*.standing.json"))
+
+    def _conclude(self) -> None:
+        """Writes where this rank is, reads the other ranks, and ends the process."""
+        self._journal.last_word.acquire()
+        try:
+            print(
+                f"{StallError.__name__}: nothing has moved for {self._still:.0f} s. Each thread:",
+                file=sys.stderr,
+                flush=True,
+            )
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+            mine = standing(self._world, rank=self._journal.rank, phase=self._journal.at)
+            write_json(self._run.rank_standing(mine.rank), mine.to_json())
+            standings = self._answers(mine)
+            at = self._journal.before_first_step if self._stop.heard else ""
+            verdict = judge(standings, ranks=self._ranks, seconds=self._still, at=at)
+            self._write(verdict, first=standings[0].rank)
+        except Exception:  # noqa: BLE001  # a disk that is full, or whatever else: no reason to go on waiting
+            traceback.print_exc()
+        finally:
+            self.end(128 + self._stop.heard[0] if self._stop.heard else 1)
+
+    @property
+    def _ranks(self) -> range:
+        """The ranks that are asked."""
+        rank = self._journal.rank
+        return range(rank, rank + 1) if self._world is None else range(self._world.size)
+
+    def _answers(self, mine: Standing) -> list[Standing]:
+        """The standings of all ranks that write theirs in time, by rank."""
+        found, deadline = {mine.rank: mine}, time.monotonic() + ANSWER_SECONDS
+        while len(found) < len(self._ranks) and time.monotonic() < deadline:
+            time.sleep(BRIEFLY_SECONDS)
+            for rank in set(self._ranks) - set(found):
+                written = read_json(self._run.rank_standing(rank))
+                if written is not None:
+                    found[rank] = Standing.from_json(written)
+        return [found[rank] for rank in sorted(found)]
+
+    def _write(self, verdict: Verdict, *, first: int) -> None:
+        """Writes the failure files. The launcher names the earliest: the culprit's, written by the first rank that
+        answered."""
+        rank, cause = self._journal.rank, self._run.rank_failure(verdict.culprit)
+        if rank == first:
+            self._journal.write_failure(StallError(verdict.sentence), rank=verdict.culprit, phase=verdict.phase)
+        deadline = time.monotonic() + VERDICT_SECONDS
+        while not cause.exists() and time.monotonic() < deadline:
+            time.sleep(BRIEFLY_SECONDS)
+        if rank != verdict.culprit:
+            self._journal.write_failure(StallError(verdict.sentence), rank=rank, phase=self._journal.at)
