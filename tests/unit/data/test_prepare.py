@@ -52,7 +52,8 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(
     assert data.where(7) == f"{path}:8"
 
     heavy = "{'torch', 'transformers', 'tokenizers', 'pyarrow', 'datasets', 'huggingface_hub'}"
-    code = f"import sys; from shardwise.data.prepare.command import main; main(sys.argv[1:]); print({heavy} & set(sys.modules))"
+    start = "import sys; from shardwise.data.prepare.command import main; main(sys.argv[1:])"
+    code = f"{start}; print({heavy} & set(sys.modules))"
     done = run_python(run_directory(tmp_path / "other", model=plain_model, data={"path": str(path)}).root, "-c", code)
     assert (done.returncode, done.stdout) == (0, "set()\n")
     assert "was prepared before" in done.stderr

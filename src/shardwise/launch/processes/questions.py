@@ -56,8 +56,8 @@ def built_shape(
 
 
 def weights_apart(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
-    """The JSON object of `shardwise.train.saving.difference` for two folders with weights; a tensor may differ by `tolerance`
-    of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
+    """The JSON object of `shardwise.train.saving.difference` for two folders with weights; a tensor may differ by
+    `tolerance` of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
     bounds = ("--tolerance", repr(tolerance), "--floor", repr(floor))
     try:
         return _ask("shardwise.train.saving.difference", str(a), str(b), *bounds)

@@ -1,6 +1,7 @@
 """How a rank is started: its output goes to one log, and it ends with what started it.
 
-`python -m shardwise.launch.processes.rank RUN_DIR MODULE` makes a process that torchrun or a cluster started such a rank.
+`python -m shardwise.launch.processes.rank RUN_DIR MODULE` makes a process that torchrun or a cluster started such a
+rank.
 """
 
 from __future__ import annotations
