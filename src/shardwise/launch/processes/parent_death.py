@@ -2,7 +2,7 @@
 
 `python -m shardwise.launch.processes.parent_death PARENT SIGNAL PROGRAM ARGUMENTS...`: Linux sends SIGNAL to this
 process when PARENT ends, however it ends, and the request survives the exec. A small program of its own, because code
-that runs between fork and exec (Popen's `preexec_fn`) can deadlock in a parent with threads, and the faces have threads.
+that runs between fork and exec (Popen's `preexec_fn`) can deadlock in a parent with threads.
 """
 
 from __future__ import annotations
