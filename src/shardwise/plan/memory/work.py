@@ -33,11 +33,8 @@ from shardwise.spec.model import ModelShape
 class Work:
     """What every rank does in one optimizer step.
 
-    Attributes:
-        block: the model as one tensor-parallel rank sees its blocks.
-        setting: what a block's saved bytes depend on.
-        saved_whole: bytes per token that the largest block saves without recompute.
-        saved: bytes per token that the mean block saves with the execution's recompute.
+    `block` is the model as one tensor-parallel rank sees it. `saved_whole` are bytes per token that the largest block
+    saves without recompute, `saved` those of the mean block with the execution's.
     """
 
     job: Job
@@ -191,13 +188,8 @@ def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> fl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
-    """Micro-batches whose activations a rank has at once.
-
-    Attributes:
-        pairs: (stage, micro-batch) pairs, the one at work among them.
-        heads: those of them that are of the last stage.
-        gradients: all gradients exist already, from an earlier micro-batch.
-    """
+    """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the last stage, and
+    whether all gradients exist already, from an earlier one."""
 
     pairs: int = 1
     heads: int = 1
