@@ -1,4 +1,4 @@
-"""What would make a job fit that does not, each change tried before it is named."""
+"""What would make a job fit, or run faster on fewer GPUs; each change is tried before it is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job under one execution, with the numbers that memory and time share."""
+"""A job under one execution, with the numbers that memory and time share, and its micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -231,12 +231,8 @@ class Scene:
 
 
 def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
-    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it.
-
-    More GPUs or a smaller micro-batch never need more memory (`tests/unit/plan/test_monotone.py`), except: more stages
-    of 1f1b, interleaved and zero_bubble keep more micro-batches in flight; rounds of an interleaved rank are longer
-    where ranks do not divide the micro-batches; the first accumulation puts gradients beside a forward.
-    """
+    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it,
+    where the first gradients stand beside a forward."""
     most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
     heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
     again = most < num_micro_batches * len(layout.stages_of(pp))

@@ -1,4 +1,4 @@
-"""Seconds of the pieces of a step on one rank: the mean block's forward and backward, and the loss."""
+"""Seconds of the pieces of a step on one rank: the mean block's forward and backward with attention, and the loss."""
 
 from __future__ import annotations
 
