@@ -9,7 +9,13 @@ from math import inf
 from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
+<<<<<<< HEAD
 from shardwise.plan.search import Question, ask, best_alone
+=======
+from shardwise.plan.search.question import Question, ask
+from shardwise.plan.search.search import best_alone
+from shardwise.spec.attention import stated_attention_refusal
+>>>>>>> plan2
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape
@@ -77,13 +83,16 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
 
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
     """The best for each goal: of what is alike the one with the fewest GPUs."""
-    return {goal: _best(goal, fits, alike=alike.get(goal, 1.0)) for goal in GOALS} if fits else {}
-
-
-def _best(goal: Goal, fits: Sequence[_Fit], *, alike: float) -> _Fit:
-    most = min(_figure(goal, fit) for fit in fits)[0] * alike
-    among = [fit for fit in fits if _figure(goal, fit)[0] <= most]
-    return min(among, key=lambda fit: (fit.cluster.num_gpus, *_figure(goal, fit)))
+    found: dict[Goal, _Fit] = {}
+    for goal in GOALS if fits else ():
+        most = min(_figure(goal, fit) for fit in fits)[0] * alike.get(goal, 1.0)
+        among = [
+            (fit.cluster.num_gpus, *_figure(goal, fit), n)
+            for n, fit in enumerate(fits)
+            if _figure(goal, fit)[0] <= most
+        ]
+        found[goal] = fits[int(min(among)[-1])]
+    return found
 
 
 def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]]) -> Plan:

@@ -5,8 +5,12 @@ from itertools import pairwise
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.plan.search.gpu_counts import parts
-from tests.unit.plan.asking import job
+from shardwise.catalog.models import find_model
+from shardwise.plan.answer import answer
+from shardwise.plan.search.gpu_counts import formed_parts, parts, smallest_that_fits
+from shardwise.plan.search.question import ask
+from shardwise.spec.job_file import parse_job
+from tests.unit.plan.asking import job, plan
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,28 @@ def test_beyond_a_thousand_nodes_they_go_in_steps_of_a_128th():
     assert counts[:1023] == list(range(1, 1024))
     assert all(after - before <= before / 128 for before, after in pairwise(counts[1024:]))
     assert counts[-1] == 5000
+
+
+QUESTIONS = [
+    ("llama-3.1-8b", "12 x 2x L4", "method: full\ntrain: {global_batch_size: 64, offload: none}\n"),
+    ("llama-3.1-70b", "12 x 8x A100-80GB-SXM", "method: full\ntrain: {global_batch_size: 96, offload: none}\n"),
+    ("gemma-2-27b", "20 x 3x L4", "method: lora\ntrain: {global_batch_size: 60, offload: none}\n"),
+    ("mixtral-8x7b", "30 x 1x A100-40GB-SXM", "method: lora\ntrain: {global_batch_size: 30, offload: none}\n"),
+    ("llama-3.1-70b", "11 x 2x RTX-4090", "method: full\ntrain: {global_batch_size: 8, offload: none}\n"),
+    ("llama-3.1-8b", "14 x 1x L4", "method: full\nlayout: fsdp\ntrain: {global_batch_size: 28, offload: none}\n"),
+]
+
+
+@pytest.mark.parametrize(("model", "hardware", "text"), QUESTIONS)
+def test_no_smaller_part_holds_anything(model: str, hardware: str, text: str) -> None:
+    cluster, shape = parse_hardware(hardware), find_model(model, offline=True)
+    question = ask(parse_job(f"model: m\ngoal: fewest-gpus\n{text}"), model=shape, cluster=cluster)
+    found = smallest_that_fits(question)
+    for part in formed_parts(question.job, cluster):
+        if found is not None and part.num_gpus >= found.num_gpus:
+            break
+        assert plan(model, part.name, text).best is None
+    if found is not None:
+        best = answer(question).best
+        assert best is not None
+        assert best.execution.layout.world_size == found.num_gpus

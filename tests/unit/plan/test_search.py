@@ -8,9 +8,14 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import make_plan
+<<<<<<< HEAD
 from shardwise.plan.explain.reasons import advice
 from shardwise.spec.layout.axes import STRATEGIES, Layout
 from shardwise.spec.plan.forecast import PARTS, Plan
+=======
+from shardwise.spec.layout import STRATEGIES, Layout
+from shardwise.spec.plan import PARTS, Plan
+>>>>>>> plan2
 from tests.speed import quiet_seconds
 from tests.unit.plan.asking import job, plan, shape
 
@@ -50,17 +55,6 @@ def test_codellama_34b_lora_on_four_rtx_6000_ada_is_sharded_rather_than_cut_in_l
     # Over PCIe, stages that work at a time send less than shards that are gathered.
     assert answer.best.execution.layout.strategy == "pp"
     assert "slower" in reason(answer, "fsdp")
-
-
-def test_a_30b_model_does_not_train_on_one_80_gb_gpu_in_16_bit():
-    text = (
-        "data: {max_length: 128}\ntrain: {precision: bf16, micro_batch_size: 1, global_batch_size: 1, offload: none}\n"
-    )
-    answer = plan("qwen3-32b", "1x H100-SXM", text)
-    assert answer.chosen is None
-    assert answer.advice
-    assert "method: lora would fit" in answer.advice
-    assert "single: needs" in advice(answer)
 
 
 def test_advice_names_the_offload_that_it_needs():
@@ -324,3 +318,14 @@ def test_a_list_of_layouts_is_chosen_from_and_nothing_else_is_looked_at():
     listed = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: [fsdp]").best
     stated = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: fsdp").best
     assert (listed.execution, listed.time) == (stated.execution, stated.time)
+
+
+def test_whole_logits_are_named_where_they_fit_and_are_faster():
+    text = "method: lora\ngoal: cheapest\ndata: {max_length: 256}\ntrain: {global_batch_size: 7%s}\n"
+    chunked, whole = (plan("gemma-3-1b", "1x T4", text % loss).best for loss in ("", ", loss: full"))
+    assert (chunked.execution.loss, whole.execution.loss) == ("chunked", "full")
+    percent = f"{1 - whole.time.step_seconds / chunked.time.step_seconds:.0%}".replace("%", " %")
+    told = next(reason for reason in chunked.reasons if reason.startswith("loss is chunked"))
+    assert told.endswith(f"they fit, and a step would be {percent} faster: to have that, state train.loss: full")
+    stated = plan("gemma-3-1b", "1x T4", text % ", loss: chunked").best
+    assert not any("state train.loss" in reason for reason in stated.reasons)

@@ -1,4 +1,4 @@
-"""Sentences: why the chosen one is as it is; what would help where nothing fits."""
+"""Why the chosen execution is as it is, in sentences, and what its costs are counted at."""
 
 from __future__ import annotations
 

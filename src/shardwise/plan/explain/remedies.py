@@ -1,8 +1,8 @@
-"""What would make a job fit that does not, each change tried before it is named."""
+"""What would make a job fit, or run faster on fewer GPUs; each change is tried before it is named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
@@ -109,14 +109,11 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
     if not doubled or not enough(doubled[-1] * node):
         return None
     in_node = next(filter(enough, inside), None)
-    return whole.part(in_node or node * _nodes_that_fit(doubled, lambda count: enough(count * node)))
-
-
-def _nodes_that_fit(doubled: list[int], enough: Callable[[int], bool]) -> int:
-    """The first of growing numbers that is enough, of which the last is, or one between it and its half."""
-    found = next(filter(enough, doubled[:-1]), doubled[-1])
+    if in_node:
+        return whole.part(in_node)
+    found = next((count for count in doubled[:-1] if enough(count * node)), doubled[-1])
     between = range(found // 2 + 1, found, -(-found // (2 * _TRIED_BETWEEN)))
-    return next(filter(enough, between), found)
+    return whole.part(node * next((count for count in between if enough(count * node)), found))
 
 
 def left_wide(job: Job, model: ModelShape) -> str | None:

@@ -50,7 +50,10 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
             return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
         return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
     if part == "logits":
-        return "train with loss: chunked" if _may_chunk(work) else _less_at_once(work)
+        # Heads that cap or scale logits do not go over them in chunks.
+        at_once = positions_at_once(work.tokens, loss="chunked", plain_head=work.model.plain_head)
+        may_chunk = work.execution.loss == "full" and at_once < work.tokens
+        return "train with loss: chunked" if may_chunk else _less_at_once(work)
     if part == "communication":
         return (
             "free gathered weights after forward (fsdp)"
@@ -60,12 +63,6 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
     if work.execution.gradient_checkpointing != "full":
         return "recompute activations (gradient_checkpointing: full)"
     return _less_at_once(work)
-
-
-def _may_chunk(work: Work) -> bool:
-    """Whether fewer logits would be alive in chunks, which heads that cap or scale them do not go with."""
-    at_once = positions_at_once(work.tokens, loss="chunked", plain_head=work.model.plain_head)
-    return work.execution.loss == "full" and at_once < work.tokens
 
 
 def _less_at_once(work: Work) -> str:

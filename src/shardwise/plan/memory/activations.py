@@ -30,8 +30,6 @@ class Setting:
     Attributes:
         sharded: weights are gathered in the compute type, so that nothing is cast as it is used.
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
-        length: tokens per sequence.
-        dropout: the adapters' dropout is above zero.
         cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes.
     """
 

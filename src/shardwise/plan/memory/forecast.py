@@ -1,4 +1,4 @@
-"""Memory of an execution: the peak of every distinct rank, with an interval."""
+"""Memory of an execution: the peak of every distinct rank, with an interval; and peaks of many for the search."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ The order of a step: forward, loss, backward from the last block to the first, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal
 
 from shardwise.plan.memory.buffers import (
     flat_gradients,
@@ -22,7 +22,6 @@ from shardwise.plan.memory.buffers import (
     whole_gradients,
     whole_head_gradient,
 )
-from shardwise.plan.memory.parts import Part
 from shardwise.plan.memory.saved import (
     Alive,
     at_work,
@@ -36,7 +35,7 @@ from shardwise.plan.memory.saved import (
     shared,
 )
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
-from shardwise.plan.memory.work import Scene, Work
+from shardwise.plan.memory.work import Scene
 
 #: Which gradients exist: those of earlier micro-batches, with those of all blocks but the first ("later") or of the
 #: whole micro-batch ("every"); all, reduced; those in the buckets of data parallelism, which stay between steps.
@@ -47,37 +46,28 @@ Gradients = Literal["earlier", "later", "every", "all", "buckets"]
 LOGIT_COPIES_BACKWARD = 3
 
 
-class Instant(NamedTuple):
-    """One instant: which gradients exist, and what is alive at it alone."""
-
-    name: str
-    gradients: Gradients
-    passing: Callable[[Scene], Alive]
-
-
 def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     """Every named instant of a step with what is alive at it, in the order of the step."""
     yield "loading", {"weights": scene.holding.stored}
-    during = _during(scene)
-    for instant in instants_of_micro_batch(scene.part):
-        yield instant.name, _alive(scene, instant, during)
-    between = inputs(scene)
-    for instant in (*INSTANTS_OF_STEP, *instants_beside(scene.work)):
-        yield instant.name, _alive(scene, instant, between)
-
-
-def instants_of_micro_batch(part: Part) -> Iterator[Instant]:
-    """Those within the forward and backward of a micro-batch, beside which others may be in flight."""
+    part, during = scene.part, _during(scene)
     first, last = part.span.start, part.span.stop - 1
-    yield Instant(f"forward of layer {last}", "earlier", _forward_of_last_block)
+    yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
     if part.is_last:
-        yield Instant("end of forward", "earlier", _end_of_forward)
-        yield Instant("backward of the loss", "earlier", _backward_of_loss)
-        yield Instant("backward of the head", "earlier", _backward_of_head)
-    yield Instant(f"backward of layer {last}", "earlier", _backward_of_last_block)
-    yield Instant(f"backward of layer {first}", "later", _backward_of_first_block)
+        yield "end of forward", _alive(scene, "earlier", during, _end_of_forward(scene))
+        yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
+        yield "backward of the head", _alive(scene, "earlier", during, _backward_of_head(scene))
+    yield f"backward of layer {last}", _alive(scene, "earlier", during, _backward_of_last_block(scene))
+    yield f"backward of layer {first}", _alive(scene, "later", during, _backward_of_first_block(scene))
     if part.is_first:
-        yield Instant("backward of the embedding", "every", _backward_of_embedding)
+        yield "backward of the embedding", _alive(scene, "every", during, _backward_of_embedding(scene))
+    # After the last backward nothing is in flight.
+    between = inputs(scene)
+    summed: Alive = {"communication": flat_gradients(scene)}
+    yield "sum of gradients over replicas", _alive(scene, "all", between, summed)
+    yield "optimizer step", _alive(scene, "all", between, {"temporary": step_temporaries(scene)})
+    if scene.work.evaluates:
+        yield "evaluation", _alive(scene, "buckets", between, _evaluation(scene))
+    yield "saving", _alive(scene, "buckets", between, _saving(scene))
 
 
 def gradient_bytes(scene: Scene, which: Gradients) -> float:
@@ -97,14 +87,14 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     return max(0, holding.gradients - first_unit * holding.block_gradients - root)
 
 
-def _alive(scene: Scene, instant: Instant, beside: Mapping[str, float]) -> Alive:
+def _alive(scene: Scene, gradients: Gradients, beside: Alive, own: Alive) -> Alive:
     holding = scene.holding
     alive: Alive = {
         "weights": holding.stored,
-        "gradients": gradient_bytes(scene, instant.gradients),
+        "gradients": gradient_bytes(scene, gradients),
         "optimizer": holding.optimizer,
     }
-    for parts in (beside, instant.passing(scene)):
+    for parts in (beside, own):
         for part, count in parts.items():
             alive[part] = alive.get(part, 0) + count
     return alive
@@ -226,16 +216,3 @@ def _saving(scene: Scene) -> Alive:
     work, tp = scene.work, scene.work.execution.layout.tp
     largest = scene.part.largest_trained * tp
     return {"temporary": largest * work.types.trainable if work.sharded or tp > 1 else 0}
-
-
-#: After the last backward, when nothing is in flight: what passes depends on what this very rank holds.
-INSTANTS_OF_STEP = (
-    Instant("sum of gradients over replicas", "all", lambda scene: {"communication": flat_gradients(scene)}),
-    Instant("optimizer step", "all", lambda scene: {"temporary": step_temporaries(scene)}),
-)
-_EVALUATION, _SAVING = Instant("evaluation", "buckets", _evaluation), Instant("saving", "buckets", _saving)
-
-
-def instants_beside(work: Work) -> tuple[Instant, ...]:
-    """Between steps, when nothing is in flight."""
-    return (_EVALUATION, _SAVING) if work.evaluates else (_SAVING,)

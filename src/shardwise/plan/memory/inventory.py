@@ -70,11 +70,8 @@ class Unit:
 class Inventory:
     """All parameters of a job. Compared by identity, so that results can be cached.
 
-    Attributes:
-        blocks: one decoder block of each kind, with how many of them there are.
-        root: embedding, positions, final norm, head, and what else lies outside the blocks.
-        adapted: names of the blocks' matrices that carry an adapter, as modules.
-        bare: names of those that are adapted as bare parameters.
+    `blocks` is one decoder block of each kind with their number, `root` all that lies outside of blocks; matrices of
+    blocks that carry adapters are `adapted` as modules or `bare` parameters.
     """
 
     blocks: tuple[tuple[int, Unit], ...]

@@ -17,12 +17,8 @@ from shardwise.spec.model.stages import stage_blocks
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The model of ranks that hold alike: one `pp` coordinate, several `tp` ones.
-
-    Attributes:
-        inventory: their tensors, before sharding.
-        span: indices of the blocks of their largest stage: what one forward goes through.
-    """
+    """The model of ranks that hold alike, before sharding; `span` are the blocks of their largest stage, which one
+    forward goes through."""
 
     pp: int
     tp: range

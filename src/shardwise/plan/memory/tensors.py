@@ -1,4 +1,4 @@
-"""One parameter tensor: its dims, who trains it, how it is stored, and how it is sliced over ranks."""
+"""One parameter tensor: its dims, bytes in each precision and optimizer, and how it is sliced over ranks."""
 
 from __future__ import annotations
 

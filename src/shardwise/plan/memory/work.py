@@ -1,4 +1,4 @@
-"""A job under one execution, with the numbers that memory and time share."""
+"""A job under one execution, with the numbers that memory and time share, and its micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -33,11 +33,8 @@ from shardwise.spec.support.attention import MASKED
 class Work:
     """What every rank does in one optimizer step.
 
-    Attributes:
-        block: the model as one tensor-parallel rank sees its blocks.
-        setting: what a block's saved bytes depend on.
-        saved_whole: bytes per token that the largest block saves without recompute.
-        saved: bytes per token that the mean block saves with the execution's recompute.
+    `block` is the model as one tensor-parallel rank sees it. `saved_whole` are bytes per token that the largest block
+    saves without recompute, `saved` those of the mean block with the execution's.
     """
 
     job: Job
@@ -191,13 +188,8 @@ def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> fl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
-    """Micro-batches whose activations a rank has at once.
-
-    Attributes:
-        pairs: (stage, micro-batch) pairs, the one at work among them.
-        heads: those of them that are of the last stage.
-        gradients: all gradients exist already, from an earlier micro-batch.
-    """
+    """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the last stage, and
+    whether all gradients exist already, from an earlier one."""
 
     pairs: int = 1
     heads: int = 1
@@ -239,12 +231,8 @@ class Scene:
 
 
 def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
-    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it.
-
-    More GPUs or a smaller micro-batch never need more memory (`tests/unit/plan/test_monotone.py`), except: more stages
-    of 1f1b, interleaved and zero_bubble keep more micro-batches in flight; rounds of an interleaved rank are longer
-    where ranks do not divide the micro-batches; the first accumulation puts gradients beside a forward.
-    """
+    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it,
+    where the first gradients stand beside a forward."""
     most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
     heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
     again = most < num_micro_batches * len(layout.stages_of(pp))

@@ -1,4 +1,4 @@
-"""Memory and time of the executions of one question, with two lower bounds; what executions share is computed once."""
+"""Memory, time and cost of the executions of one question, with two lower bounds; shared parts are computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a cluster that a goal looks at beside the whole of it."""
+"""How many GPUs of a cluster to take: the parts that a goal looks at, and the best of them."""
 
 from __future__ import annotations
 

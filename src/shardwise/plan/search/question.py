@@ -31,11 +31,8 @@ class Memo:
 class Question:
     """A job on its hardware.
 
-    Attributes:
-        length: tokens of the longest sequence, padded, which memory is forecast for.
-        mean_length: tokens of the mean sequence, padded, which time is forecast for.
-        tries_offload: the job leaves offload open, and this is one of those tried.
-        memo: what was computed, shared with the same question about other hardware.
+    `length` and `mean_length` are padded tokens of the longest and the mean sequence, for memory and time.
+    `tries_offload`: the job leaves offload open. `memo` is shared with the question about other hardware.
     """
 
     job: Job

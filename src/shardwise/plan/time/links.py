@@ -87,12 +87,6 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
 
 
 def _fewest_together(size: int, inner: int, node: int) -> int:
-    """The fewest members of a group that share a node.
-
-    Args:
-        size: members of a group.
-        inner: from one member's rank to the next.
-        node: GPUs of one.
-    """
+    """The fewest members on one node of a group of so many, whose ranks are `inner` apart."""
     block = size * inner
     return size if node % block == 0 else max(1, gcd(block, node) // inner)

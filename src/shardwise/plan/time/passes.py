@@ -35,10 +35,8 @@ class Messages(NamedTuple):
 class Stage(NamedTuple):
     """What one rank does for one micro-batch with one stage's blocks, or units of several blocks.
 
-    Attributes:
-        forward, backward: of one block, with contention of the collectives beside it.
-        weights: the part of one block's backward that makes gradients of weights.
-        loss: head and loss; no time where another stage has them.
+    `forward` and `backward` are of one block with contention of collectives; `weights` is the part of `backward` that
+    makes gradients of weights; `loss` takes no time where another stage has it.
     """
 
     blocks: int

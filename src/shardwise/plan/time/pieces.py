@@ -1,4 +1,4 @@
-"""Seconds of the pieces of a step on one rank: the mean block's forward and backward, and the loss."""
+"""Seconds of the pieces of a step on one rank: the mean block's forward and backward with attention, and the loss."""
 
 from __future__ import annotations
 
@@ -38,12 +38,8 @@ _SLICES_AGAIN = 0.75
 
 
 class Piece(NamedTuple):
-    """One stretch of a rank's time.
-
-    Attributes:
-        computing: seconds of it in which a compute kernel runs.
-        talking: seconds of it in which nothing but a collective runs.
-    """
+    """One stretch of a rank's time, and the seconds of it in which a compute kernel, or nothing but a collective,
+    runs."""
 
     seconds: float
     computing: float
@@ -56,14 +52,8 @@ class Piece(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """The pieces of a micro-batch.
-
-    Attributes:
-        forward: the mean block's.
-        backward: the mean block's, with what is recomputed.
-        weights: the part of `backward` that makes gradients of weights.
-        loss: head and loss, forward and backward.
-    """
+    """The pieces of a micro-batch: forward and backward of the mean block, with what is recomputed; the part of
+    `backward` that makes gradients of weights; head and loss in both directions."""
 
     forward: Piece
     backward: Piece
@@ -167,14 +157,9 @@ def _loss(work: Work, device: Device) -> Piece:
 
 
 def multiplications(work: Work) -> tuple[float, float]:
-    """Multiplications of the mean block's attention in the forward of one sequence, on all ranks that share it.
-
-    Causal attention counts half the scores, a window as many as it is long. `sdpa` with a mask (windows, packed
-    documents) and eager attention compute all of them.
-
-    Returns:
-        Those without a mask, and those with one.
-    """
+    """Multiplications of attention in the mean block's forward of one sequence, on all its ranks: without a mask, and
+    with one. Causal attention counts half the scores, a window as many as it is long; `sdpa` with a mask (windows,
+    packed documents) and eager attention compute all."""
     model, length, kind = work.model, work.job.data.max_length, work.execution.attn_implementation
     seen = min(length, model.sliding_window or length)
     windowed = 0 if seen == length else model.num_layers if model.windowed_layers is None else model.windowed_layers

@@ -26,12 +26,7 @@ from shardwise.plan.time.pipeline import StageSeconds, rank_ends
 
 
 class Step(NamedTuple):
-    """A step's seconds, from the first forward to the next step's.
-
-    Attributes:
-        computing: mean seconds, over ranks, in which a compute kernel runs.
-        busy: mean seconds, over ranks, in which any kernel runs.
-    """
+    """A step's seconds, and those of them, as means over ranks, in which a compute kernel runs, or any kernel."""
 
     seconds: float
     computing: float
