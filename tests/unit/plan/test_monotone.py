@@ -10,14 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model
-<<<<<<< HEAD
-from shardwise.plan.answer import make_plan
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import CHUNK_TOKENS
-=======
-from shardwise.spec.execution import CHUNK_TOKENS
-from shardwise.spec.layout import Layout
->>>>>>> plan2
 from tests.unit.plan.asking import job, memory, shape
 
 SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")

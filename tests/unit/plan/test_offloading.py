@@ -4,21 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-<<<<<<< HEAD
-from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.models import find_model
-from shardwise.plan.answer import answer
-from shardwise.plan.search.executions import offloads
-from shardwise.plan.search.goals import tie_of
-from shardwise.plan.search.question import Question, ask
-from shardwise.plan.search.search import Search
-from shardwise.spec.job.file import parse_job
-from shardwise.spec.plan.forecast import Candidate
-from tests.marks import every_second
-from tests.unit.plan.asking import job, plan, shape
-=======
 from tests.unit.plan.asking import plan
->>>>>>> plan2
 
 #: (model, hardware, job): more than the least offload that anything fits with is better in these.
 BETTER_OFFLOADED = {

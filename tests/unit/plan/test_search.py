@@ -8,14 +8,8 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import make_plan
-<<<<<<< HEAD
-from shardwise.plan.explain.reasons import advice
 from shardwise.spec.layout.axes import STRATEGIES, Layout
 from shardwise.spec.plan.forecast import PARTS, Plan
-=======
-from shardwise.spec.layout import STRATEGIES, Layout
-from shardwise.spec.plan import PARTS, Plan
->>>>>>> plan2
 from tests.speed import quiet_seconds
 from tests.unit.plan.asking import job, plan, shape
 

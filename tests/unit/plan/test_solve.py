@@ -18,15 +18,8 @@ from shardwise.plan.search.executions import sized
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
-<<<<<<< HEAD
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Offload
 from shardwise.spec.plan.forecast import Plan
-=======
-from shardwise.spec.layout import Layout
-from shardwise.spec.plan import Plan
->>>>>>> plan2
 from tests.unit.plan.asking import TINY, execution, job, plan, shape, work
 
 #: Logits of 64 such sequences of 11 tokens are kept whole, and of 12 in chunks.
