@@ -9,7 +9,7 @@ from shardwise.catalog.models import find_model
 from shardwise.plan.answer import answer
 from shardwise.plan.search.gpu_counts import formed_parts, parts, smallest_that_fits
 from shardwise.plan.search.question import ask
-from shardwise.spec.job_file import parse_job
+from shardwise.spec.job.file import parse_job
 from tests.unit.plan.asking import job, plan
 
 
