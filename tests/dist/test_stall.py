@@ -102,7 +102,7 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
     ) -> subprocess.Popen[str]:
         (tmp_path / "stuck.py").write_text(worker.format(how=how))
         (tmp_path / "train.py").write_text(TRAIN)
-        keys = {"train": {"max_steps": 40, "save_steps": 2}, **keys}
+        keys = {"train": {"max_steps": 40, "save_steps": 1}, **keys}
         job = make_job(output_dir=str(tmp_path / "run"), hardware="cpu:2", layout="fsdp", **keys)
         (tmp_path / "job.yaml").write_text(json.dumps(job.to_json()))
         path = os.pathsep.join([str(tmp_path), *sys.path])
@@ -120,7 +120,7 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
 
 
 def _stuck(run: RunDirectory) -> bool:
-    return len(read_metrics(run)) == 2 and (run.checkpoint(2) / "manifest.json").is_file()
+    return len(read_metrics(run)) == 2 and (run.checkpoint(1) / "manifest.json").is_file()
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
     assert time.monotonic() - began < END_WITHIN_SECONDS
     assert f"rank {rank} failed while training ({during}): StallError: nothing has moved for " in said, said
     assert all(word in said for word in words), said
-    assert f"the same command goes on from {run.checkpoint(2)}" in said
+    assert f"the same command goes on from {run.checkpoint(1)}" in said, "checkpoint-2 is committed in step 3"
     assert "exit 1" in said
     assert "Current thread" in run.rank_log(0).read_text()
     assert processes_of(run) == []
@@ -185,7 +185,7 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(
     assert time.monotonic() - began < END_WITHIN_SECONDS
     assert "ended by SIGTERM without a last checkpoint, because nothing has moved for " in said, said
     assert "rank 1 is in from_ (batches.py:" in said, said
-    assert f"the same command goes on from {run.checkpoint(2)}" in said
+    assert f"the same command goes on from {run.checkpoint(1)}" in said, "checkpoint-2 is committed in step 3"
     assert "exit 143" in said
     assert processes_of(run) == []
 
