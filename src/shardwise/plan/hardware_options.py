@@ -173,23 +173,19 @@ class _Comparison:
             why = f"no better than {better} in price and time, or hardly"
             self._passed.setdefault(cluster.name, (None, why))
         else:
-            self.try_on(cluster, limit=self._seconds_worth(cluster))
+            self.try_on(cluster)
 
-    def try_on(self, cluster: Cluster, *, limit: float = inf, explain: bool = False) -> None:
-        """Looks for the best execution on some hardware within `limit` seconds a step; `explain` says in full why there
-        is none."""
+    def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
+        """Looks for the best execution on some hardware; `explain` says in full why there is none."""
         if cluster.name in self._passed:
             return
         try:
-            found = best_alone(self._on(cluster), limit=limit)
+            found = best_alone(self._on(cluster))
         except UnsupportedError as error:
             self._passed[cluster.name] = False, str(error)
             return
         if found is not None:
             self.fits.append(_Fit(cluster=cluster, candidate=found))
-            return
-        if limit < inf:
-            self._passed[cluster.name] = None, "does not fit, or no better than others in price and time, or hardly"
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
         rejected = answer(self._on(cluster)).rejected if explain else ()
@@ -212,22 +208,10 @@ class _Comparison:
                 seconds = max(seconds, shared * (_WITHOUT_RECOMPUTATION if recomputes else 1))
         return _usd(cluster, seconds), seconds
 
-    def _is_smallest(self, cluster: Cluster) -> bool:
-        """Nothing that fits is as small."""
-        size = (cluster.num_gpus, _memory(cluster))
-        return all((fit.cluster.num_gpus, _memory(fit.cluster)) > size for fit in self.fits)
-
-    def _seconds_worth(self, cluster: Cluster) -> float:
-        """Seconds of a step from which something else is cheaper and faster, or hardly less so."""
-        if self._is_smallest(cluster):
-            return inf
-        usd = _usd(cluster, _ALIKE["cheapest"])  # of a second
-        costs = [0.0 if usd == inf else fit.usd / usd for fit in self.fits]
-        return min(max(cost, fit.seconds / _ALIKE["fastest"]) for cost, fit in zip(costs, self.fits, strict=True))
-
     def _better_than(self, cluster: Cluster) -> str | None:
         """What is cheaper and faster, or hardly less so; None if nothing is, or nothing that fits is as small."""
-        if self._is_smallest(cluster):
+        size = (cluster.num_gpus, _memory(cluster))
+        if all((fit.cluster.num_gpus, _memory(fit.cluster)) > size for fit in self.fits):
             return None
         usd, seconds = self.least(cluster)
         usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
