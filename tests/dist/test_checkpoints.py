@@ -21,7 +21,7 @@ from shardwise.errors import ModelError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.loop import train
 from shardwise.train.saving import checkpoint
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
@@ -54,8 +54,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> None:
-    """Trains until a stop is asked for during step `stop_after`, which saves and leaves."""
+def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> tuple[int, int]:
+    """Trains until a stop is asked for during step `stop_after`, which saves and leaves; its last step and signal."""
     built = composed(run, chosen)
     stop = StopFlag()
 
@@ -68,7 +68,7 @@ def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> None:
                 stop.number = 15
 
     ended = train(built, start=0, journal=Asking(run=run, rank=built.world.rank), stop=stop)
-    assert (ended.steps, ended.signal) == (stop_after, 15)
+    return ended.steps, ended.signal
 
 
 def resume(run: RunDirectory, chosen: Execution) -> tuple[int, Trained]:
@@ -81,7 +81,8 @@ def resume(run: RunDirectory, chosen: Execution) -> tuple[int, Trained]:
 
 
 def interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
-    run_world(chosen.layout.world_size, _until, run, chosen, after)
+    for ended in run_world(chosen.layout.world_size, _until, run, chosen, after):
+        assert ended == (after, 15)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -132,6 +133,26 @@ def test_a_checkpoint_loads_under_another_layout(
     start, resumed = run_world(LAYOUTS[after].layout.world_size, resume, run, LAYOUTS[after])[0]
     assert start == 5
     assert relative(whole.series("loss"), resumed.series("loss")) <= 1e-5
+
+
+@pytest.mark.parametrize("asked", [4, 6])
+def test_an_evaluation_that_a_stop_left_out_is_not_run_and_the_next_one_comes_at_its_own_step(
+    asked: int, make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
+) -> None:
+    """A stop in the last step ends the run: what is trained is whole."""
+    job = make_job(train={"max_steps": 6, "eval_steps": 2}, data={"eval_path": str(rows["eval"])})
+    whole, run = prepare_cell(job, tmp_path / "whole"), prepare_cell(job, tmp_path / "stopped")
+    run_world(1, train_rank, whole, LAYOUTS["single"])
+    assert {signal for _, signal in run_world(2, _until, run, LAYOUTS["fsdp"], asked)} == {15 if asked < 6 else 0}
+    assert f"the evaluation after step {asked} was left out: the run was asked to stop" in run.notices.read_text()
+    if asked < 6:
+        run_world(1, resume, run, LAYOUTS["single"])
+    expected, found = (
+        {record["step"]: record["eval_loss"] for record in read_metrics(each) if "eval_loss" in record}
+        for each in (whole, run)
+    )
+    assert list(found) == [step for step in (2, 4, 6) if step != asked]
+    assert relative([expected[step] for step in found], list(found.values())) <= 1e-5
 
 
 def _save_at(run: RunDirectory, chosen: Execution, steps: list[int]) -> None:

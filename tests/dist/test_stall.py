@@ -241,7 +241,7 @@ def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(
     (last, _) = run.checkpoints()[-1]
     assert [record["step"] for record in read_metrics(run)] == [1, 2]
     assert last == 2
-    said = "the evaluation after step 2 was left out: the run was asked to stop; the same command makes up for it"
+    said = "the evaluation after step 2 was left out: the run was asked to stop"
     assert said in run.notices.read_text()
 
 

@@ -29,8 +29,7 @@ class Ownership:
     copies: frozenset[str] = frozenset()
 
     def counts(self, name: str, tensor: torch.Tensor) -> bool:
-        """Whether this rank owns its part of a parameter or of its state: it is first on every axis that replicates it.
-        Whether this rank owns its part of a parameter or of its state: it is first on every axis that replicates it."""
+        """Whether this rank owns its part of a parameter or state: it is first on every axis that replicates it."""
         at = self.world.layout.coordinates(self.world.rank)
         alike = set(AXES) - {"pp"} - sharded_axes(tensor)
         return name not in self.copies and all(getattr(at, axis) == 0 for axis in alike)

@@ -186,17 +186,8 @@ def note_start(run: RunDirectory, start: dict[str, Any]) -> None:
 def forget_steps_after(run: RunDirectory, step: int) -> None:
     """Removes the records of later steps, which a resumed run takes again."""
     if run.metrics.is_file():
-        _write_metrics(run, [record for record in read_metrics(run) if record["step"] <= step])
-
-
-def amend_step(run: RunDirectory, step: int, figures: dict[str, Any]) -> None:
-    """Adds figures to the record of a step."""
-    records = read_metrics(run)
-    _write_metrics(run, [{**record, **figures} if record["step"] == step else record for record in records])
-
-
-def _write_metrics(run: RunDirectory, records: list[dict[str, Any]]) -> None:
-    write_text(run.metrics, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+        kept = [record for record in read_metrics(run) if record["step"] <= step]
+        write_text(run.metrics, "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -39,8 +39,6 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
     """
     train_spec = build.job.train
     total = build.batches.total_steps
-    if asked := catch_up(build, journal, stop, step=start):
-        return Outcome(steps=start, signal=asked, saved=True)
     for batch in build.batches.from_(start):
         journal.stepping()
         rate = learning_rate(build.optimizer)
@@ -74,10 +72,11 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         check_sights(build.world, batch, build.data, pulse.sights)
         due = last or _due(batch.step, train_spec.eval_steps)
         eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
-        owed = due and bool(asked) and build.evaluation is not None
+        if due and asked and build.evaluation is not None:
+            journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         ends = last or bool(asked)
-        saving = _saves(build, batch.step, last=last, asked=bool(asked), owed=owed)
+        saving = _saves(build, batch.step, last=last, asked=bool(asked))
         if saving or ends or _due(batch.step, REPLICA_CHECK_STEPS):
             compared = build.model.parameters if saving or ends else build.model.trained
             check_replicas(build.world, compared, when=f"after step {batch.step}")
@@ -86,44 +85,16 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         if ends:
             build.checkpoints.commit()
             saved = saving and build.checkpoints.save(batch.step)
-            # If the last evaluation was left out, the next start runs it, from the checkpoint.
-            over = last and not (owed and saved)
-            if owed:
-                journal.warn(_left_out(batch.step, over=over))
-            return Outcome(steps=batch.step, signal=0 if over else asked, saved=saved)
+            return Outcome(steps=batch.step, signal=0 if last else asked, saved=saved)
         build.metrics.edge()
     return Outcome(steps=total, saved=True)
 
 
-def catch_up(build: Build, journal: Journal, stop: StopFlag, *, step: int) -> int:
-    """Runs the evaluation that a stopped run left out before it ended; returns the signal of a new stop request, or 0.
-    Runs the evaluation that a stopped run left out before it ended; returns the signal of a new stop request, or 0."""
-    due = step == build.batches.total_steps or _due(step, build.job.train.eval_steps)
-    if build.evaluation is None or not due or not build.metrics.lacks_evaluation(step):
-        return 0
-    loss, asked = evaluate(build, journal, stop)
-    if loss is None:
-        journal.warn(_left_out(step))
-    else:
-        build.metrics.complete(step, eval_loss=loss)
-    build.metrics.edge()
-    return asked
-
-
-def _left_out(step: int, *, over: bool = False) -> str:
-    later = "" if over else "; the same command makes up for it"
-    return f"the evaluation after step {step} was left out: the run was asked to stop{later}"
-
-
-def _saves(build: Build, step: int, *, last: bool, asked: bool, owed: bool) -> bool:
-    """Whether a checkpoint of a step is saved.
-
-    The last step's is kept where it is small (adapters), where checkpoints are asked for, or where the next start must
-    run an evaluation that was left out (`owed`).
-    """
+def _saves(build: Build, step: int, *, last: bool, asked: bool) -> bool:
+    """Whether a checkpoint of a step is saved; the last step's is where it is small (adapters) or any are asked for."""
     every = build.job.train.save_steps
     if last:
-        return every > 0 or build.model.result.adapters is not None or owed
+        return every > 0 or build.model.result.adapters is not None
     return asked or _due(step, every)
 
 

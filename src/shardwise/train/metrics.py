@@ -19,7 +19,7 @@ import torch.distributed as dist
 from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import Sight
 from shardwise.parallel.mesh import World
-from shardwise.spec.run import RunDirectory, amend_step, append_line, read_metrics
+from shardwise.spec.run import RunDirectory, append_line
 from shardwise.train.memory import MemoryMeter
 from shardwise.train.trackers import Trackers
 from shardwise.train.watching.journal import Journal
@@ -153,22 +153,6 @@ class Metrics:
         self.trackers.record(numbers, step=batch.step)
         if batch.step % self.logging_steps == 0 or batch.step in (1, self.total_steps):
             self.journal.say(self._line(figures))
-
-    def lacks_evaluation(self, step: int) -> bool:
-        """Whether a recorded step has no evaluation; the same on all ranks."""
-        found = [False]
-        if self.world.is_first:
-            found = ["eval_loss" not in record for record in read_metrics(self.run) if record["step"] == step] or found
-        dist.broadcast_object_list(found, src=0, group=self.world.control)
-        return found[0]
-
-    def complete(self, step: int, *, eval_loss: float) -> None:
-        """Adds the evaluation loss to a recorded step."""
-        figures: dict[str, Any] = {"eval_loss": _finite(eval_loss)}
-        if self.world.is_first:
-            self.journal.note(lambda: amend_step(self.run, step, figures))
-        self.trackers.record({"eval_loss": eval_loss}, step=step)
-        self.journal.say(f"step {step}/{self.total_steps}  eval loss {eval_loss:.4f}")
 
     def _mfu(self, tokens_per_second: float) -> float | None:
         if not self.rates.peak_flops:

@@ -26,8 +26,7 @@ class Moves:
         return self._move(whole, before=_SAME, after=_SEQUENCE, gradient=_SEQUENCE)
 
     def gather_sequence(self, part: torch.Tensor, *, sliced_after: bool) -> torch.Tensor:
-        """Gathers the sequence; backward keeps this rank's part, or with `sliced_after` reduce-scatters partial sums.
-        Gathers the sequence; backward keeps this rank's part, or with `sliced_after` reduce-scatters partial sums."""
+        """Gathers the sequence; backward keeps this rank's part, or reduce-scatters partial sums (`sliced_after`)."""
         if sliced_after:
             return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SUM)
         # It leaves the root module, and FSDP2 wants no views there.

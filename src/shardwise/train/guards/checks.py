@@ -35,8 +35,7 @@ def gather(world: World, value: T) -> list[T]:
 
 
 def agree(world: World, facts: dict[str, Any]) -> None:
-    """Checks that ranks share facts (job, data fingerprint, versions, layout); GuardError names the first difference.
-    Checks that ranks share facts (job, data fingerprint, versions, layout); GuardError names the first difference."""
+    """Checks that ranks share facts (job, data, versions, layout); GuardError names the first difference."""
     for rank, theirs in enumerate(gather(world, facts)):
         for name, mine in facts.items():
             if theirs.get(name) != mine:

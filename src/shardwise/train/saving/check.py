@@ -59,8 +59,7 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, None without one.
-    One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, None without one."""
+    """One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, or None."""
 
     not_finite: list[str]
     adapters_moved: bool | None

@@ -37,8 +37,7 @@ from shardwise.train.watching.journal import Journal
 
 @dataclass(frozen=True, kw_only=True)
 class _Writing:
-    """A checkpoint that this rank is writing: its temporary folder, its pieces, and the file's future size and sha256.
-    A checkpoint that this rank is writing: its temporary folder, its pieces, and the file's future size and sha256."""
+    """A checkpoint that this rank is writing: its temporary folder, its pieces, the file's future size and sha256."""
 
     step: int
     folder: Path

@@ -1,5 +1,4 @@
-"""SIGTERM and SIGINT ask a run to stop: all ranks agree on it after the current step. A second signal ends the process.
-SIGTERM and SIGINT ask a run to stop: all ranks agree on it after the current step. A second signal ends the process."""
+"""SIGTERM and SIGINT ask a run to stop, on which all ranks agree after a step. A second signal ends the process."""
 
 from __future__ import annotations
 
