@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,7 @@ from shardwise import api
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.versus import Turns
 from tests.marks import first
-from tests.unit.api.conftest import JobMaker
-from tests.unit.fakes import Maker, needs_torch
+from tests.unit.fakes import needs_torch
 
 FAKE = api.Programs(preparation="fake_prepare", worker="timed_worker")
 
@@ -30,7 +28,7 @@ outcome("finished")
 
 
 @needs_torch
-def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+def test_the_layouts_are_run_and_put_side_by_side(make, job, tmp_path) -> None:
     make(TIMED, name="timed_worker")
     found = api.compare(job(), layouts=["single", "mp", "tp-3"], steps=3, programs=FAKE)
     runs = [(one.layout, one.processes, one.strategy, one.turns) for one in found.contenders]
@@ -56,9 +54,7 @@ def test_the_layouts_are_run_and_put_side_by_side(make: Maker, job: JobMaker, tm
 
 @needs_torch
 @pytest.mark.parametrize("end", first(1, ['fail("the shard is empty")', "os.kill(os.getpid(), signal.SIGKILL)"]))
-def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_stand(
-    end: str, make: Maker, job: JobMaker, tmp_path: Path
-) -> None:
+def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_stand(end, make, job, tmp_path) -> None:
     failing = f'if run.root.name == "fsdp":\n    if rank == 1:\n        {end}\n    time.sleep(600)  # in a collective\n'
     make(failing + TIMED, name="timed_worker")
     found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3, programs=FAKE)
@@ -78,7 +74,7 @@ def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_sta
 
 @needs_torch
 @pytest.mark.slow
-def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make: Maker, job: JobMaker) -> None:
+def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job) -> None:
     make(
         'if run.root.name == "fsdp":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n' + TIMED,
         name="timed_worker",
@@ -90,7 +86,7 @@ def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make: Mak
         api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
 
 
-def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
+def test_what_cannot_be_compared_is_bad_input(job) -> None:
     for layouts, steps, said in (
         ([], 1, "name layouts"),
         (["ddp"], 0, "at least 1 step"),
@@ -102,7 +98,7 @@ def test_what_cannot_be_compared_is_bad_input(job: JobMaker) -> None:
         api.compare(job(), layouts=["ddp-16"])
 
 
-def test_processors_are_offered_for_layouts_that_the_model_and_the_job_can_have(job: JobMaker) -> None:
+def test_processors_are_offered_for_layouts_that_the_model_and_the_job_can_have(job) -> None:
     with pytest.raises(InputError, match=r"job-12: tp = 3 does not divide .*; or use fsdp") as it:
         api.compare(job("layout: {tp: 3, dp_shard: 4}"), layouts=["tp-6", "job"])
     assert str(it.value).endswith("there is nothing to compare; write --layouts ddp,fsdp")

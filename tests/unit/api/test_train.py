@@ -30,17 +30,15 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import LayoutSpec
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
-from tests.unit.api.conftest import CONFIG, TRAIN, JobMaker
-from tests.unit.fakes import Maker, needs_torch, nvidia_smi, processes_of
+from tests.unit.api.conftest import CONFIG, TRAIN
+from tests.unit.fakes import needs_torch, nvidia_smi, processes_of
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 GPUS = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
 
 
 @needs_torch
-def test_a_job_becomes_a_run_directory_with_everything_in_it(
-    make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -> None:
     path = job("# a comment of the user's")
     updates: list[api.Update] = []
     result = api.train(path, on_update=updates.append, programs=FAKE)
@@ -64,7 +62,7 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(
 
 
 @needs_torch
-def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make: Maker, job: JobMaker) -> None:
+def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make, job) -> None:
     updates: list[api.Update] = []
     api.train(job(), on_update=updates.append, programs=FAKE)
     totals = [u.plan.best.time.total_seconds for u in updates if isinstance(u, api.Planned) and u.plan.best]
@@ -73,9 +71,7 @@ def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make: M
 
 
 @needs_torch
-def test_a_model_that_is_planned_and_not_trained_is_refused_before_anything_is_written(
-    make: Maker, job: JobMaker, tmp_path: Path
-) -> None:
+def test_a_model_that_is_planned_and_not_trained_is_refused_before_anything_is_written(make, job, tmp_path) -> None:
     experts = {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     path = job()
     (tmp_path / "model" / "config.json").write_text(json.dumps(experts))
@@ -85,7 +81,7 @@ def test_a_model_that_is_planned_and_not_trained_is_refused_before_anything_is_w
 
 
 @needs_torch
-def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make, job, tmp_path) -> None:
     """What the model's config says is known late: of packing, experts and layout, each at its own line."""
     folder, path = tmp_path / "model", job("layout: {tp: 2}")
     line = 1 + path.read_text().split("\n").index("layout: {tp: 2}")
@@ -106,14 +102,14 @@ def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make: Maker, jo
 
 
 @needs_torch
-def test_a_finished_run_is_not_trained_again(make: Maker, job: JobMaker) -> None:
+def test_a_finished_run_is_not_trained_again(make, job) -> None:
     api.train(job(), programs=FAKE)
     make("fail('must not run')")
     assert api.train(job(), programs=FAKE).outcome == "already_finished"
 
 
 @needs_torch
-def test_a_failed_run_goes_on_when_it_is_started_again(make: Maker, job: JobMaker) -> None:
+def test_a_failed_run_goes_on_when_it_is_started_again(make, job) -> None:
     worker = make("fail('the first time')", name="failing_worker")
     with pytest.raises(WorkerFailedError, match="the first time"):
         api.train(job(), programs=api.Programs(preparation="fake_prepare", worker=worker))
@@ -123,7 +119,7 @@ def test_a_failed_run_goes_on_when_it_is_started_again(make: Maker, job: JobMake
 
 
 @needs_torch
-def test_another_job_may_not_go_on_in_the_same_folder(make: Maker, job: JobMaker) -> None:
+def test_another_job_may_not_go_on_in_the_same_folder(make, job) -> None:
     result = api.train(job(), programs=FAKE)
     before = result.run.resolved.read_bytes()
     with pytest.raises(RunDirectoryError, match=r"train\.learning_rate = 0\.0002, and this job has 0\.001"):
@@ -133,7 +129,7 @@ def test_another_job_may_not_go_on_in_the_same_folder(make: Maker, job: JobMaker
 
 @pytest.mark.slow
 @needs_torch
-def test_a_finished_run_whose_result_is_damaged_is_no_success(make: Maker, job: JobMaker) -> None:
+def test_a_finished_run_whose_result_is_damaged_is_no_success(make, job) -> None:
     run = api.train(job(), programs=FAKE).run
     (run.final / "config.json").write_text("")
     with pytest.raises(DamagedResultError, match=r"config\.json has 0 bytes, and 2 were written") as caught:
@@ -146,7 +142,7 @@ def test_a_finished_run_whose_result_is_damaged_is_no_success(make: Maker, job: 
 
 
 @needs_torch
-def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+def test_a_plan_is_obeyed(make, job, tmp_path) -> None:
     api.write_plan(api.plan(job(), overrides=["layout=fsdp", "train.micro_batch_size=2"]), tmp_path / "plan.json")
     result = api.train(tmp_path / "plan.json", programs=FAKE)
     chosen = read_plan(result.run.plan).best
@@ -156,9 +152,7 @@ def test_a_plan_is_obeyed(make: Maker, job: JobMaker, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_torch
-def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(
-    make: Maker, job: JobMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(make, job, monkeypatch) -> None:
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     result = api.train(job("goal: fewest-gpus", hardware="4x H100-SXM"), programs=FAKE)
     chosen = read_plan(result.run.plan).best
@@ -169,9 +163,7 @@ def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(
 
 @needs_torch
 @pytest.mark.parametrize("goal", ["fewest-gpus", "cheapest"])
-def test_no_goal_leaves_out_ranks_that_were_started_already(
-    goal: str, make: Maker, job: JobMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, monkeypatch) -> None:
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     place = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}
     for name, value in place.items():
@@ -184,7 +176,7 @@ def test_no_goal_leaves_out_ranks_that_were_started_already(
 
 
 @needs_torch
-def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make: Maker, job: JobMaker, tmp_path: Path) -> None:
+def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make, job, tmp_path) -> None:
     config = tmp_path / "model" / "config.json"
     huge = {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100, "head_dim": 128}
     path = job()
@@ -197,7 +189,7 @@ def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make: Maker, 
 
 @needs_torch
 def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_anything_is_prepared(
-    make: Maker, job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make, job, tmp_path, monkeypatch
 ) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -223,7 +215,7 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
 
 
 @needs_torch
-def test_hardware_that_is_not_here_is_planned_but_not_trained(make: Maker, job: JobMaker) -> None:
+def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None:
     path = job(hardware="64x B200")
     assert api.plan(path).candidates
     with pytest.raises(HardwareError, match=rf"{path}:4: hardware is 64x B200"):
@@ -231,9 +223,7 @@ def test_hardware_that_is_not_here_is_planned_but_not_trained(make: Maker, job: 
 
 
 @needs_torch
-def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(
-    make: Maker, job: JobMaker, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(make, job, capfd) -> None:
     make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")
     with pytest.raises(api.AlreadySaidError) as caught:
         api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
@@ -246,9 +236,7 @@ REFUSING = "print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)"
 
 @needs_torch
 @pytest.mark.parametrize("program", [REFUSING, "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_data_that_are_refused_leave_no_run_directory_behind(
-    program: str, make: Maker, job: JobMaker, tmp_path: Path
-) -> None:
+def test_data_that_are_refused_leave_no_run_directory_behind(program, make, job, tmp_path) -> None:
     make(program, name="bad_prepare")
     refusing = api.Programs(preparation="bad_prepare", worker="fake_worker")
     nested, before = f"output_dir={tmp_path}/not/there/yet", set(tmp_path.iterdir())
@@ -265,9 +253,7 @@ def test_data_that_are_refused_leave_no_run_directory_behind(
 
 
 @needs_torch
-def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(
-    make: Maker, job: JobMaker, tmp_path: Path
-) -> None:
+def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(make, job, tmp_path) -> None:
     make(TRAIN.replace('outcome("finished")', "rank or fail('no memory')"), name="failing_worker")  # after its steps
     with pytest.raises(WorkerFailedError, match="no memory"):
         api.train(job(), programs=api.Programs(preparation="fake_prepare", worker="failing_worker"))
@@ -281,9 +267,7 @@ def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(
 
 @needs_torch
 @pytest.mark.parametrize("override", [[], ["data.path=FOLDER/photos"]])
-def test_a_path_without_rows_is_named_where_the_user_wrote_it(
-    make: Maker, job: JobMaker, tmp_path: Path, capfd: pytest.CaptureFixture[str], override: list[str]
-) -> None:
+def test_a_path_without_rows_is_named_where_the_user_wrote_it(make, job, tmp_path, capfd, override) -> None:
     (tmp_path / "photos").mkdir()
     path = job()
     written = [text.replace("FOLDER", str(tmp_path)) for text in override]
@@ -297,14 +281,14 @@ def test_a_path_without_rows_is_named_where_the_user_wrote_it(
 
 
 @needs_torch
-def test_preparation_that_is_killed_says_so(make: Maker, job: JobMaker) -> None:
+def test_preparation_that_is_killed_says_so(make, job) -> None:
     make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
     with pytest.raises(WorkerFailedError, match="data preparation was ended by signal 9"):
         api.train(job(), programs=api.Programs(preparation="dying_prepare", worker="fake_worker"))
 
 
 @needs_torch
-def test_a_job_made_by_a_program_is_written_down(make: Maker, job: JobMaker) -> None:
+def test_a_job_made_by_a_program_is_written_down(make, job) -> None:
     result = api.train(read_job(job()), programs=FAKE)
     assert read_job(result.run.job) == read_job(job())
 
@@ -328,7 +312,7 @@ except ShardwiseError as error:
 @pytest.mark.parametrize("folder", ["FOLDER/rows.jsonl", "FOLDER/rows.jsonl/below", "/proc/no-such/run"])
 @pytest.mark.parametrize("verb", ["train", "joined", "verify", "compare"])
 def test_an_output_dir_that_cannot_be_written_is_named_with_its_line(
-    verb: str, folder: str, make: Maker, job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verb, folder, make, job, tmp_path, monkeypatch
 ) -> None:
     path, asked = job(), folder.replace("FOLDER", str(tmp_path))
     path.write_text(path.read_text().replace(f"output_dir: {tmp_path / 'run'}", f"output_dir: {asked}"))
@@ -358,9 +342,7 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @needs_torch
 @pytest.mark.dist
-def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
-    make: Maker, job: JobMaker, tmp_path: Path
-) -> None:
+def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(make, job, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     done = torchrun(job(), "fake_prepare")
     assert done.returncode == 0, done.stderr
@@ -377,7 +359,7 @@ def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
 @needs_torch
 @pytest.mark.dist
 @pytest.mark.slow
-def test_under_torchrun_one_rank_says_why_nothing_can_start(make: Maker, job: JobMaker) -> None:
+def test_under_torchrun_one_rank_says_why_nothing_can_start(make, job) -> None:
     make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")
     done = torchrun(job(), "bad_prepare")
     assert done.returncode != 0
@@ -388,9 +370,7 @@ def test_under_torchrun_one_rank_says_why_nothing_can_start(make: Maker, job: Jo
 
 
 @needs_torch
-def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(
-    job: JobMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(job, monkeypatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.0)
@@ -403,7 +383,7 @@ def test_the_verbs_do_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_report_of_no_run_is_a_sentence(tmp_path: Path) -> None:
+def test_a_report_of_no_run_is_a_sentence(tmp_path) -> None:
     with pytest.raises(InputError):
         api.report(tmp_path / "absent")
     assert not (tmp_path / "absent").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from shardwise.api.verifying import for_parity
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
 from shardwise.spec.job.file import parse_job
-from tests.unit.api.conftest import JobMaker
-from tests.unit.fakes import Maker, needs_torch
+from tests.unit.fakes import needs_torch
 
 FAKE = api.Programs(preparation="fake_prepare", worker="wrong_worker")
 
@@ -43,9 +41,7 @@ outcome("finished")
 
 @needs_torch
 @pytest.mark.slow
-def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
-    make: Maker, job: JobMaker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job, tmp_path, capfd) -> None:
     make(WRONG, name="wrong_worker")
     updates: list[object] = []
     layouts = ["fsdp", "hsdp", "tp-3"]
@@ -70,7 +66,7 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(
 
 @pytest.mark.slow
 @needs_torch
-def test_one_process_that_fails_in_a_later_look_is_not_put_down_to_the_layout(make: Maker, job: JobMaker) -> None:
+def test_one_process_that_fails_in_a_later_look_is_not_put_down_to_the_layout(make, job) -> None:
     make('if run.root.parent.name == "sgd":\n    fail("no sgd here")\n' + WRONG, name="wrong_worker")
     parity = api.verify(job(), layouts=["hsdp"], programs=FAKE)
     assert not parity.agrees
@@ -80,7 +76,7 @@ def test_one_process_that_fails_in_a_later_look_is_not_put_down_to_the_layout(ma
 
 @needs_torch
 @pytest.mark.slow
-def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Maker, job: JobMaker) -> None:
+def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, job) -> None:
     make(WRONG, name="wrong_worker")
     parity = api.verify(job(), layouts=["zero2", "zero1", "ddp"], programs=FAKE)
     rows = [(row.layout, None if row.first is None else row.first.figure) for row in parity.layouts]
@@ -95,7 +91,7 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make: Ma
 
 @needs_torch
 @pytest.mark.slow
-def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make: Maker, job: JobMaker) -> None:
+def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job) -> None:
     refusing = 'if run.root.name == "fsdp-2":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n'
     make(refusing + WRONG, name="wrong_worker")
     parity = api.verify(job(), layouts=["fsdp", "ddp"], programs=FAKE)
@@ -106,7 +102,7 @@ def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make: Mak
         api.verify(job(), layouts=["fsdp"], programs=FAKE)
 
 
-def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
     for layouts, said in ((["single"], "nothing to compare"), (["tp-3"], "tp-3: tp = 3 does not divide")):
         with pytest.raises(InputError, match=said):
             api.verify(job(), layouts=layouts)
@@ -128,7 +124,7 @@ def test_what_cannot_be_answered_is_bad_input(job: JobMaker, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("verb", [api.verify, api.compare])
-def test_a_model_that_no_layout_trains_is_refused_before_any_is_begun(verb: Any, tmp_path: Path) -> None:
+def test_a_model_that_no_layout_trains_is_refused_before_any_is_begun(verb, tmp_path) -> None:
     updates: list[object] = []
     text = f"model: mistralai/Mixtral-8x7B-v0.1\nmethod: lora\nhardware: cpu:2\noutput_dir: {tmp_path / 'run'}\n"
     (tmp_path / "job.yaml").write_text(text)
@@ -154,9 +150,7 @@ DROPS: dict[str, Any] = {"model_type": "gpt2"}
         ({**DROPS, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}, "train: {precision: fp32, max_steps: 7}", []),
     ],
 )
-def test_what_the_proof_changes_is_said_and_nothing_else_changes(
-    model: dict[str, Any], text: str, keys: list[str]
-) -> None:
+def test_what_the_proof_changes_is_said_and_nothing_else_changes(model, text, keys) -> None:
     shape = shape_from_data(model, file="config.json")
     overrides, changes = for_parity(parse_job(f"model: m\n{text}"), model=shape, steps=20)
     assert [override.path[-1] for override in overrides] == keys
@@ -178,9 +172,7 @@ outcome("finished")
 
 
 @needs_torch
-def test_a_request_that_a_training_was_too_far_on_to_follow_begins_no_other(
-    make: Maker, job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_a_training_was_too_far_on_to_follow_begins_no_other(make, job, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TEST_LAUNCHER", str(os.getpid()))
     make(ASKED_TOO_LATE, name="wrong_worker")
     with pytest.raises(StoppedError, match="stopped before ddp-2; nothing is proven") as caught:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-
-from tests.unit.cli.conftest import Shardwise
 
 GOOD = "model: tinyllama-1.1b\ndata: {path: rows.jsonl}\n"
 
@@ -41,9 +38,7 @@ BAD: list[tuple[str, int, str]] = [
 
 @pytest.mark.parametrize("verb", ["plan", "train"])
 @pytest.mark.parametrize(("text", "line", "words"), BAD, ids=[f"{i}-{words}" for i, (_, _, words) in enumerate(BAD)])
-def test_every_mistake_is_a_sentence_at_its_place(
-    shardwise: Shardwise, tmp_path: Path, verb: str, text: str, line: int, words: str
-) -> None:
+def test_every_mistake_is_a_sentence_at_its_place(shardwise, tmp_path, verb, text, line, words) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(text, encoding="utf-8")
     sets = ("--set", f"output_dir={tmp_path / 'run'}") if text.startswith(GOOD) else ()
@@ -72,9 +67,7 @@ def test_every_mistake_is_a_sentence_at_its_place(
         ("lora.target_modules=[q_proj, embed_tokens]", "lora.target_modules names embed_tokens; of "),
     ],
 )
-def test_a_wrong_override_is_named_as_it_was_written(
-    shardwise: Shardwise, tmp_path: Path, override: str, words: str
-) -> None:
+def test_a_wrong_override_is_named_as_it_was_written(shardwise, tmp_path, override, words) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"{GOOD}method: lora\n", encoding="utf-8")
     said = shardwise("plan", job, "--set", override)
@@ -94,13 +87,13 @@ def test_a_wrong_override_is_named_as_it_was_written(
         ([], "error: nothing to plan: name a job file, or a model with --model"),
     ],
 )
-def test_a_wrong_flag_is_named(shardwise: Shardwise, flags: list[str], start: str) -> None:
+def test_a_wrong_flag_is_named(shardwise, flags, start) -> None:
     said = shardwise("plan", *flags)
     assert said.code == 2
     assert said.err.startswith(start)
 
 
-def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path, monkeypatch) -> None:
     from shardwise.cli.main import main
     from shardwise.errors import JobError
 
@@ -124,7 +117,7 @@ def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path: Path, monkeypatc
     ],
 )
 def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(
-    model: str, layout: str, gpus: int, says: str, shardwise: Shardwise, tmp_path: Path
+    model, layout, gpus, says, shardwise, tmp_path
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"model: {model}\ndata: {{num_rows: 100}}\nhardware: {gpus}x H100-SXM\nlayout: {layout}\n")
@@ -136,7 +129,7 @@ def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(
 @pytest.mark.parametrize("command", ["plan", "train"])
 @pytest.mark.parametrize("target", ["model.layers.7.mlp.down_proj", "embed_tokens"])
 def test_a_target_that_no_adapter_is_trained_on_is_refused_where_it_is_written(
-    command: str, target: str, shardwise: Shardwise, tmp_path: Path
+    command, target, shardwise, tmp_path
 ) -> None:
     job, rows = tmp_path / "job.yaml", tmp_path / "rows.jsonl"
     job.write_text(f"{GOOD}method: lora\nlora:\n  target_modules: [q_proj, {target}]\n")

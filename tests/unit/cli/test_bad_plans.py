@@ -14,7 +14,6 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.spec.plan.file import plan_from_json, read_plan
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.odd import spoiled
 
 Plain = dict[str, Any]
@@ -85,9 +84,7 @@ BAD: list[tuple[Callable[[Plain], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "words"), BAD, ids=[re.sub(r"\W+", "-", words)[:40] for _, words in BAD])
-def test_a_damaged_plan_is_refused_with_a_sentence(
-    shardwise: Shardwise, good: Plain, tmp_path: Path, damage: Callable[[Plain], object], words: str
-) -> None:
+def test_a_damaged_plan_is_refused_with_a_sentence(shardwise, good, tmp_path, damage, words) -> None:
     plan, path = copy.deepcopy(good), tmp_path / "plan.json"
     damage(plan)
     path.write_text(json.dumps(plan))
@@ -100,7 +97,7 @@ def test_a_damaged_plan_is_refused_with_a_sentence(
     assert not Path(good["job"]["output_dir"]).exists()
 
 
-def test_several_mistakes_are_found_at_once(shardwise: Shardwise, good: Plain, tmp_path: Path) -> None:
+def test_several_mistakes_are_found_at_once(shardwise, good, tmp_path) -> None:
     plan, path = copy.deepcopy(good), tmp_path / "plan.json"
     plan["job"]["hardware"] = plan["hardware"]["name"]
     best(plan).update(gradient_accumulation_steps=77, fits=False)
@@ -109,14 +106,14 @@ def test_several_mistakes_are_found_at_once(shardwise: Shardwise, good: Plain, t
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"version": 1, "chosen": NaN}', "[" * 100_000])
-def test_what_is_no_json_is_a_sentence(tmp_path: Path, text: str) -> None:
+def test_what_is_no_json_is_a_sentence(tmp_path, text) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(InputError, match=r"plan\.json.*is not JSON"):
         read_plan(path)
 
 
-def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_them(good: Plain) -> None:
+def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_them(good) -> None:
     plan = copy.deepcopy(good)
     plan["carbon"] = 1
     best(plan)["time"]["watts"] = 2.0
@@ -129,7 +126,7 @@ def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_the
 SPOILERS: list[Any] = [None, "", "x\ud800", "7", -1, 2.5, 10**400, float("inf"), True, [], {}, [[]], {"a": {"b": []}}]
 
 
-def test_no_spoiled_plan_raises_anything_but_sentences(good: Plain) -> None:
+def test_no_spoiled_plan_raises_anything_but_sentences(good) -> None:
     dice, refused = random.Random(20_26), 0
     small = {**good, "candidates": good["candidates"][:1], "rejected": good["rejected"][:1]}
     for _ in range(1500):

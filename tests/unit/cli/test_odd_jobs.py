@@ -35,15 +35,13 @@ def _asked(shardwise: Shardwise, case: Case) -> Said:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("seed", CASES)
-def test_an_odd_job_is_answered_or_refused_in_a_sentence(
-    shardwise: Shardwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_an_odd_job_is_answered_or_refused_in_a_sentence(shardwise, tmp_path, monkeypatch, seed) -> None:
     _is_answered(shardwise, odd_case(seed), tmp_path, monkeypatch, most_seconds=MOST_SECONDS)
 
 
 @pytest.mark.parametrize("seed", OPEN)
 def test_a_question_with_open_hardware_or_an_open_value_is_answered_or_refused_in_a_sentence(
-    shardwise: Shardwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    shardwise, tmp_path, monkeypatch, seed
 ) -> None:
     _is_answered(shardwise, open_case(seed), tmp_path, monkeypatch, most_seconds=MOST_SECONDS_OPEN)
 

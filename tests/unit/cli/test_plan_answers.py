@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from shardwise.catalog import probe
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.plan_json import flaws
 from tests.unit.report.test_html import Page, assert_safe
 
@@ -25,7 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[probe.FoundGpu]:
     return gpus
 
 
-def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shardwise: Shardwise) -> None:
+def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shardwise) -> None:
     said = shardwise("plan", *LORA, "--solve", "max_length", "--hardware", "1x RTX-4090")
     assert said.code == 0
     first, *_ = said.out.splitlines()
@@ -42,7 +40,7 @@ def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shar
 
 
 @pytest.mark.parametrize("key", ["max_length", "micro_batch_size", "lora.r", "gpus"])
-def test_solved_is_what_the_schema_describes(shardwise: Shardwise, key: str) -> None:
+def test_solved_is_what_the_schema_describes(shardwise, key) -> None:
     said = shardwise("plan", *LORA, "--solve", key, "--hardware", "1x RTX-4090", "--json")
     assert said.code == 0
     plan = json.loads(said.out)
@@ -50,7 +48,7 @@ def test_solved_is_what_the_schema_describes(shardwise: Shardwise, key: str) -> 
     assert plan["solved"]["value"] in [one["value"] for one in plan["solved"]["tried"] if one["fits"]]
 
 
-def test_where_no_value_fits_the_exit_code_says_so(shardwise: Shardwise) -> None:
+def test_where_no_value_fits_the_exit_code_says_so(shardwise) -> None:
     asked = ("--model", "llama-3-70b", "--hardware", "1x L4", "--set", "train.offload=none")
     said = shardwise("plan", *asked, "--solve", "max_length", "--json")
     assert said.code == 1
@@ -60,9 +58,7 @@ def test_where_no_value_fits_the_exit_code_says_so(shardwise: Shardwise) -> None
 
 
 @pytest.mark.parametrize("solved", [(), ("--solve", "max_length")])
-def test_what_only_a_larger_host_would_hold_is_advised_and_obeyed_where_it_is_stated(
-    shardwise: Shardwise, solved: tuple[str, ...]
-) -> None:
+def test_what_only_a_larger_host_would_hold_is_advised_and_obeyed_where_it_is_stated(shardwise, solved) -> None:
     asked = ("plan", "--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x RTX-4090")
     said = shardwise(*asked, *solved, "--json")
     assert said.code == 1
@@ -83,13 +79,13 @@ def test_what_only_a_larger_host_would_hold_is_advised_and_obeyed_where_it_is_st
         (["--hardware", "4x A900, 8x L40S"], "--hardware 4x A900, 8x L40S: hardware names the GPU 'A900'"),
     ],
 )
-def test_a_bad_question_is_bad_input(shardwise: Shardwise, arguments: list[str], sentence: str) -> None:
+def test_a_bad_question_is_bad_input(shardwise, arguments, sentence) -> None:
     said = shardwise("plan", *LORA, *([] if "--hardware" in arguments else ["--hardware", "1x L4"]), *arguments)
     assert said.code == 2
     assert sentence in said.err
 
 
-def test_a_kernel_that_the_gpu_has_not_is_planned_and_said_not_to_be_trained(shardwise: Shardwise) -> None:
+def test_a_kernel_that_the_gpu_has_not_is_planned_and_said_not_to_be_trained(shardwise) -> None:
     asked = ("--hardware", "1x T4", "--set", "train.attn_implementation=flash_attention_2")
     said = shardwise("plan", "--model", "llama-3.2-1b", "--method", "lora", *asked)
     assert said.code == 0
@@ -97,7 +93,7 @@ def test_a_kernel_that_the_gpu_has_not_is_planned_and_said_not_to_be_trained(sha
     assert "PLANNED, NOT TRAINED: train.attn_implementation is flash_attention_2, which needs a GPU with" in words
 
 
-def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path: Path) -> None:
+def test_any_hardware_is_an_answer_for_each_goal(shardwise, tmp_path) -> None:
     page = tmp_path / "plan.html"
     asked = (*LORA, "--hardware", "any", "--set", "goal=cheapest", "--set", "data.num_rows=1000")
     said = shardwise("plan", *asked, "--html", page)
@@ -113,7 +109,7 @@ def test_any_hardware_is_an_answer_for_each_goal(shardwise: Shardwise, tmp_path:
     assert all(name in words for name in ("Run", "Typical/h", "Lowest/h", "Peak memory", "smallest"))
 
 
-def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise: Shardwise) -> None:
+def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise) -> None:
     named = "1x A10G, 4x RTX-4070-Ti, 1x T4"
     said = shardwise("plan", *LORA, "--hardware", named, "--set", "data.num_rows=1000", "--set", "goal=cheapest")
     assert said.code == 0
@@ -128,9 +124,7 @@ def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise: Shardwis
     assert re.search(r"^hardware +best for +layout +step +per 1M tokens +", said.out, re.MULTILINE)
 
 
-def test_a_narrow_screen_leaves_columns_out_and_cuts_nothing_off(
-    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_screen_leaves_columns_out_and_cuts_nothing_off(shardwise, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     said = shardwise("plan", *LORA, "--hardware", "1x RTX-PRO-6000-Blackwell, 8x L40S")
     head = next(line for line in said.out.splitlines() if line.startswith("hardware "))
@@ -139,9 +133,7 @@ def test_a_narrow_screen_leaves_columns_out_and_cuts_nothing_off(
     assert head.endswith("peak memory")
 
 
-def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be_given(
-    shardwise: Shardwise, tmp_path: Path
-) -> None:
+def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be_given(shardwise, tmp_path) -> None:
     none = ("--set", "train.offload=none")
     asked = ("--hardware", "4x RTX-4090, 1x T4", *none, "--json", "--output", tmp_path / "plan.json")
     plan = json.loads(shardwise("plan", *LORA, *asked).out)
@@ -152,9 +144,7 @@ def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be
     assert again["candidates"][0]["layout"] == plan["candidates"][0]["layout"]
 
 
-def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(
-    shardwise: Shardwise, machine: list[probe.FoundGpu], tmp_path: Path
-) -> None:
+def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(shardwise, machine, tmp_path) -> None:
     asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--json")
     assert len(json.loads(shardwise(*asked).out)["hardware_options"]) > 50
     here = json.loads(shardwise(*asked, "--set", "data.path=rows.jsonl").out)
@@ -166,7 +156,7 @@ def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_her
     assert here["hardware"]["name"] == "1x H100-SXM"
 
 
-def test_training_needs_hardware_that_is_not_open(shardwise: Shardwise, tmp_path: Path) -> None:
+def test_training_needs_hardware_that_is_not_open(shardwise, tmp_path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("model: tinyllama-1.1b\ndata: {path: rows.jsonl}\nhardware: any\n")
     said = shardwise("train", job)

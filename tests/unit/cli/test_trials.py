@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from shardwise import api
 from shardwise.report.parity import Parity, agreement, failed
 from shardwise.report.versus import Failed, versus
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.report.test_versus import ran
 
 COUNTS = {"step": 1, "tokens": 1, "trained_tokens": 1}
@@ -31,9 +29,7 @@ def parity(*, agrees: bool) -> Parity:
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-def test_verify_prints_the_table_and_exits_by_the_verdict(
-    agrees: bool, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_prints_the_table_and_exits_by_the_verdict(agrees, shardwise, monkeypatch) -> None:
     asked: dict[str, object] = {}
     monkeypatch.setattr(api, "verify", lambda job, **options: asked.update(options) or parity(agrees=agrees))
     said = shardwise("verify", "job.yaml", "--layouts", "ddp, fsdp,tp", "--steps", "7", "--tolerance", "1e-4")
@@ -62,9 +58,7 @@ EXCUSED = {"name": "model.norm.weight", "relative": 9.3e-5, "absolute": 2e-6}
         (None, "-", False),
     ],
 )
-def test_weights_that_differ_are_not_called_exact(
-    weights: dict[str, Any] | None, cell: str, said: bool, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_differ_are_not_called_exact(weights, cell, said, shardwise, monkeypatch) -> None:
     found = parity(agrees=True)
     (row,) = found.layouts
     row = replace(row, weights=weights and {**WEIGHTS, **weights})
@@ -80,9 +74,7 @@ def test_weights_that_differ_are_not_called_exact(
 
 
 @pytest.mark.parametrize(("flags", "asked"), [((), None), (("--all",), ["all"]), (("--layouts", "all"), ["all"])])
-def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(
-    flags: tuple[str, ...], asked: list[str] | None, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(flags, asked, shardwise, monkeypatch) -> None:
     given: dict[str, object] = {}
     monkeypatch.setattr(api, "verify", lambda job, **options: given.update(options) or parity(agrees=True))
     said = shardwise("verify", "job.yaml", *flags)
@@ -95,7 +87,7 @@ def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(
 @pytest.mark.parametrize("verb", ["verify", "compare"])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_each_layout_is_named_as_it_begins_and_json_stays_alone_on_stdout(
-    as_json: bool, verb: str, shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    as_json, verb, shardwise, monkeypatch, tmp_path
 ) -> None:
     answers = {
         "verify": replace(parity(agrees=True), unable=()),
@@ -114,9 +106,7 @@ def test_each_layout_is_named_as_it_begins_and_json_stays_alone_on_stdout(
         assert json.loads(said.out)["version"] == 1
 
 
-def test_compare_prints_measured_above_forecast_and_the_fastest(
-    shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_compare_prints_measured_above_forecast_and_the_fastest(shardwise, monkeypatch, tmp_path) -> None:
     asked: dict[str, object] = {}
     runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))]
     found = versus(runs, job="tiny")
@@ -142,7 +132,7 @@ def test_compare_prints_measured_above_forecast_and_the_fastest(
 
 @pytest.mark.parametrize("names", [("ddp-2",), ()])
 def test_compare_prints_what_stands_beside_a_layout_that_failed_and_exits_1(
-    names: tuple[str, ...], shardwise: Shardwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    names, shardwise, monkeypatch, tmp_path
 ) -> None:
     lost = Failed(layout="fsdp-2", run=str(tmp_path / "fsdp-2"), reason="rank 1 was ended by signal 9\nits log: x")
     found = versus([ran(tmp_path, name, seconds=2.0) for name in names], job="tiny", failed=[lost])

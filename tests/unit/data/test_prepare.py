@@ -31,9 +31,7 @@ def train_part(data_json: dict[str, Any]) -> PreparedData:
     return data
 
 
-def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(
-    tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_path, plain_model, capsys) -> None:
     path = write_jsonl(tmp_path / "chats.jsonl", [{**row, "id": 3} for row in QUESTIONS])
     data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
     said = capsys.readouterr().err
@@ -60,7 +58,7 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(
     assert read_json(tmp_path / "other" / "data.json") == data_json
 
 
-def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path: Path, chat_model: Path) -> None:
+def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path, chat_model) -> None:
     path = write_jsonl(tmp_path / "chats.jsonl", [{"query": "hi", "response": "hello"}] * 3)
     data_json = prepared(tmp_path / "run", model=chat_model, data={"path": str(path)})
     shown = data_json["preview"]
@@ -73,7 +71,7 @@ def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path: Path, chat
     assert data_json["chat_template"] is None, "the tokenizer's own template is in force"
 
 
-def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: Path) -> None:
+def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None:
     write_jsonl(tmp_path / "a" / "rows.jsonl", QUESTIONS)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "rows.json").write_text(json.dumps(QUESTIONS, indent=1))
@@ -94,7 +92,7 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path, plain_model: P
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
 
 
-def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path: Path, plain_model: Path) -> None:
+def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, plain_model) -> None:
     path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
     data = {"path": path, "eval_fraction": 0.25, "packing": True}
     data_json = prepared(tmp_path / "run", model=plain_model, data=data)
@@ -116,7 +114,7 @@ def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path: Pa
     assert (len(train_part(own)), len(evaluation), evaluation.where(1)) == (50, 2, f"{texts}:2")
 
 
-def test_long_rows_are_counted(tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_rows_are_counted(tmp_path, plain_model, capsys) -> None:
     pairs = [("the cat sat", " on the mat"), ("the cat sat", " on the mat" * 40), ("the cat sat" * 40, " on the mat")]
     rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
     path = str(write_jsonl(tmp_path / "rows.jsonl", rows))
@@ -138,7 +136,7 @@ def test_long_rows_are_counted(tmp_path: Path, plain_model: Path, capsys: pytest
 
 
 @pytest.mark.slow
-def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path: Path, plain_model: Path) -> None:
+def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path, plain_model) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
 
     def key(**data: Any) -> str:
@@ -155,7 +153,7 @@ def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path
     assert prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})["train"]["num_rows"] == 49
 
 
-def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path: Path, plain_model: Path, cache: Path) -> None:
+def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path, plain_model, cache) -> None:
     data = {"path": str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)), "packing": True}
     first = prepared(tmp_path / "run", model=plain_model, data=data)
     folder = Path(first["train"]["folder"])
@@ -170,9 +168,7 @@ def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path: Path, plain_mo
     assert sorted(found.suffix for found in (cache / "data").iterdir()) == ["", ".lock"]
 
 
-def test_a_file_that_changes_meanwhile_stops_it(
-    tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_meanwhile_stops_it(tmp_path, plain_model, monkeypatch) -> None:
     from shardwise.data.prepare import ingest
 
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
@@ -189,7 +185,7 @@ def test_a_file_that_changes_meanwhile_stops_it(
     assert not (tmp_path / "run" / "data.json").exists()
 
 
-def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path: Path, plain_model: Path) -> None:
+def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path, plain_model) -> None:
     small = tmp_path / "model"
     small.mkdir()
     for file in plain_model.iterdir():
@@ -201,7 +197,7 @@ def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path: Path, plain_
         prepared(tmp_path / "run", model=small, data={"path": str(path)})
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, plain_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written(tmp_path, plain_model, monkeypatch) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "file"))

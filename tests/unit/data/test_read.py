@@ -5,7 +5,6 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,9 +45,7 @@ def as_csv(rows: list[dict[str, str]]) -> str:
 @pytest.mark.parametrize(("suffix", "write"), [(".jsonl", as_jsonl), (".json", as_json), (".csv", as_csv)])
 @given(rows=TABLES, chunk_bytes=st.sampled_from([1, 7, 64, 1000]), mark=st.booleans())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_are_the_same_wherever_the_file_is_cut(
-    tmp_path: Path, suffix: str, write: Any, rows: list[dict[str, str]], chunk_bytes: int, mark: bool
-) -> None:
+def test_rows_are_the_same_wherever_the_file_is_cut(tmp_path, suffix, write, rows, chunk_bytes, mark) -> None:
     path = tmp_path / f"rows{suffix}"
     path.write_bytes(b"\xef\xbb\xbf" * mark + write(rows).encode())
     found, problems = read_all(path, chunk_bytes=chunk_bytes)
@@ -67,9 +64,7 @@ def test_rows_are_the_same_wherever_the_file_is_cut(
         ("rows.tsv", "text\tanswer\na, b\tc\n", [2]),
     ],
 )
-def test_lines_are_those_where_rows_begin(
-    tmp_path: Path, name: str, text: str, lines: list[int], chunk_bytes: int
-) -> None:
+def test_lines_are_those_where_rows_begin(tmp_path, name, text, lines, chunk_bytes) -> None:
     (tmp_path / name).write_text(text)
     rows, problems = read_all(tmp_path / name, chunk_bytes=chunk_bytes)
     assert problems == []
@@ -77,7 +72,7 @@ def test_lines_are_those_where_rows_begin(
     assert all(isinstance(row, Row) and row.value["text"] in ("a", "b", "c", "two\nlines", "a, b") for row in rows)
 
 
-def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path: Path) -> None:
+def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
     path = tmp_path / "rows.parquet"
     rows = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=4)
@@ -105,7 +100,7 @@ def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path: Path) -> N
         (b"\x00\x00\x00\n", 1, "is not JSON"),
     ],
 )
-def test_a_broken_line_is_reported_where_it_stands(tmp_path: Path, content: bytes, line: int, message: str) -> None:
+def test_a_broken_line_is_reported_where_it_stands(tmp_path, content, line, message) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     bad = [row for row in read_all(path)[0] if isinstance(row, BadRow)]
@@ -140,7 +135,7 @@ def test_a_broken_line_is_reported_where_it_stands(tmp_path: Path, content: byte
         ("stray.csv", b'text\n"a"b\n', 2, "is not CSV"),
     ],
 )
-def test_what_is_no_rows_says_what_it_is(tmp_path: Path, name: str, content: bytes, line: int, message: str) -> None:
+def test_what_is_no_rows_says_what_it_is(tmp_path, name, content, line, message) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     _, problems = read_all(path)
@@ -158,7 +153,7 @@ def test_what_is_no_rows_says_what_it_is(tmp_path: Path, name: str, content: byt
         ("rows.json", b'[{"text": "a"},\n{"text": "\xff"},\n{"a": 1, "a": 2},\n5,\n{"text": "b"}]', [2, 3, 4]),
     ],
 )
-def test_what_is_broken_hides_no_bad_row(tmp_path: Path, name: str, content: bytes, lines: list[int]) -> None:
+def test_what_is_broken_hides_no_bad_row(tmp_path, name, content, lines) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     rows, problems = read_all(path)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,16 +47,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[probe.FoundGpu]]:
         ("2 x 8x H100-SXM", 8, "torchrun --nnodes 2 --nproc-per-node 8"),
     ],
 )
-def test_gpus_that_are_not_here_are_refused_and_what_is_here_is_named(
-    hardware: str, here: int, message: str, machine: list[probe.FoundGpu]
-) -> None:
+def test_gpus_that_are_not_here_are_refused_and_what_is_here_is_named(hardware, here, message, machine) -> None:
     machine += [GPU] * here
     with pytest.raises(HardwareError, match=message):
         training_cluster(request(hardware=hardware), place=None)
     assert training_cluster(request(hardware="cpu:4"), place=None).gpu.kind == "cpu"
 
 
-def test_memory_is_what_is_free_on_the_gpus_that_are_taken(machine: list[probe.FoundGpu]) -> None:
+def test_memory_is_what_is_free_on_the_gpus_that_are_taken(machine) -> None:
     machine += [GPU, replace(GPU, index=1, free_bytes=20 * 10**9)]
     assert training_cluster(request(hardware="1x H100-SXM"), place=None).notes == ()
     for asked in (request(hardware="2x H100-SXM"), request()):
@@ -66,9 +63,7 @@ def test_memory_is_what_is_free_on_the_gpus_that_are_taken(machine: list[probe.F
         assert cluster.notes[0].startswith("GPU 1: 55.")
 
 
-def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_memory(
-    machine: list[probe.FoundGpu],
-) -> None:
+def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_memory(machine) -> None:
     machine += [replace(GPU, name="NVIDIA H100-X", memory_bytes=81000 * 1024**2)]
     cluster = training_cluster(request(hardware="1x H100-SXM"), place=None)
     assert cluster.name == "1x H100-SXM"
@@ -87,9 +82,7 @@ def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_
 
 
 @pytest.mark.parametrize("hardware", [None, "2x H100-SXM"])
-def test_ranks_that_each_see_one_gpu_are_as_many_gpus(
-    hardware: str | None, machine: list[probe.FoundGpu], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_each_see_one_gpu_are_as_many_gpus(hardware, machine, monkeypatch) -> None:
     machine += [GPU]
     asked = request(hardware=hardware) if hardware else request()
     place = Place(rank=0, size=2, local_size=2, launch="x")
@@ -99,7 +92,7 @@ def test_ranks_that_each_see_one_gpu_are_as_many_gpus(
     assert training_cluster(asked, place=place).name == "2x H100-SXM"
 
 
-def test_ranks_that_were_started_are_what_is_planned_for(machine: list[probe.FoundGpu]) -> None:
+def test_ranks_that_were_started_are_what_is_planned_for(machine) -> None:
     place = Place(rank=0, size=4, local_size=2, launch="x")
     assert training_cluster(request(), place=place).num_gpus == 4
     machine += [GPU, GPU]
@@ -121,7 +114,7 @@ def test_ranks_that_were_started_are_what_is_planned_for(machine: list[probe.Fou
     ],
 )
 def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
-    hardware: str, local_size: int, here: int, name: str, message: str, machine: list[probe.FoundGpu]
+    hardware, local_size, here, name, message, machine
 ) -> None:
     asked, place = request(hardware=hardware), Place(rank=0, size=4, local_size=local_size, launch="x")
     machine += [replace(GPU, name=name)] * here
@@ -156,9 +149,7 @@ def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
         ({"layout": "zero1", "train": {"offload": "all"}}, 2, "zero1 keeps them there; use offload: optimizer"),
     ],
 )
-def test_what_is_planned_but_not_trained_is_refused_at_its_place(
-    keys: dict[str, Any], processes: int, message: str
-) -> None:
+def test_what_is_planned_but_not_trained_is_refused_at_its_place(keys, processes, message) -> None:
     with pytest.raises(InputError, match=message) as caught:
         check_trainable(request(**keys), cluster=cpu(processes))
     assert str(caught.value).startswith("the job:")
@@ -173,7 +164,7 @@ def test_what_is_trained_is_accepted_and_every_reason_against_the_rest_is_given_
     assert len(caught.value.problems) == 3
 
 
-def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> None:
+def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path) -> None:
     text = (
         "model: m\ndata:\n  path: [no.jsonl, org/on-the-hub]\n  eval_path: /no/where\n  chat_template: no.jinja\n"
         "train:\n  report_to: mlflow\n  attn_implementation: flash_attention_3\n"
@@ -200,7 +191,7 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path: Path) -> N
         ("flex_attention", "cpu:2", "is flex_attention, which is not trained on processors; use sdpa or eager"),
     ],
 )
-def test_a_kernel_that_the_hardware_has_not_is_refused(attention: str, hardware: str, message: str) -> None:
+def test_a_kernel_that_the_hardware_has_not_is_refused(attention, hardware, message) -> None:
     def asked(kernel: str) -> Request:
         return request(data={"path": "org/rows"}, train={"attn_implementation": kernel})
 

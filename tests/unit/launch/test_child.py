@@ -8,8 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from shardwise.launch.processes.data_preparation import AlreadySaidError, prepare_data
-from shardwise.spec.run import RunDirectory
-from tests.unit.fakes import Maker, processes_of, wait_until
+from tests.unit.fakes import processes_of, wait_until
 
 LAUNCHER = """
 import sys
@@ -28,9 +27,7 @@ except ShardwiseError as error:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("deaf", [False, True], ids=["that listens", "that is deaf"])
-def test_a_signal_ends_preparation_and_its_children_without_a_traceback(
-    run: RunDirectory, worker: Maker, number: signal.Signals, code: int, *, deaf: bool
-) -> None:
+def test_a_signal_ends_preparation_and_its_children_without_a_traceback(run, worker, number, code, *, deaf) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if deaf else ""
     # No shell: one that outlives its child for a moment says "Killed" on stderr.
     sleeper = "[sys.executable, '-c', 'import time; time.sleep(600)', str(run.root)]"
@@ -47,7 +44,7 @@ def test_a_signal_ends_preparation_and_its_children_without_a_traceback(
     assert processes_of(run) == []
 
 
-def test_preparation_ends_with_a_launcher_that_is_killed(run: RunDirectory, worker: Maker) -> None:
+def test_preparation_ends_with_a_launcher_that_is_killed(run, worker) -> None:
     module = worker("(run.root / 'began').touch()\ntime.sleep(600)", "slow_prepare")
     with subprocess.Popen([sys.executable, "-c", LAUNCHER, str(run.root), module]) as launcher:
         wait_until((run.root / "began").exists)
@@ -56,9 +53,7 @@ def test_preparation_ends_with_a_launcher_that_is_killed(run: RunDirectory, work
 
 
 @pytest.mark.parametrize(("status", "said"), [(0, ""), (3, "rows.jsonl:7: no columns\n")])
-def test_a_quiet_preparation_speaks_where_it_fails(
-    run: RunDirectory, worker: Maker, capfd: pytest.CaptureFixture[str], status: int, said: str
-) -> None:
+def test_a_quiet_preparation_speaks_where_it_fails(run, worker, capfd, status, said) -> None:
     module = worker(f"print('rows.jsonl:7: no columns', file=sys.stderr)\nsys.exit({status})", "some_prepare")
     with pytest.raises(AlreadySaidError) if status else nullcontext():
         prepare_data(run, module=module, quiet=True)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ def test_one_process_has_no_address_whatever_another_group_had() -> None:
 
 
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 4, "4"), (2, 4, "1"), (8, 3, "2")])
-def test_the_cores_are_shared_by_the_processes(cores: int, processes: int, threads: str) -> None:
+def test_the_cores_are_shared_by_the_processes(cores, processes, threads) -> None:
     environment = worker_environment({}, processes=processes, kind="cpu", cores=cores)
     assert environment["OMP_NUM_THREADS"] == threads
 
@@ -46,9 +45,7 @@ def test_what_the_user_has_set_stays() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in environment
 
 
-def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_allocator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_allocator(monkeypatch) -> None:
     def settings(base: dict[str, str], kind: DeviceKind = "cuda") -> str | None:
         for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
             monkeypatch.delenv(name, raising=False)
@@ -77,20 +74,18 @@ def test_processes_on_cpu_do_not_see_the_gpus() -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_a_machine_without_torch_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_torch_is_told_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'shardwise\[train\]'"):
         require_torch()
 
 
 @pytest.mark.parametrize(("version", "expected"), [("2.13.0+cpu", True), ("2.14.0", False), ("2.10.1", False)])
-def test_versions_are_compared_as_numbers(version: str, *, expected: bool) -> None:
+def test_versions_are_compared_as_numbers(version, *, expected) -> None:
     assert supported_ranges()["torch"].contains(version) is expected
 
 
-def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_is_not_known_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_is_not_known_of_them(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     nvidia_smi(tmp_path, gpus="0, GPU-a, NVIDIA Z9000, 49140, 1, 48700, [N/A]\n")

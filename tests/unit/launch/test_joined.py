@@ -51,12 +51,12 @@ def test_ranks_of_one_start_share_a_name_and_other_starts_have_another() -> None
 
 
 @pytest.mark.parametrize("wrong", [{"RANK": "one"}, {"RANK": "4"}, {"LOCAL_WORLD_SIZE": "9"}, {"WORLD_SIZE": ""}])
-def test_impossible_variables_are_refused(wrong: dict[str, str]) -> None:
+def test_impossible_variables_are_refused(wrong) -> None:
     with pytest.raises(InputError, match="the environment says"):
         place_in_group({**STARTED, **wrong})
 
 
-def test_the_others_wait_for_the_first_ones_word(run: RunDirectory) -> None:
+def test_the_others_wait_for_the_first_ones_word(run) -> None:
     heard: list[str] = []
     waiting = threading.Thread(target=lambda: heard.append(wait_for_first(run, SECOND)))
     waiting.start()
@@ -67,9 +67,7 @@ def test_the_others_wait_for_the_first_ones_word(run: RunDirectory) -> None:
     assert heard == ["cuda"]
 
 
-def test_the_others_leave_with_the_first_ones_exit_code_and_quietly(
-    run: RunDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_others_leave_with_the_first_ones_exit_code_and_quietly(run, capfd, monkeypatch) -> None:
     monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.3)
     for code, at_least in ((2, 0.3), (0, 0.0)):
         send_others_away(run, FIRST, exit_code=code)
@@ -81,7 +79,7 @@ def test_the_others_leave_with_the_first_ones_exit_code_and_quietly(
         assert capfd.readouterr() == ("", "")
 
 
-def test_the_word_of_another_start_is_not_heard(run: RunDirectory) -> None:
+def test_the_word_of_another_start_is_not_heard(run) -> None:
     tell_others(run, replace(FIRST, launch="another"), kind="cpu")
     waiting = threading.Thread(target=wait_for_first, args=(run, SECOND), daemon=True)
     waiting.start()
@@ -92,7 +90,7 @@ def test_the_word_of_another_start_is_not_heard(run: RunDirectory) -> None:
     assert not waiting.is_alive()
 
 
-def test_the_first_takes_back_what_an_earlier_start_of_the_same_name_said(run: RunDirectory) -> None:
+def test_the_first_takes_back_what_an_earlier_start_of_the_same_name_said(run) -> None:
     tell_others(run, FIRST, kind="cpu")
     take_back_word(run, FIRST)
     assert not list(run.logs.glob("start-*"))

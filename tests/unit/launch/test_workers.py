@@ -20,7 +20,7 @@ from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.ranks import local_ranks
 from shardwise.spec.run import RunDirectory, write_json
 from tests.marks import first
-from tests.unit.fakes import Maker, needs_torch, processes_of, wait_until
+from tests.unit.fakes import needs_torch, processes_of, wait_until
 
 pytestmark = [pytest.mark.dist, needs_torch]
 
@@ -35,9 +35,7 @@ outcome("stopped", signal=stopped[0])
 """
 
 
-def test_workers_that_finish_give_their_outcome_updates_logs_and_environment(
-    run: RunDirectory, worker: Maker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_finish_give_their_outcome_updates_logs_and_environment(run, worker, monkeypatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     module = worker("""
 listen()
@@ -71,7 +69,7 @@ outcome("finished")
     assert processes_of(run) == []
 
 
-def test_a_failing_rank_ends_all_within_seconds_with_one_first_cause(run: RunDirectory, worker: Maker) -> None:
+def test_a_failing_rank_ends_all_within_seconds_with_one_first_cause(run, worker) -> None:
     module = worker("""
 listen()
 if rank == 1:
@@ -90,9 +88,7 @@ time.sleep(600)  # a rank that hangs in a collective and does not hear the signa
     assert processes_of(run) == []
 
 
-def test_a_rank_that_is_killed_is_the_cause_even_when_its_peers_complain_first(
-    run: RunDirectory, worker: Maker
-) -> None:
+def test_a_rank_that_is_killed_is_the_cause_even_when_its_peers_complain_first(run, worker) -> None:
     module = worker("""
 listen()
 if rank == 1:
@@ -109,9 +105,7 @@ fail("connection closed by peer")
     assert processes_of(run) == []
 
 
-def test_what_ended_a_rank_is_told_with_the_checkpoint_that_the_same_command_goes_on_from(
-    run: RunDirectory, worker: Maker
-) -> None:
+def test_what_ended_a_rank_is_told_with_the_checkpoint_that_the_same_command_goes_on_from(run, worker) -> None:
     write_json(run.checkpoint(2) / "manifest.json", {})
     with pytest.raises(WorkerFailedError, match=r"rank 0 was ended by signal 9 \(SIGKILL\)") as caught:
         run_workers(run, processes=1, module=worker("os.kill(os.getpid(), signal.SIGKILL)"))
@@ -133,9 +127,7 @@ os.abort()
 
 
 @pytest.mark.parametrize("is_whole", first(1, [True, False]))
-def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(
-    run: RunDirectory, worker: Maker, *, is_whole: bool
-) -> None:
+def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(run, worker, *, is_whole) -> None:
     size, digest = 2 if is_whole else 3, hashlib.sha256(b"{}").hexdigest()
     module = worker(f"SIZE, SHA256 = {size}, {digest!r}\n{ABORTED}")
     updates: list[Update] = []
@@ -149,7 +141,7 @@ def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(
     assert notice.text.endswith("was ended by signal 6 (SIGABRT)")
 
 
-def test_the_users_mistake_found_by_a_worker_is_an_input_error(run: RunDirectory, worker: Maker) -> None:
+def test_the_users_mistake_found_by_a_worker_is_an_input_error(run, worker) -> None:
     module = worker('fail("rows.jsonl:7: token id 9 lies beyond the vocabulary", input_error=True)')
     with pytest.raises(InputError) as caught:
         run_workers(run, processes=1, module=module)
@@ -157,13 +149,13 @@ def test_the_users_mistake_found_by_a_worker_is_an_input_error(run: RunDirectory
 
 
 @pytest.mark.slow
-def test_a_crash_without_a_word_shows_the_end_of_the_log(run: RunDirectory, worker: Maker) -> None:
+def test_a_crash_without_a_word_shows_the_end_of_the_log(run, worker) -> None:
     module = worker("raise RuntimeError('unforeseen')")
     with pytest.raises(WorkerFailedError, match=r"rank 0 ended with exit code 1 and left no reason"):
         run_workers(run, processes=1, module=module)
 
 
-def test_a_restarted_group_that_finishes_is_a_success(run: RunDirectory, worker: Maker) -> None:
+def test_a_restarted_group_that_finishes_is_a_success(run, worker) -> None:
     module = worker("""
 if not (run.root / "failed").exists():
     if rank == 1:
@@ -183,14 +175,14 @@ outcome("finished")
         run_workers(run, processes=2, module=module, grace_seconds=0.5)
 
 
-def test_what_the_user_has_to_change_is_not_started_again(run: RunDirectory, worker: Maker) -> None:
+def test_what_the_user_has_to_change_is_not_started_again(run, worker) -> None:
     module = worker('(run.root / str(os.getpid())).touch()\nfail("no such row", input_error=True)')
     with pytest.raises(InputError, match=r"^no such row$"):
         run_workers(run, processes=1, module=module, max_restarts=3)
     assert len([path for path in run.root.iterdir() if path.name.isdigit()]) == 1
 
 
-def test_ranks_wait_for_the_word_and_end_with_those_who_have_none_for_them(run: RunDirectory, worker: Maker) -> None:
+def test_ranks_wait_for_the_word_and_end_with_those_who_have_none_for_them(run, worker) -> None:
     module = worker("(run.root / f'began-{rank}').touch()\noutcome('finished')")
     with local_ranks(run, processes=2, module=module) as ranks:
         time.sleep(0.5)
@@ -203,7 +195,7 @@ def test_ranks_wait_for_the_word_and_end_with_those_who_have_none_for_them(run: 
     assert processes_of(run) == []
 
 
-def test_ranks_that_wait_are_ended_where_another_number_is_needed(run: RunDirectory, worker: Maker) -> None:
+def test_ranks_that_wait_are_ended_where_another_number_is_needed(run, worker) -> None:
     module = worker("write_json(run.logs / f'size-{rank}.json', os.environ['WORLD_SIZE'])\noutcome('finished')")
     with local_ranks(run, processes=2, module=module) as ranks:
         assert run_workers(run, processes=1, module=module, waiting=ranks).outcome == "finished"
@@ -240,9 +232,7 @@ def both_listen(run: RunDirectory) -> bool:
 @pytest.mark.parametrize(
     ("number", "code"), first(1, [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 )
-def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(
-    run: RunDirectory, worker: Maker, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(run, worker, number, code) -> None:
     with launch(run, worker(LOOP)) as launcher:
         wait_until(lambda: both_listen(run))
         launcher.send_signal(number)
@@ -256,7 +246,7 @@ def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(
 
 
 @pytest.mark.slow
-def test_a_signal_before_the_workers_listen_is_kept_for_them(run: RunDirectory, worker: Maker) -> None:
+def test_a_signal_before_the_workers_listen_is_kept_for_them(run, worker) -> None:
     module = worker("wait_for(run.root / 'go')" + LOOP)
     with launch(run, module) as launcher:
         wait_until(lambda: run.rank_log(1).exists())
@@ -268,7 +258,7 @@ def test_a_signal_before_the_workers_listen_is_kept_for_them(run: RunDirectory, 
     assert (run.logs / "signals_1.json").exists()
 
 
-def test_a_second_signal_ends_everything_at_once(run: RunDirectory, worker: Maker) -> None:
+def test_a_second_signal_ends_everything_at_once(run, worker) -> None:
     with launch(run, worker("listen()\nwhile True: time.sleep(1)")) as launcher:
         wait_until(lambda: both_listen(run))
         launcher.send_signal(signal.SIGTERM)
@@ -283,7 +273,7 @@ def test_a_second_signal_ends_everything_at_once(run: RunDirectory, worker: Make
     assert processes_of(run) == []
 
 
-def test_no_worker_outlives_a_launcher_that_is_killed(run: RunDirectory, worker: Maker) -> None:
+def test_no_worker_outlives_a_launcher_that_is_killed(run, worker) -> None:
     with launch(run, worker(LOOP)) as launcher:
         wait_until(lambda: both_listen(run))
         launcher.kill()
@@ -291,7 +281,7 @@ def test_no_worker_outlives_a_launcher_that_is_killed(run: RunDirectory, worker:
     assert (run.logs / "signals_0.json").exists(), "the workers had the time to save"
 
 
-def test_a_second_run_into_the_same_folder_is_refused(run: RunDirectory, worker: Maker) -> None:
+def test_a_second_run_into_the_same_folder_is_refused(run, worker) -> None:
     module = worker(LOOP)
     with launch(run, module) as first:
         wait_until(lambda: both_listen(run))
@@ -305,7 +295,7 @@ def test_a_second_run_into_the_same_folder_is_refused(run: RunDirectory, worker:
 
 
 @pytest.mark.slow
-def test_nothing_listens_on_the_network(run: RunDirectory, worker: Maker) -> None:
+def test_nothing_listens_on_the_network(run, worker) -> None:
     module = worker("""
 listen()
 wait_for(run.logs / f"rank_{1 - rank}.pid")

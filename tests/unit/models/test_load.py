@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -47,13 +46,13 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("name", "repository"), [("org/name", "org/name"), ("tinyllama-1.1b", known_models()["tinyllama-1.1b"].hub_id)]
 )
-def test_hub_ids_and_catalogue_names_load_from_the_cache(name: str, repository: str, offline: Path) -> None:
+def test_hub_ids_and_catalogue_names_load_from_the_cache(name, repository, offline) -> None:
     snapshot = toy_llama(hub_cache(offline, repository), tied=False)
     assert find_model_folder(name) == snapshot
     assert find_model_folder(str(snapshot)) == find_model_folder(str(snapshot / "config.json")) == snapshot
 
 
-def test_a_revision_that_was_read_before_is_read_again(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revision_that_was_read_before_is_read_again(offline, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(offline / "hub"))
     older = toy_llama(hub_cache(offline, "org/name"), tied=False)
     (older / "tokenizer_config.json").write_text("{}")
@@ -71,7 +70,7 @@ def test_a_revision_that_was_read_before_is_read_again(offline: Path, monkeypatc
     assert revision_of(run, "org/name") is None
 
 
-def test_the_plan_of_a_run_is_of_the_revision_that_it_reads(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_of_a_run_is_of_the_revision_that_it_reads(offline, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(offline / "hub"))
     older = toy_llama(hub_cache(offline, "org/name"), tied=False)
     newer = shutil.copytree(older, older.with_name("b" * 40))
@@ -88,19 +87,19 @@ def test_the_plan_of_a_run_is_of_the_revision_that_it_reads(offline: Path, monke
 
 
 @pytest.mark.parametrize("name", ["org/missing", "not a / name / at all"])
-def test_what_is_nowhere_is_a_sentence(name: str, offline: Path) -> None:
+def test_what_is_nowhere_is_a_sentence(name, offline) -> None:
     with pytest.raises(ModelError, match="is neither a folder nor a model the hub gives"):
         find_model_folder(name)
 
 
 @pytest.mark.parametrize("text", ["{", '{"model_type": "no-such-model"}', "[]"])
-def test_a_configuration_transformers_cannot_read_is_a_sentence(text: str, tmp_path: Path) -> None:
+def test_a_configuration_transformers_cannot_read_is_a_sentence(text, tmp_path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=r"config\.json: transformers cannot read it"):
         read_config(tmp_path)
 
 
-def test_code_inside_a_folder_is_never_run(tmp_path: Path) -> None:
+def test_code_inside_a_folder_is_never_run(tmp_path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}')
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(ModelError):
@@ -123,16 +122,14 @@ def _materialised(folder: Path) -> nn.Module:
     return model
 
 
-def test_a_tied_weight_may_stand_in_the_folder_twice(tmp_path: Path) -> None:
+def test_a_tied_weight_may_stand_in_the_folder_twice(tmp_path) -> None:
     folder = _with_a_head_of_its_own(tmp_path / "m", times=1.0)
     embedding = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
     assert torch.equal(_materialised(folder).get_parameter("lm_head.weight"), embedding)
 
 
 @pytest.mark.parametrize("keys", [{"times": 1.5}, {"times": 1.0, "rows": 96}], ids=["other values", "fewer rows"])
-def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
-) -> None:
+def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(tmp_path, monkeypatch, keys) -> None:
     monkeypatch.setattr(weights_module, "_COMPARED_AT_ONCE", 32 * 10)  # 97 rows of 32, ten at a time
     folder = _with_a_head_of_its_own(tmp_path / "m", **keys)
     with pytest.raises(ModelError) as error:
@@ -146,7 +143,7 @@ def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_each_weight_that_is_not_finite_is_named_with_its_file(tmp_path: Path, bad: float) -> None:
+def test_each_weight_that_is_not_finite_is_named_with_its_file(tmp_path, bad) -> None:
     folder = toy_llama(tmp_path / "m", tied=False)
     stored = load_file(folder / "model.safetensors")
     named = ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"]

@@ -91,9 +91,7 @@ ODD: list[tuple[Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), ODD, ids=[message[:40] for _, message in ODD])
-def test_what_is_odd_is_refused_by_name(
-    change: Callable[[Any], object], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_odd_is_refused_by_name(change, message, monkeypatch) -> None:
     build = module._built
 
     def changed(config: Any) -> Anatomy:
@@ -106,7 +104,7 @@ def test_what_is_odd_is_refused_by_name(
         module.built_shape(small_config("llama"), file="config.json")
 
 
-def test_positions_that_are_not_said_are_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_that_are_not_said_are_not_guessed(monkeypatch) -> None:
     read = module._config
 
     def without(data: dict[str, Any]) -> Any:

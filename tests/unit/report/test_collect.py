@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def passed(report: Report, name: str) -> bool | None:
     return next(check.passed for check in report.checks if check.name.startswith(name))
 
 
-def test_figures_stand_beside_their_forecasts(tmp_path: Path) -> None:
+def test_figures_stand_beside_their_forecasts(tmp_path) -> None:
     """Of memory part by part; of time the median after the warm-up."""
     report = collect(finished_run(tmp_path / "run"))
     rate, percent = runs.TOKENS_PER_STEP / runs.STEP_SECONDS, pytest.approx
@@ -56,7 +55,7 @@ def test_figures_stand_beside_their_forecasts(tmp_path: Path) -> None:
     assert report.gaps == ()
 
 
-def test_the_summary_names_what_was_asked_and_what_ran(tmp_path: Path) -> None:
+def test_the_summary_names_what_was_asked_and_what_ran(tmp_path) -> None:
     report = collect(finished_run(tmp_path / "run"))
     assert report.headline == "example/tiny-llama, lora, fsdp on 2x H100-SXM"
     assert report.outcome.sentence == "Finished at step 50 of 50."
@@ -74,7 +73,7 @@ def test_the_summary_names_what_was_asked_and_what_ran(tmp_path: Path) -> None:
     ("key", "factor", "check"),
     [("tokens_per_second", 1.02, "tokens/s"), ("mfu", 1.5, "MFU"), ("step", 2, "every step")],
 )
-def test_figures_that_do_not_recompute_are_found(tmp_path: Path, key: str, factor: float, check: str) -> None:
+def test_figures_that_do_not_recompute_are_found(tmp_path, key, factor, check) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
     for step in range(1, 11):
         figures = record(step, job=maker.job)
@@ -82,7 +81,7 @@ def test_figures_that_do_not_recompute_are_found(tmp_path: Path, key: str, facto
     assert passed(collect(maker.run), check) is False
 
 
-def test_parts_that_do_not_add_up_and_processes_that_did_not_run_are_found(tmp_path: Path) -> None:
+def test_parts_that_do_not_add_up_and_processes_that_did_not_run_are_found(tmp_path) -> None:
     run = finished_run(tmp_path / "run")
     measured, environment = read_json(run.measured) or {}, read_json(run.environment) or {}
     measured["ranks"][0]["weights"] += 1
@@ -96,7 +95,7 @@ def test_parts_that_do_not_add_up_and_processes_that_did_not_run_are_found(tmp_p
     assert [row(report, what).measured for what in ("peak memory", "other")] == [30 * GIB, 14 * GIB]
 
 
-def test_a_running_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
+def test_a_running_run_is_reported_as_far_as_it_went(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 3))
     assert row(collect(maker.run), "step time").measured == 9.0, "of warm-up steps, where there are no others"
     report = collect(maker.stepped(range(3, 11)).run)
@@ -106,7 +105,7 @@ def test_a_running_run_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
     assert measured == [20 * GIB, None, None], "metrics.jsonl has seen the peak already"
 
 
-def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path: Path) -> None:
+def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 21))
     report = collect(maker.measured("stopped").ended("stopped", signal=15, step=20).run)
     assert (report.outcome.state, report.outcome.signal) == ("stopped", "SIGTERM")
@@ -132,9 +131,7 @@ OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation
         ),
     ],
 )
-def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(
-    starts: list[tuple[int, Any]], num_steps: int, note: str, tmp_path: Path
-) -> None:
+def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts, num_steps, note, tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run", num_steps=num_steps).planned().prepared().started()
     for first_step, noted in starts:
         maker.began(first_step, **noted)
@@ -154,7 +151,7 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(
     assert row(report, "total time").note.endswith("in steps, not all with these settings")
 
 
-def test_damaged_starts_are_named_and_none_is_believed(tmp_path: Path) -> None:
+def test_damaged_starts_are_named_and_none_is_believed(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started().began(1, OTHER).began(11).stepped()
     run = maker.measured().ended().run
     for damage in (run.starts.read_bytes()[:-9] + b"\n", b"\xff\xfe\n", b'{"first_step": "x"}\n'):
@@ -166,14 +163,14 @@ def test_damaged_starts_are_named_and_none_is_believed(tmp_path: Path) -> None:
         assert row(report, "step time").note == "median of steps 4 to 50"
 
 
-def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path: Path) -> None:
+def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run", world_size=4).planned().started().began(1, OTHER).stepped(range(1, 9))
     write_json(maker.run.plan, make_plan(maker.job).to_json())
     check = next(one for one in collect(maker.run).checks if one.name.startswith("as many processes"))
     assert (check.passed, check.detail) == (None, "no start with this plan has begun to train yet")
 
 
-def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tmp_path: Path) -> None:
+def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
     maker.began(1, OTHER).stepped().measured("stopped", execution=OTHER).began(51).ended()
     report = collect(maker.run)
@@ -187,7 +184,7 @@ def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tm
     assert gap.reason.startswith("is of an earlier start with other settings (tp); memory by part and total time")
 
 
-def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path: Path) -> None:
+def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
     ran = make_plan(maker.job).candidates[0].execution
     report = collect(maker.began(1).stepped().measured("stopped", execution=ran).began(51).ended().run)
@@ -197,7 +194,7 @@ def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path: P
     assert (report.gaps, report.resumed) == ((), True)
 
 
-def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path: Path) -> None:
+def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().started().stepped(range(1, 6))
     now = time.time()
     cause = {"phase": "training (step 6)", "error": "GuardError", "message": "loss is NaN", "file": "a.py", "line": 7}
@@ -213,7 +210,7 @@ FILES = ["plan.json", "resolved.yaml", "metrics.jsonl", "measured.json", "data.j
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_named_and_the_rest_is_reported(tmp_path, name) -> None:
     run = finished_run(tmp_path / "run")
     (run.root / name).unlink()
     report = collect(run)
@@ -224,7 +221,7 @@ def test_a_missing_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: 
         assert row(report, "total time").note == "2 min 01 s in recorded steps; loading was not timed"
 
 
-def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path: Path) -> None:
+def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path) -> None:
     run = finished_run(tmp_path / "run")
     (run.final / "model.safetensors").write_bytes(b"wEights")
     changed = collect(run)
@@ -242,7 +239,7 @@ def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [file for file in FILES if file != "metrics.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\x00", b"[1]\n"])
-def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: str, damage: bytes) -> None:
+def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path, name, damage) -> None:
     run = finished_run(tmp_path / "run")
     (run.root / name).write_bytes(damage)
     report = collect(run)
@@ -251,7 +248,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path: Path, name: 
     assert "is missing" not in report.gaps[0].reason
 
 
-def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(tmp_path: Path) -> None:
+def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(tmp_path) -> None:
     run = finished_run(tmp_path / "run")
     whole = run.metrics.read_bytes()
     run.metrics.write_bytes(whole + b"{\n[1]\n\n" + b'{"step": 51, "lo')
@@ -267,13 +264,13 @@ def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(tmp_path:
 
 
 @pytest.mark.parametrize(("name", "found"), [("nowhere", "no such folder"), ("file", "is a file"), (".", "none of")])
-def test_a_folder_that_is_no_run_directory_is_refused_with_a_sentence(tmp_path: Path, name: str, found: str) -> None:
+def test_a_folder_that_is_no_run_directory_is_refused_with_a_sentence(tmp_path, name, found) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunDirectoryError, match=found):
         collect(RunDirectory(tmp_path / name))
 
 
-def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_path: Path) -> None:
+def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_path) -> None:
     run = finished_run(tmp_path / "run")
     plan = make_plan(make_job()).to_json()
     write_json(run.plan, {**plan, "chosen": None})
@@ -289,7 +286,7 @@ SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True
 
 
 @pytest.mark.parametrize("name", [*(file for file in FILES if file != "metrics.jsonl"), "logs/outcome.json"])
-def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path: Path, name: str) -> None:
+def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path, name) -> None:
     run = finished_run(tmp_path / "run", num_steps=5)
     whole = json.loads((run.root / name).read_text())
     dice = random.Random(20_26)
@@ -300,7 +297,7 @@ def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_pa
         assert read_json(run.report_json) is not None
 
 
-def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path: Path) -> None:
+def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().started()
     dice = random.Random(7)
     for step in range(1, 60):
@@ -314,7 +311,7 @@ def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path: Path) -> None:
     assert "inf" not in page.lower()
 
 
-def test_report_json_is_whole_and_states_each_error(tmp_path: Path) -> None:
+def test_report_json_is_whole_and_states_each_error(tmp_path) -> None:
     run = finished_run(tmp_path / "run")
     write_report(collect(run), run)
     written = read_json(run.report_json)
@@ -331,7 +328,7 @@ def test_report_json_is_whole_and_states_each_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_path: Path) -> None:
+def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run", num_steps=100_000).planned().prepared().started()
     lines = [json.dumps(record(step, job=maker.job)) for step in range(1, 100_001)]
     write_text(maker.run.metrics, "\n".join(lines) + "\n")

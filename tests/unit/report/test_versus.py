@@ -35,7 +35,7 @@ def ran(root: Path, layout: str, *, seconds: float, shares: Any = None, busy: An
     return contender(layout, processes=2, run=maker.run, report=collect(maker.run), **{"execution": None, **noted})
 
 
-def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_its_name(tmp_path: Path) -> None:
+def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_its_name(tmp_path) -> None:
     mp = ran(tmp_path, "job-2", seconds=3.0, busy=0.4, execution=executed(pp=2, schedule="sequential"))
     found = versus([ran(tmp_path, "mp-2", seconds=2.0), mp], job="tiny")
     (note,) = found.notes
@@ -52,7 +52,7 @@ def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_i
     assert note in Page(versus_html(found)).words
 
 
-def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path: Path) -> None:
+def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path) -> None:
     one, two = (ran(tmp_path, name, seconds=2.0) for name in ("ddp-2", "mp-2"))
     announce(RunDirectory(Path(two.run)), "training", total_steps=10, first_step=6)
     again = contender("mp-2", processes=2, run=RunDirectory(Path(two.run)), report=collect(RunDirectory(Path(two.run))))
@@ -80,9 +80,7 @@ def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path: Pa
         ({"pp": 2, "dp_shard": 2, "schedule": "sequential"}, 8, Turns(stages=2, because="schedule")),
     ],
 )
-def test_stages_take_turns_where_one_micro_batch_is_under_way(
-    degrees: dict[str, Any], micros: int, turns: Turns | None, tmp_path: Path
-) -> None:
+def test_stages_take_turns_where_one_micro_batch_is_under_way(degrees, micros, turns, tmp_path) -> None:
     one = ran(tmp_path, "x-4", seconds=1.0, execution=executed(micros=micros, **degrees))
     assert one.turns == turns
     told = " ".join(versus([one], job="tiny").notes).endswith(
@@ -91,7 +89,7 @@ def test_stages_take_turns_where_one_micro_batch_is_under_way(
     assert told == (turns is not None and turns.because == "micro-batch")
 
 
-def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
+def test_each_figure_has_its_forecast_beside_it(tmp_path) -> None:
     one = ran(tmp_path, "ddp-2", seconds=2.5, shares=[0.25, None], busy=0.4)
     assert one.written("throughput", "measured") == "1,600 tokens/s"
     assert one.figure("GPU utilisation").measured == pytest.approx(0.4)
@@ -104,7 +102,7 @@ def test_each_figure_has_its_forecast_beside_it(tmp_path: Path) -> None:
     assert one.by_rank == "rank 0: 25.0 % busy, 20.0 GiB (forecast 21.0 GiB); rank 1: 20.0 GiB (forecast 21.0 GiB)"
 
 
-def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_path: Path) -> None:
+def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_path) -> None:
     runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0), ("single-1", 5.0))]
     run = RunMaker(root=tmp_path / "none").planned().run
     none = contender("tp-2", processes=2, run=run, report=collect(run))
@@ -117,7 +115,7 @@ def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_pat
     assert versus([none], job="tiny").sentence == "no layout has measured the time of a step"
 
 
-def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path: Path) -> None:
+def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path) -> None:
     found = versus([ran(tmp_path, name, seconds=s) for name, s in (("a-2", 4.0), ("b-2", 1.0))], job=HOSTILE)
     source = versus_html(replace(found, unable=(("tp-2", HOSTILE),)))
     shown = Page(source)

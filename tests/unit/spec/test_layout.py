@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +24,7 @@ layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, 
 
 @settings(max_examples=30)
 @given(layouts)
-def test_ranks_and_coordinates_are_a_bijection(layout: Layout) -> None:
+def test_ranks_and_coordinates_are_a_bijection(layout) -> None:
     places = [layout.coordinates(rank) for rank in range(layout.world_size)]
     assert len(set(places)) == layout.world_size
     assert [layout.rank(place) for place in places] == list(range(layout.world_size))
@@ -36,7 +35,7 @@ def test_ranks_and_coordinates_are_a_bijection(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_strategy_name_means_the_layout_that_bears_it(strategy: str) -> None:
+def test_a_strategy_name_means_the_layout_that_bears_it(strategy) -> None:
     layout = Layout.from_strategy(strategy, world_size=4, gpus_per_node=2)
     assert layout.world_size == 4
     assert layout.strategy == strategy
@@ -48,14 +47,14 @@ def test_a_strategy_name_means_the_layout_that_bears_it(strategy: str) -> None:
 
 
 @given(layouts)
-def test_layouts_survive_json(layout: Layout) -> None:
+def test_layouts_survive_json(layout) -> None:
     assert Layout.from_json(layout.to_json()) == layout
     execution = Execution(layout=layout, micro_batch_size=2, gradient_accumulation_steps=3)
     assert Execution.from_json(execution.to_json()) == execution
 
 
 @given(st.integers(1, 500), st.integers(1, 20), st.integers(1, 20))
-def test_accumulation_sees_every_sample_and_no_whole_step_too_many(batch: int, micro: int, ranks: int) -> None:
+def test_accumulation_sees_every_sample_and_no_whole_step_too_many(batch, micro, ranks) -> None:
     steps = accumulation_steps(global_batch_size=batch, micro_batch_size=micro, data_world_size=ranks)
     assert steps * micro * ranks >= batch > (steps - 1) * micro * ranks
 
@@ -64,9 +63,7 @@ costs = st.lists(st.integers(1, 20).map(float), min_size=1, max_size=8)
 
 
 @given(costs, st.integers(1, 4), st.integers(0, 30).map(float), st.integers(0, 30).map(float))
-def test_no_other_split_has_a_cheaper_costliest_stage(
-    layers: list[float], stages: int, first: float, last: float
-) -> None:
+def test_no_other_split_has_a_cheaper_costliest_stage(layers, stages, first, last) -> None:
     stages = min(stages, len(layers))
 
     def worst(bounds: tuple[int, ...]) -> float:
@@ -104,7 +101,7 @@ def strategy(name: str, *gpus: int) -> Callable[[], object]:
         (strategy("hsdp", 8, 3), r"8 processes in groups of 3 .* Use fsdp, or a multiple of 3 of them"),
     ],
 )
-def test_what_is_no_layout_is_refused_in_a_sentence(make: Callable[[], object], says: str) -> None:
+def test_what_is_no_layout_is_refused_in_a_sentence(make, says) -> None:
     with pytest.raises(ValueError, match=says):
         make()
 
@@ -118,7 +115,7 @@ def test_a_large_head_takes_blocks_off_the_last_stage() -> None:
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(0, 200))
-def test_every_block_is_in_one_unit_and_all_but_the_last_are_large_enough(sizes: list[int], least: int) -> None:
+def test_every_block_is_in_one_unit_and_all_but_the_last_are_large_enough(sizes, least) -> None:
     units = unit_blocks(sizes, least=least)
     assert [index for unit in units for index in unit] == list(range(len(sizes)))
     for unit in units[:-1]:
@@ -135,7 +132,7 @@ def test_every_block_is_in_one_unit_and_all_but_the_last_are_large_enough(sizes:
         {"layout": {"min_num_params": 5}, "train": {"offload": "optimizer"}},
     ],
 )
-def test_units_of_whole_weights_are_refused_but_where_they_come_from_the_host(keys: dict[str, Any]) -> None:
+def test_units_of_whole_weights_are_refused_but_where_they_come_from_the_host(keys) -> None:
     with pytest.raises(JobError, match="has no effect where weights are whole on every GPU"):
         job_from_data({"model": "m", **keys})
     job = job_from_data({"model": "m", "layout": {"prefetch": 3}, "train": {"offload": "parameters"}})

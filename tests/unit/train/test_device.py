@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -31,7 +30,7 @@ def _see(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, build: str | None = None
     monkeypatch.setattr(torch.version, "cuda", build)
 
 
-def test_a_plan_for_gpus_is_not_trained_by_a_torch_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_for_gpus_is_not_trained_by_a_torch_for_processors(monkeypatch) -> None:
     _see(monkeypatch, gpu=False)
     with pytest.raises(HardwareError) as caught:
         check_device(GPUS)
@@ -42,7 +41,7 @@ def test_a_plan_for_gpus_is_not_trained_by_a_torch_for_processors(monkeypatch: p
     )
 
 
-def test_what_torch_says_of_a_driver_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_says_of_a_driver_is_quoted(monkeypatch) -> None:
     _see(monkeypatch, gpu=False, build="12.8", fault="The NVIDIA driver on your system is too old (found 11040).")
     with pytest.raises(HardwareError) as caught:
         check_device(GPUS)
@@ -52,14 +51,14 @@ def test_what_torch_says_of_a_driver_is_quoted(monkeypatch: pytest.MonkeyPatch) 
     ) in str(caught.value)
 
 
-def test_a_plan_for_processors_is_not_trained_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_for_processors_is_not_trained_on_a_gpu(monkeypatch) -> None:
     _see(monkeypatch, gpu=True)
     with pytest.raises(HardwareError, match=r"for cpu:2, processors, and torch sees a GPU, .* hide it by CUDA_VIS"):
         check_device(PROCESSORS)
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_what_was_planned_for_and_is_seen_is_trained_on(monkeypatch: pytest.MonkeyPatch, gpu: bool) -> None:
+def test_what_was_planned_for_and_is_seen_is_trained_on(monkeypatch, gpu) -> None:
     _see(monkeypatch, gpu=gpu)
     check_device(GPUS if gpu else PROCESSORS)
 
@@ -84,9 +83,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, *, total: int, free: int) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
 
 
-def test_a_gpu_on_which_others_have_come_is_refused_before_weights_are_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_on_which_others_have_come_is_refused_before_weights_are_loaded(tmp_path, monkeypatch) -> None:
     nvidia_smi(tmp_path, gpus="", holders="GPU-aaa, 1234, 51200, /usr/bin/python\n")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     _gpu(monkeypatch, total=79 * GIB, free=29 * GIB - GPUS.gpu.context_bytes)
@@ -98,7 +95,7 @@ def test_a_gpu_on_which_others_have_come_is_refused_before_weights_are_loaded(
     )
 
 
-def test_memory_of_ranks_that_were_just_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_ranks_that_were_just_ended_is_waited_for(monkeypatch) -> None:
     _gpu(monkeypatch, total=79 * GIB, free=0)
     monkeypatch.setattr(device, "PATIENCE_SECONDS", 60.0)
     answers = [(29 * GIB, 79 * GIB), (78 * GIB, 79 * GIB)]
@@ -107,7 +104,7 @@ def test_memory_of_ranks_that_were_just_ended_is_waited_for(monkeypatch: pytest.
     assert answers == []
 
 
-def test_a_gpu_that_is_smaller_than_planned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_smaller_than_planned_is_refused(monkeypatch) -> None:
     _gpu(monkeypatch, total=39 * GIB, free=39 * GIB)
     with pytest.raises(HardwareError) as caught:
         check_memory(GPUS, FORECAST, torch.device("cuda", 1))
@@ -117,7 +114,7 @@ def test_a_gpu_that_is_smaller_than_planned_is_refused(monkeypatch: pytest.Monke
     )
 
 
-def test_a_gpu_with_room_and_a_processor_are_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_with_room_and_a_processor_are_trained_on(monkeypatch) -> None:
     _gpu(monkeypatch, total=78 * GIB, free=70 * GIB)
     check_memory(GPUS, FORECAST, torch.device("cuda", 0))
     check_memory(PROCESSORS, FORECAST, torch.device("cpu"))

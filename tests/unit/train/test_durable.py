@@ -17,9 +17,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return fresh, target
 
 
-def test_a_commit_replaces_the_target_and_makes_every_folder_in_it_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_replaces_the_target_and_makes_every_folder_in_it_durable(tmp_path, monkeypatch) -> None:
     fresh, target = folders(tmp_path)
     synced: list[Path] = []
     monkeypatch.setattr(durable, "sync_folder", synced.append)
@@ -29,9 +27,7 @@ def test_a_commit_replaces_the_target_and_makes_every_folder_in_it_durable(
     assert synced == [fresh / "inner", fresh, tmp_path]
 
 
-def test_a_commit_that_fails_behind_its_first_rename_leaves_the_target_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_fails_behind_its_first_rename_leaves_the_target_as_it_was(tmp_path, monkeypatch) -> None:
     fresh, target = folders(tmp_path)
     real = Path.rename
 

@@ -36,9 +36,7 @@ def rates(total: int, **settings: Any) -> list[float]:
     ("total", "settings", "expected"),
     [(1, {"warmup_ratio": 0.1}, False), (1, {}, True), (2, {"warmup_steps": 5}, True), (20, {"warmup_steps": 5}, True)],
 )
-def test_a_run_that_is_the_first_step_of_its_warm_up_moves_nothing(
-    total: int, settings: dict[str, Any], expected: bool
-) -> None:
+def test_a_run_that_is_the_first_step_of_its_warm_up_moves_nothing(total, settings, expected) -> None:
     train = TrainSpec(learning_rate=1.0, **settings)
     schedule = build_schedule(build_optimizer(parameters(), train=train, name="sgd"), train=train, total_steps=total)
     assert moves(schedule, total_steps=total) is expected
@@ -54,7 +52,7 @@ def test_weight_decay_acts_on_matrices_and_never_on_norms_or_frozen_weights() ->
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adamw", "fused"), ("adamw_foreach", "foreach")])
-def test_adamw_is_fused_unless_lists_of_tensors_are_asked_for(name: str, kind: str) -> None:
+def test_adamw_is_fused_unless_lists_of_tensors_are_asked_for(name, kind) -> None:
     (group, *_) = build_optimizer(parameters(), train=TrainSpec(), name=name).param_groups
     assert [one for one in ("fused", "foreach") if group[one]] == [kind]
 
@@ -72,7 +70,7 @@ def test_an_unknown_optimizer_is_refused() -> None:
         ({"lr_scheduler_type": "constant", "warmup_ratio": 0.3}, [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]),
     ],
 )
-def test_schedules_warm_up_where_asked(settings: dict[str, Any], expected: list[float]) -> None:
+def test_schedules_warm_up_where_asked(settings, expected) -> None:
     assert rates(6, **settings) == pytest.approx(expected)
 
 
@@ -84,7 +82,7 @@ def test_cosine_starts_at_the_top_and_ends_near_zero() -> None:
 
 
 @pytest.mark.parametrize(("limit", "left"), [(1.0, 1.0), (10.0, 5.0), (0.0, 5.0)])
-def test_clipping_scales_to_the_limit_and_reports_the_norm_before(limit: float, left: float) -> None:
+def test_clipping_scales_to_the_limit_and_reports_the_norm_before(limit, left) -> None:
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([3.0, 4.0])
     assert clip_gradients([parameter], counted=[parameter], max_norm=limit, device=CPU) == pytest.approx(5.0)
@@ -99,7 +97,7 @@ def test_gradients_that_are_not_finite_are_left_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype: torch.dtype) -> None:
+def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
     """torch's own on a CPU is 7e-4 too small for as many elements, and 3e-4 for a quarter of them."""
     drawn = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(0)).to(dtype)
     exact = drawn.double().square().sum().sqrt().item()

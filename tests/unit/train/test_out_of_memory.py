@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,7 +71,7 @@ def test_a_gpu_says_planned_beside_measured_and_the_next_setting() -> None:
         ),
     ],
 )
-def test_what_is_larger_than_planned_is_named(changes: dict[str, Any], said: str) -> None:
+def test_what_is_larger_than_planned_is_named(changes, said) -> None:
     assert said in _said(replace(MEASURED, **changes))
 
 
@@ -111,7 +110,7 @@ def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_alr
         (ValueError("out of memory"), False),
     ],
 )
-def test_which_errors_are_those_of_an_allocator(error: Exception, expected: bool) -> None:
+def test_which_errors_are_those_of_an_allocator(error, expected) -> None:
     assert is_out_of_memory(error) is expected
 
 
@@ -122,7 +121,7 @@ def _too_much() -> RuntimeError:
     return caught.value
 
 
-def test_the_cpu_s_allocator_is_explained_from_what_lies_in_the_run_directory(tmp_path: Path) -> None:
+def test_the_cpu_s_allocator_is_explained_from_what_lies_in_the_run_directory(tmp_path) -> None:
     run = RunDirectory(tmp_path)
     made = api.plan(JOB, overrides=["model=SmolLM2-135M", "hardware=cpu:1", "data.num_rows=8"])
     write_json(run.resolved, JOB.to_json())
@@ -134,14 +133,12 @@ def test_the_cpu_s_allocator_is_explained_from_what_lies_in_the_run_directory(tm
     assert " resident when 1073741824.0 GiB more were asked for, on a machine with " in str(error)
 
 
-def test_what_cannot_be_explained_and_what_is_something_else_stay_as_they_are(tmp_path: Path) -> None:
+def test_what_cannot_be_explained_and_what_is_something_else_stay_as_they_are(tmp_path) -> None:
     for error in (_too_much(), ValueError("no")):
         assert explained(error, run=RunDirectory(tmp_path), rank=0, holding=None) is error
 
 
-def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(monkeypatch) -> None:
     peaks, resets = [90], list[object]()
     figures: dict[str, Callable[..., Any]] = {
         "max_memory_allocated": lambda _: peaks[-1],
@@ -163,7 +160,7 @@ def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(
     assert on_cpu.device_figures() == {}
 
 
-def test_a_gpu_is_measured_with_what_others_hold_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_measured_with_what_others_hold_of_it(tmp_path, monkeypatch) -> None:
     run = RunDirectory(tmp_path / "run")
     made = api.plan(JOB, overrides=["model=SmolLM2-135M", "hardware=1x H100-SXM", "data.num_rows=8"])
     write_json(run.resolved, JOB.to_json())

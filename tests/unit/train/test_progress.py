@@ -63,18 +63,16 @@ def test_before_the_first_step_the_limit_is_long_and_a_request_to_stop_loses_not
         ((1.0, 400.0, *[1.0] * 20), LEAST_SECONDS),  # long ago
     ],
 )
-def test_the_limit_is_several_times_the_longest_of_the_last_steps(
-    steps: tuple[float, ...], limit: float, clock: Clock
-) -> None:
+def test_the_limit_is_several_times_the_longest_of_the_last_steps(steps, limit, clock) -> None:
     assert after(clock, *steps).limit(stopping=False) == limit
 
 
 @pytest.mark.parametrize(("steps", "limit"), [((1.0, 1.0), STOPPING_SECONDS), ((1.0, 30.0), 60.0)])
-def test_who_asks_to_stop_waits_for_a_step_and_no_longer(steps: tuple[float, ...], limit: float, clock: Clock) -> None:
+def test_who_asks_to_stop_waits_for_a_step_and_no_longer(steps, limit, clock) -> None:
     assert after(clock, *steps).limit(stopping=True) == limit
 
 
-def test_what_may_take_long_is_not_cut_short_and_tells_nothing_about_steps(clock: Clock) -> None:
+def test_what_may_take_long_is_not_cut_short_and_tells_nothing_about_steps(clock) -> None:
     progress = after(clock, 1.0, 1.0)
     with progress.patient():
         assert progress.limit(stopping=False) == progress.limit(stopping=True) == LONG_SECONDS
@@ -86,7 +84,7 @@ def test_what_may_take_long_is_not_cut_short_and_tells_nothing_about_steps(clock
     assert progress.limit(stopping=False) == LEAST_SECONDS
 
 
-def test_a_rank_that_nobody_waits_for_may_take_any_time_for_its_first_step(clock: Clock) -> None:
+def test_a_rank_that_nobody_waits_for_may_take_any_time_for_its_first_step(clock) -> None:
     progress = Progress(alone=True)
     assert progress.limit(stopping=False) == float("inf")
     assert progress.limit(stopping=True) == STOPPING_SECONDS
@@ -94,7 +92,7 @@ def test_a_rank_that_nobody_waits_for_may_take_any_time_for_its_first_step(clock
     assert progress.limit(stopping=False) == LEAST_SECONDS
 
 
-def test_the_environment_may_state_the_limit_of_a_step(clock: Clock) -> None:
+def test_the_environment_may_state_the_limit_of_a_step(clock) -> None:
     assert stated_seconds({}) is None
     stated = stated_seconds({"SHARDWISE_STALL_SECONDS": "7.5"})
     assert after(clock, 1.0, 1.0, stated_seconds=stated).limit(stopping=False) == 7.5
@@ -102,7 +100,7 @@ def test_the_environment_may_state_the_limit_of_a_step(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-3", "inf", "nan"])
-def test_what_is_no_number_of_seconds_is_refused(text: str) -> None:
+def test_what_is_no_number_of_seconds_is_refused(text) -> None:
     with pytest.raises(InputError, match=f"SHARDWISE_STALL_SECONDS is '{text}'; expected seconds above 0"):
         stated_seconds({"SHARDWISE_STALL_SECONDS": text})
 

@@ -44,12 +44,12 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
     made.watch.over()
 
 
-def test_work_that_no_step_tells_of_may_take_any_time(ended: Ended) -> None:
+def test_work_that_no_step_tells_of_may_take_any_time(ended) -> None:
     time.sleep(3 * LONG)
     assert ended.status is None
 
 
-def test_who_waits_for_others_does_so_for_so_long(ended: Ended) -> None:
+def test_who_waits_for_others_does_so_for_so_long(ended) -> None:
     began = time.monotonic()
     ended.released.wait()  # as a collective does, in C++, until the watch has ended it
     assert LONG < time.monotonic() - began < 10 * LONG
@@ -59,9 +59,7 @@ def test_who_waits_for_others_does_so_for_so_long(ended: Ended) -> None:
     assert failure["message"].startswith("nothing has moved for 1.")
 
 
-def test_waiting_for_one_collective_after_the_other_is_getting_on(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_one_collective_after_the_other_is_getting_on(ended, monkeypatch) -> None:
     count = iter(range(1000))
     monkeypatch.setattr(watch, "begun", lambda _: (((0, 1), next(count)),))
     threading.Timer(3 * LONG, ended.released.set_result, [None]).start()
@@ -69,7 +67,7 @@ def test_waiting_for_one_collective_after_the_other_is_getting_on(
     assert ended.status is None
 
 
-def test_a_step_has_an_end_whatever_it_does(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_has_an_end_whatever_it_does(ended, monkeypatch) -> None:
     monkeypatch.setattr(progress, "LEAST_SECONDS", LONG / 2)
     ended.journal.stepped(1)
     ended.journal.stepped(2)

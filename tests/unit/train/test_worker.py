@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,7 +33,7 @@ sys.exit(worker.main([{folder!r}]))
 @pytest.mark.parametrize(
     ("status", "words"), first(1, [("0", "exit(0)"), ("3", "exit(3)"), ("'no login'", "exit(no login)")])
 )
-def test_a_rank_that_something_ended_by_exit_says_so(tmp_path: Path, status: str, words: str) -> None:
+def test_a_rank_that_something_ended_by_exit_says_so(tmp_path, status, words) -> None:
     program = LEAVING.format(status=status, folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
     assert done.returncode == 1
@@ -44,9 +43,7 @@ def test_a_rank_that_something_ended_by_exit_says_so(tmp_path: Path, status: str
     assert failure["error"] == "SystemExit"
 
 
-def test_a_rank_looks_for_the_plan_s_devices_before_it_meets_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_looks_for_the_plan_s_devices_before_it_meets_the_others(tmp_path, monkeypatch) -> None:
     job = job_from_data({"model": "m", "data": {"path": "rows.jsonl"}})
     chosen = Execution(layout=Layout(), micro_batch_size=1, gradient_accumulation_steps=1)
     monkeypatch.setattr(worker, "read_request", lambda _: (job, chosen, parse_hardware("1x H100-SXM"), None))
