@@ -82,7 +82,19 @@ def _wrapped(model: nn.Module, config: Any) -> Any:
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
         # A copy of one end of a tied model is a tensor of its own, in training and in what is saved.
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`", category=UserWarning)
-        return get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
+        adapted: Any = get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
+    leave_inputs(adapted)
+    return adapted
+
+
+def leave_inputs(model: nn.Module) -> None:
+    """Keeps PEFT from copying each adapter's input in the adapter's type, which autocast would cast back.
+
+    DoRA needs that type: it adds a small product to the base matrix before it takes norms.
+    """
+    for module in model.modules():
+        if getattr(module, "lora_variant", None) == {}:
+            vars(module)["cast_input_dtype_enabled"] = False
 
 
 def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...]]:

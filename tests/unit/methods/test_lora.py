@@ -69,3 +69,35 @@ def test_what_is_saved_names_the_revision_of_a_base_on_the_hub(revision: str | N
     model = build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="sdpa")
     config = add_adapters(model, LoraSpec(r=4), base_model="org/name", revision=revision).peft_config["default"]
     assert (config.base_model_name_or_path, config.revision) == ("org/name", revision)
+
+
+def test_under_autocast_inputs_are_read_as_they_are_and_nothing_else_changes() -> None:
+    """PEFT's copies of inputs in float32 are cast back before they are used: bit-equal without them."""
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to(torch.bfloat16)
+    add_adapters(model, LoraSpec(r=4), base_model="base")
+    model.load_state_dict({name: torch.randn(p.shape) / 8 for name, p in model.named_parameters()}, assign=True)
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.to(torch.float32 if is_adapter(name) else torch.bfloat16)
+    layers = [module for module in model.modules() if hasattr(module, "cast_input_dtype_enabled")]
+
+    def trained(*, casts: bool) -> tuple[int, list[torch.Tensor]]:
+        model.zero_grad()
+        for layer in layers:
+            assert casts or not vars(layer)["cast_input_dtype_enabled"]
+            vars(layer)["cast_input_dtype_enabled"] = casts
+        kept: dict[int, torch.Tensor] = {}  # held, so that no address comes twice
+        with (
+            torch.autograd.graph.saved_tensors_hooks(lambda t: kept.update({t.data_ptr(): t}) or t, lambda t: t),
+            torch.autocast("cpu", dtype=torch.bfloat16),
+        ):
+            logits = model(input_ids=torch.arange(60).view(2, 30)).logits
+        logits.float().square().mean().backward()
+        return sum(t.nbytes for t in kept.values()), [
+            logits,
+            *(p.grad for p in model.parameters() if p.grad is not None),
+        ]
+
+    (lean, ours), (fat, peft) = trained(casts=False), trained(casts=True)
+    assert len(ours) == 1 + 2 * len(layers)
+    assert all(torch.equal(one, other) for one, other in zip(ours, peft, strict=True))
+    assert lean < fat

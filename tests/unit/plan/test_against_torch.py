@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
+from shardwise.methods.lora import leave_inputs
 from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.plan.memory.activations import Setting, saved_bytes
@@ -63,6 +64,7 @@ def build(config, *, precision, method, attention="sdpa", dora=False, saved=()):
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(types.trainable)
+    leave_inputs(model)
     return model.train()
 
 

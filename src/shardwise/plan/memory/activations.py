@@ -50,8 +50,13 @@ class Setting:
 
     @property
     def adapter_bytes(self) -> int:
-        """Bytes per element of what PEFT computes in the adapters' type."""
-        return self.types.trainable if self.casts else self.types.compute
+        """Bytes per element of what PEFT computes with adapters: DoRA's norms in the adapters' type."""
+        return self.types.trainable if self.casts and self.inventory.dora else self.types.compute
+
+    @property
+    def widens(self) -> bool:
+        """Whether PEFT hands each adapter a copy of its input in the adapters' type."""
+        return self.adapter_bytes != self.types.compute
 
     @property
     def casts(self) -> bool:
@@ -82,7 +87,7 @@ def backward_bytes(model: ModelShape, setting: Setting) -> float:
     c, wide = setting.types.compute, model.mlp_width
     # Under tensor parallelism the gradient of what the sum after the MLP gave is gathered to full length.
     stream = 2 * block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
-    if setting.casts and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
+    if setting.widens and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
         # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
         return stream + (2 * c + FLOAT32_BYTES) * wide
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
@@ -179,9 +184,9 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
     adapted = [matrix for matrix in kept if matrix.name in setting.inventory.adapted]
     if setting.dropout and adapted:
         # Each adapter drops other elements: a copy of its own, and a mask.
-        mask = 1 if setting.cuda else setting.types.trainable
+        mask = 1 if setting.cuda else setting.adapter_bytes
         return len(adapted) * (size + kept[0].columns * mask)
-    cast_anew = bool(adapted) and setting.casts
+    cast_anew = bool(adapted) and setting.widens
     cast_by_autocast = reads in _MADE_BY_NORM and _norm_output_bytes(model, setting) != setting.types.compute
     if cast_anew or cast_by_autocast:
         return len(kept) * size
@@ -247,7 +252,7 @@ def _keeps_product(model: ModelShape, setting: Setting) -> bool:
     """Whether the MLP's last matrix keeps its input as it is, and no copy of it."""
     kept = [m for m in model.matrices if m.reads == "mlp_product" and _keeps_input(m, setting)]
     adapted = any(m.name in setting.inventory.adapted for m in kept)
-    return bool(kept) and not (adapted and (setting.casts or setting.dropout))
+    return bool(kept) and not (adapted and (setting.widens or setting.dropout))
 
 
 def _mlp(model: ModelShape, setting: Setting) -> float:
