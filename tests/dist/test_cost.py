@@ -18,7 +18,8 @@ from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import check_finite, check_sights, gather
 from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import REPLICA_CHECK_STEPS
-from shardwise.train.optim import clip_gradients
+from shardwise.train.optim import gradient_norm
+from shardwise.train.update import Update
 from tests.dist.cells import composed, prepare_cell, spread
 from tests.dist.worlds import run_world, toy_llama
 
@@ -34,13 +35,13 @@ def _costs(run: RunDirectory, chosen: Execution) -> tuple[float, float]:
     for batch, _ in zip(built.batches.from_(0), range(STEPS), strict=False):
         began = time.process_time()
         loss = built.step(batch)
-        mine, counted = built.model.trainable, built.model.counted
-        norm = clip_gradients(mine, counted=counted, max_norm=1.0, device=world.device)
-        built.optimizer.step()
-        built.optimizer.zero_grad()
+        norm = gradient_norm(built.model.counted, device=world.device)
+        update = Update(loss=loss, norm=norm, max_norm=1.0)
+        update.launch(built.optimizer, built.model.trainable, check=lambda: None)
         steps.append(time.process_time() - began)
         gather(world, None)
         began = time.process_time()
+        loss, norm = update.figures
         check_finite(world, step=batch.step, loss=loss, norm=norm, bad_sample=None, where=None)
         pulse = built.metrics.pulse(stop=0, is_written=True, sight=look(batch, built.data))
         check_sights(world, batch, built.data, pulse.sights)

@@ -140,6 +140,11 @@ def own_device() -> torch.device:
     return torch.device("cuda", device_index(int(os.environ.get("LOCAL_RANK", "0")), visible=torch.cuda.device_count()))
 
 
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copies a tensor of the host's; a GPU's copy is asynchronous, which takes page-locked memory."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def device_index(local_rank: int, *, visible: int) -> int:
     """Which of the visible GPUs is a rank's: the one of its number on this machine; where each process sees one GPU
     (`srun --gpus-per-task=1`), that one.

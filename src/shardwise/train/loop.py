@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import look
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import check_finite, check_sights
 from shardwise.train.guards.replicas import check_replicas
-from shardwise.train.optim import clip_gradients, learning_rate
+from shardwise.train.optim import gradient_norm, learning_rate
+from shardwise.train.update import Update
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 
@@ -39,34 +41,21 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
     """
     train_spec = build.job.train
     total = build.batches.total_steps
-    for batch in build.batches.from_(start):
+    upcoming = build.batches.from_(start)
+    batch = next(upcoming, None)
+    while batch is not None:
         journal.stepping()
         rate = learning_rate(build.optimizer)
-        with build.metrics.measuring():
-            loss = build.step(batch)
-            norm = clip_gradients(
-                build.model.trainable,
-                counted=build.model.counted,
-                max_norm=train_spec.max_grad_norm,
-                device=build.world.device,
-            )
-            check_finite(
-                build.world,
-                step=batch.step,
-                loss=loss,
-                norm=norm,
-                bad_sample=lambda batch=batch: build.step.first_bad_sample(batch),
-                where=build.data.where,
-            )
-            build.optimizer.step()
-            build.schedule.step()
-            build.optimizer.zero_grad()
+        with build.metrics.working():
+            update = _launch(build, batch)
+        # While the device works: in the exchange that happens anyway, what ranks saw; and the next batch.
+        sight, following = look(batch, build.data), next(upcoming, None)
+        pulse = build.metrics.pulse(stop=stop.number, is_written=build.checkpoints.is_written, sight=sight)
+        _check(build, batch, update)
+        build.metrics.stepped()
         journal.stepped(batch.step)
         last = batch.step == total
-        # After the step, in the exchange that happens anyway: a step on wrong rows is neither recorded nor saved.
-        pulse = build.metrics.pulse(
-            stop=stop.number, is_written=build.checkpoints.is_written, sight=look(batch, build.data)
-        )
+        # A step on wrong rows is neither recorded nor saved.
         if pulse.is_written:
             build.checkpoints.commit()
         check_sights(build.world, batch, build.data, pulse.sights)
@@ -74,6 +63,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
         if due and asked and build.evaluation is not None:
             journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
+        loss, norm = update.figures
         build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
         ends = last or bool(asked)
         saving = _saves(build, batch.step, last=last, asked=bool(asked))
@@ -87,7 +77,31 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             saved = saving and build.checkpoints.save(batch.step)
             return Outcome(steps=batch.step, signal=0 if last else asked, saved=saved)
         build.metrics.edge()
+        batch = following
     return Outcome(steps=total, saved=True)
+
+
+def _launch(build: Build, batch: GlobalBatch) -> Update:
+    """Gradients and their update, on their way."""
+    loss = build.step(batch)
+    norm = gradient_norm(build.model.counted, device=build.world.device)
+    update = Update(loss=loss, norm=norm, max_norm=build.job.train.max_grad_norm)
+    update.launch(build.optimizer, build.model.trainable, check=lambda: _check(build, batch, update))
+    build.schedule.step()
+    return update
+
+
+def _check(build: Build, batch: GlobalBatch, update: Update) -> None:
+    """Raises GuardError if loss or norm is not finite; weights and states are then as they were."""
+    loss, norm = update.figures
+    check_finite(
+        build.world,
+        step=batch.step,
+        loss=loss,
+        norm=norm,
+        bad_sample=lambda: build.step.first_bad_sample(batch),
+        where=build.data.where,
+    )
 
 
 def _saves(build: Build, step: int, *, last: bool, asked: bool) -> bool:

@@ -25,6 +25,9 @@ from shardwise.train.trackers import Trackers
 from shardwise.train.watching.journal import Journal
 from shardwise.units import format_bytes, format_seconds
 
+#: NVML's figure is of the last second at the most, and costs the host a look-up.
+_UTILIZATION_SECONDS = 1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
@@ -66,37 +69,40 @@ class Metrics:
     total_steps: int
     logging_steps: int
     _seconds: float = 0.0
-    _busy: float = 0.0
-    _utilization_known: bool = True
+    _cpu: float = 0.0
+    _utilization: float = 0.0
+    _utilization_asked: float = -math.inf
     _edge: float = field(default_factory=time.perf_counter)
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Times a step, from the last edge on, so that making the batch is part of it."""
-        cpu = time.process_time()
+    def working(self) -> Iterator[None]:
+        """Measures the work of a step, whose time runs from the last edge on."""
+        self._cpu = time.process_time()
         with self.meter.watch():
             yield
-        if self.world.device.type == "cuda":
-            torch.cuda.synchronize(self.world.device)
+
+    def stepped(self) -> None:
+        """The step's figures have been read."""
         self._seconds = time.perf_counter() - self._edge
-        self._busy = self._utilization(time.process_time() - cpu)
 
     def edge(self) -> None:
         """The step and its evaluation and checkpoint are done."""
         self._edge = time.perf_counter()
 
-    def _utilization(self, cpu_seconds: float) -> float:
+    def _busy(self) -> float:
         """What nvidia-smi means on a GPU; on the CPU, the share of its threads' time that was worked."""
-        if self.world.device.type == "cuda":
-            if not self._utilization_known:
-                return float("nan")
+        now = time.perf_counter()
+        if self.world.device.type != "cuda":
+            worked = time.process_time() - self._cpu
+            return min(1.0, worked / ((now - self._edge) * torch.get_num_threads()))
+        if now - self._utilization_asked >= _UTILIZATION_SECONDS:
+            self._utilization_asked = now
             try:
-                return torch.cuda.utilization(self.world.device) / 100
+                self._utilization = torch.cuda.utilization(self.world.device) / 100
             except Exception as error:  # noqa: BLE001  # NVML's errors share no base with torch's; none may end a run
                 self.journal.say(f"WARNING: GPU utilisation cannot be measured: {error}")
-                self._utilization_known = False
-                return float("nan")
-        return min(1.0, cpu_seconds / (self._seconds * torch.get_num_threads()))
+                self._utilization, self._utilization_asked = math.nan, math.inf
+        return self._utilization
 
     def pulse(self, *, stop: int, is_written: bool, sight: Sight) -> Pulse:
         """Exchanges this rank's figures, whether it was asked to stop, and what it saw.
@@ -106,7 +112,7 @@ class Metrics:
             is_written: this rank is not writing a checkpoint.
             sight: of the step that is done.
         """
-        mine = torch.tensor([self.meter.peak_bytes, self._busy, stop, is_written, *sight], dtype=torch.float64)
+        mine = torch.tensor([self.meter.peak_bytes, self._busy(), stop, is_written, *sight], dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self.world.size)]
         dist.all_gather(everyone, mine, group=self.world.control)
         peaks, busy, stops, written, *sights = torch.stack(everyone).T.tolist()

@@ -1,9 +1,9 @@
-"""Optimizer, learning rate schedule and gradient clipping."""
+"""Optimizer, learning rate schedule and the norm of gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -56,29 +56,16 @@ def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
     return any(rate.lr_lambdas[0](step) for step in range(total_steps))
 
 
-def clip_gradients(
-    parameters: Sequence[nn.Parameter], *, counted: Sequence[nn.Parameter], max_norm: float, device: torch.device
-) -> float:
-    """Clips gradients by their norm over all ranks to `max_norm`, and returns the norm before.
+def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> torch.Tensor:
+    """The norm of all ranks' gradients, a float64 scalar on this rank's device.
 
-    Squares are summed in float32 within a tensor (on a CPU, within rows of it) and in float64 beyond. With `max_norm`
-    0, or a norm that is not finite, nothing is scaled.
+    Squares are summed in float32 within a tensor (on a CPU, within rows of it) and in float64 beyond.
 
     Args:
-        parameters: all of this rank's, or none.
-        counted: those of them that this rank owns.
+        counted: trained parameters that this rank owns.
         device: of this rank; gradients may lie elsewhere.
     """
-    norm = math.sqrt(_sum_of_squares(_gradients(counted), device=device))
-    gradients = _gradients(parameters)
-    if gradients and max_norm and math.isfinite(norm):
-        # The same small number as in torch's clip_grad_norm_.
-        scale = min(1.0, max_norm / (norm + 1e-6))
-        torch._foreach_mul_(gradients, scale)  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
-    return norm
-
-
-def _sum_of_squares(gradients: list[torch.Tensor], *, device: torch.device) -> float:
+    gradients = [local_part(p.grad) for p in counted if p.grad is not None]
     total = torch.zeros((), dtype=torch.float64, device=device)
     for norms in (_norms_on_gpu, _norms_on_cpu):
         found = norms(gradients)
@@ -86,7 +73,7 @@ def _sum_of_squares(gradients: list[torch.Tensor], *, device: torch.device) -> f
             total += torch.cat([one.reshape(-1) for one in found]).double().square().sum().to(device)
     if dist.is_initialized():
         dist.all_reduce(total)
-    return total.item()
+    return total.sqrt()
 
 
 def _norms_on_gpu(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -106,10 +93,6 @@ def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _norms_of_rows(rows: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
-
-
-def _gradients(parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
-    return [local_part(p.grad) for p in parameters if p.grad is not None]
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:

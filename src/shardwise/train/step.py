@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from shardwise.data.deal import GlobalBatch, MicroBatch
 from shardwise.parallel.interface import Inputs, Spread
-from shardwise.parallel.mesh import World
+from shardwise.parallel.mesh import World, to_device
 from shardwise.train.loss import Targets
 
 
@@ -22,15 +22,18 @@ class Step:
     spread: Spread
     world: World
 
-    def __call__(self, batch: GlobalBatch) -> float:
-        """Runs all micro-batches of this rank; the loss of the global batch per trained token, on every rank."""
+    def __call__(self, batch: GlobalBatch) -> torch.Tensor:
+        """Runs all micro-batches of this rank; the loss of the global batch per trained token, on every rank: a float64
+        scalar on its device, which the host has not waited for."""
         mine = self.spread.gradients(self._inputs(batch.micro_batches), scale=1 / batch.trained_tokens)
-        return self._over_ranks(mine) / batch.trained_tokens
+        dist.all_reduce(mine)
+        return mine / batch.trained_tokens
 
     def evaluate(self, batch: GlobalBatch) -> float:
         """Summed loss of a batch over all ranks, without gradients."""
-        losses = self.spread.losses(self._inputs(batch.micro_batches))
-        return self._over_ranks(torch.stack(losses).double().sum())
+        summed = torch.stack(self.spread.losses(self._inputs(batch.micro_batches))).double().sum()
+        dist.all_reduce(summed)
+        return summed.item()
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
         """The id of the first sample of this rank whose own loss is not finite.
@@ -47,16 +50,12 @@ class Step:
         device = self.world.device
         return [
             Inputs(
-                input_ids=micro.input_ids.to(device, non_blocking=True),
-                position_ids=micro.position_ids.to(device, non_blocking=True),
+                input_ids=to_device(micro.input_ids, device),
+                position_ids=to_device(micro.position_ids, device),
                 targets=Targets.of(micro.labels, device=device),
             )
             for micro in micros
         ]
-
-    def _over_ranks(self, mine: torch.Tensor) -> float:
-        dist.all_reduce(mine)
-        return mine.item()
 
 
 def _rows(micro: MicroBatch) -> Iterator[MicroBatch]:

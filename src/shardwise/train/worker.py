@@ -5,6 +5,7 @@ It reads the run directory and nothing else, and leaves its results and, if it f
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import platform
@@ -136,6 +137,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
         ran = {"hardware": hardware.name, "execution": execution.to_json()}
         journal.note(lambda: note_start(run, {**begun, **ran}))
     composed.meter.begin()
+    gc.collect()
+    gc.freeze()  # what is there stays, and no collection of later garbage looks at it again
     journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began

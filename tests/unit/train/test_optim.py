@@ -1,7 +1,9 @@
-"""Optimizer, schedule and clipping."""
+"""Optimizer, schedule, clipping, and updates that are left out."""
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.spec.job.keys import TrainSpec
-from shardwise.train.optim import build_optimizer, build_schedule, clip_gradients, learning_rate, moves
+from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm, learning_rate, moves
+from shardwise.train.update import Update
 
 CPU = torch.device("cpu")
 
@@ -81,19 +84,65 @@ def test_cosine_starts_at_the_top_and_ends_near_zero() -> None:
     assert found == sorted(found, reverse=True)
 
 
+#: An optimizer -> what of it shows the gradient it stepped by: SGD without momentum has weights alone.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw": ("exp_avg", {"adam_beta1": 0.0}),
+    "adamw_foreach": ("exp_avg", {"adam_beta1": 0.0}),
+    "sgd": ("momentum_buffer", {"optimizer": "sgd", "momentum": 0.5}),
+}
+
+
+class _StopError(Exception):
+    """What a check raises in these tests."""
+
+
+Figures = tuple[float, list[float]]
+"""A step's loss, and the gradient of two elements."""
+
+
+def _updates(
+    name: str, *steps: Figures, limit: float = 1.0
+) -> tuple[nn.Parameter, torch.optim.Optimizer, list[Update]]:
+    parameter, updates = nn.Parameter(torch.ones(2, 1)), list[Update]()
+    optimizer = build_optimizer([parameter], train=TrainSpec(**KINDS[name][1]), name=name)
+    for loss, gradient in steps:
+        parameter.grad = torch.tensor(gradient).unsqueeze(1)
+        norm = gradient_norm([parameter], device=CPU)
+        update = Update(loss=torch.tensor(loss, dtype=torch.float64), norm=norm, max_norm=limit)
+        updates.append(update)
+
+        def check(update: Update = update) -> None:
+            if not all(map(math.isfinite, update.figures)):
+                raise _StopError
+
+        with suppress(_StopError):
+            update.launch(optimizer, [parameter], check=check)
+    return parameter, optimizer, updates
+
+
 @pytest.mark.parametrize(("limit", "left"), [(1.0, 1.0), (10.0, 5.0), (0.0, 5.0)])
-def test_clipping_scales_to_the_limit_and_reports_the_norm_before(limit, left) -> None:
-    parameter = nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor([3.0, 4.0])
-    assert clip_gradients([parameter], counted=[parameter], max_norm=limit, device=CPU) == pytest.approx(5.0)
-    assert parameter.grad.norm().item() == pytest.approx(left, rel=1e-5)
+@pytest.mark.parametrize("name", KINDS)
+def test_a_step_is_by_gradients_clipped_to_the_limit_and_reports_the_norm_before(
+    name: str, limit: float, left: float
+) -> None:
+    parameter, optimizer, (update,) = _updates(name, (1.5, [3.0, 4.0]), limit=limit)
+    assert ("figures" in vars(update)) is (name != "adamw"), "the host has waited"
+    assert update.figures == (1.5, pytest.approx(5.0))
+    assert optimizer.state[parameter][KINDS[name][0]].norm().item() == pytest.approx(left, rel=1e-5)
+    assert parameter.grad is None
 
 
-def test_gradients_that_are_not_finite_are_left_as_they_are() -> None:
-    parameter = nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor([float("inf"), 1.0])
-    assert clip_gradients([parameter], counted=[parameter], max_norm=1.0, device=CPU) == float("inf")
-    assert parameter.grad[1] == 1.0
+@pytest.mark.parametrize("bad", [(1.0, [math.inf, 1.0]), (1.0, [math.nan, 1.0]), (math.nan, [3.0, 4.0])], ids=str)
+@pytest.mark.parametrize("name", KINDS)
+def test_a_step_whose_loss_or_norm_is_not_finite_changes_neither_weights_nor_states(name: str, bad: Figures) -> None:
+    good: list[Figures] = [(1.0, [3.0, 4.0]), (2.0, [0.3, 0.1])]
+    parameter, optimizer, updates = _updates(name, good[0], bad, good[1])
+    assert [all(map(math.isfinite, update.figures)) for update in updates] == [True, False, True]
+    expected, without, _ = _updates(name, *good)
+    assert torch.equal(parameter, expected)
+    assert optimizer.state[parameter].keys() == without.state[expected].keys()
+    for key, state in without.state[expected].items():
+        assert torch.equal(optimizer.state[parameter][key], state), key
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -106,7 +155,7 @@ def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
         parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
-        return clip_gradients(parameters, counted=parameters, max_norm=0.0, device=CPU)
+        return gradient_norm(parameters, device=CPU).item()
 
     assert norm(drawn) == pytest.approx(exact, rel=1e-7)
     assert norm(*drawn.split(1000)) == pytest.approx(exact, rel=1e-7)

@@ -1,0 +1,77 @@
+"""The update of a step: clipped, and left out where loss or norm is not finite. The host reads the two once.
+
+torch's fused optimizers clip (`grad_scale`) and leave everything as it is (`found_inf`) by what is on their device, so
+that they are launched before the host knows. For others the host reads first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from shardwise.parallel.ownership import local_part
+
+
+class Update:
+    """Loss and gradient norm of a step, on their way to the host, and what is done by them.
+
+    Args:
+        loss: float64 scalar on the rank's device.
+        norm: of gradients over all ranks; likewise.
+        max_norm: to which gradients are clipped, or 0.
+    """
+
+    def __init__(self, *, loss: torch.Tensor, norm: torch.Tensor, max_norm: float) -> None:
+        self._norm, self._max_norm = norm, max_norm
+        self._there = torch.stack([loss, norm])
+        self._here = self._there.to("cpu", non_blocking=True)  # page-locked
+        self._arrives = torch.cuda.Event() if self._there.is_cuda else None
+        if self._arrives is not None:
+            self._arrives.record()
+
+    @cached_property
+    def figures(self) -> tuple[float, float]:
+        """Loss and norm. The host waits for what was launched before this update, and for nothing behind it."""
+        if self._arrives is not None:
+            self._arrives.synchronize()
+        loss, norm = self._here.tolist()
+        return loss, norm
+
+    def launch(
+        self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, check: Callable[[], None]
+    ) -> None:
+        """Steps an optimizer by clipped gradients, and frees these.
+
+        Args:
+            parameters: all that are trained on this rank.
+            check: raises if a figure is not finite; to be called again once everything is launched.
+        """
+        groups, device = optimizer.param_groups, self._there.device
+        if all(group.get("fused") and all(p.device == device for p in group["params"]) for group in groups):
+            bad = (~self._there.isfinite().all()).float()
+            _step(optimizer, found_inf=bad, grad_scale=self._divisor() if self._max_norm else None)
+        else:
+            check()
+            self._clip([local_part(p.grad) for p in parameters if p.grad is not None])
+            _step(optimizer, found_inf=None, grad_scale=None)
+        optimizer.zero_grad()
+
+    def _divisor(self) -> torch.Tensor:
+        """By which gradients are divided; the small number is that of torch's clip_grad_norm_."""
+        return ((self._norm + 1e-6) / self._max_norm).clamp(min=1.0).float()
+
+    def _clip(self, gradients: list[torch.Tensor]) -> None:
+        scale = self._max_norm / (self.figures[1] + 1e-6)
+        if gradients and 0 < scale < 1:
+            torch._foreach_mul_(gradients, scale)  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
+
+
+def _step(optimizer: torch.optim.Optimizer, **given: torch.Tensor | None) -> None:
+    """A step with what torch's GradScaler hands to fused optimizers."""
+    vars(optimizer).update(given)
+    optimizer.step()
+    for name in given:
+        delattr(optimizer, name)
