@@ -56,7 +56,6 @@ MEANINGS = {
     "bias": "biases stay frozen",
     "num_train_epochs": "passes over the rows, where max_steps is not set",
     "max_steps": "optimizer steps in all",
-    "learning_rate": "the highest learning rate",
     "lr_scheduler_type": "how the learning rate changes after the warmup",
     "warmup_ratio": "share of all steps with a rising learning rate",
     "warmup_steps": "or their number",
@@ -186,6 +185,8 @@ def _words(annotation: Any) -> Iterator[str]:
         yield from (words for rule in inside[1:] for words in _bound(rule))
     elif origin is list:
         yield "a list of " + " / ".join(_words(inside[0]))
+    elif origin is dict:
+        yield f"{{one of {', '.join(_words(inside[0]))}: {', '.join(_words(inside[1]))}}}"
     elif annotation is type(None):
         return
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -198,7 +199,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     default = field.get_default(call_default_factory=True)
-    if isinstance(default, BaseModel) or default is None or default == []:
+    if isinstance(default, BaseModel) or default is None or default in ([], {}):
         return "-"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"

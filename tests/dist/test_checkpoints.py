@@ -213,6 +213,13 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(damage: str, saved: 
     assert "checkpoint-5 cannot be loaded and is skipped: " in saved.notices.read_text()
 
 
+def test_a_checkpoint_without_a_manifest_is_said_to_be_unfinished(saved: RunDirectory) -> None:
+    (saved.checkpoint(5) / "manifest.json").unlink()
+    assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
+    said = "checkpoint-5 is unfinished (it has no manifest.json) and is skipped"
+    assert said in saved.notices.read_text()
+
+
 def _restored_from_a_bad_disk(run: RunDirectory, chosen: Execution) -> int:
     """Rank 1 cannot read the newest checkpoint."""
     opened = Path.open

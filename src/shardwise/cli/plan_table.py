@@ -87,9 +87,10 @@ def headline(plan: Plan) -> str:
     trained = plan.model.get("num_trainable_parameters")
     share = f", {format_count(trained)} trained" if isinstance(trained, int) and job.get("method") != "full" else ""
     batch, length = job["train"]["global_batch_size"], job["data"]["max_length"]
+    rate = job["train"]["learning_rate"]
     return (
         f"{job['model']} ({sizes} parameters{share}), {job['method']}, on {plan.hardware.get('name', 'this machine')}: "
-        f"{batch} sequences of at most {length} tokens a step"
+        f"{batch} sequences of at most {length} tokens a step, lr {rate:g}"
     )
 
 

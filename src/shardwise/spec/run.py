@@ -102,12 +102,15 @@ class RunDirectory:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Committed checkpoints as (step, folder), newest first; what is inside is for the reader to verify."""
-        found: list[tuple[int, Path]] = []
-        for folder in self.root.glob(f"{CHECKPOINT_PREFIX}*"):
-            step = folder.name.removeprefix(CHECKPOINT_PREFIX)
-            if step.isdigit() and (folder / "manifest.json").is_file():
-                found.append((int(step), folder))
-        return sorted(found, reverse=True)
+        return [(step, folder) for step, folder in self._of_steps() if (folder / "manifest.json").is_file()]
+
+    def unfinished(self) -> list[str]:
+        """Names of checkpoints without a manifest, which is written last, newest first."""
+        return [folder.name for _, folder in self._of_steps() if not (folder / "manifest.json").is_file()]
+
+    def _of_steps(self) -> list[tuple[int, Path]]:
+        found = [(f.name.removeprefix(CHECKPOINT_PREFIX), f) for f in self.root.glob(f"{CHECKPOINT_PREFIX}*")]
+        return sorted(((int(step), folder) for step, folder in found if step.isdigit()), reverse=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -21,7 +21,7 @@ def drawn(made: Plan, *, width: int, terminal: bool = False, verbose: bool = Fal
 
 
 EXPECTED = """\
-m (8.03B parameters, 42M trained), lora, on 4x RTX-6000-Ada: 32 sequences of at most 1024 tokens a step
+m (8.03B parameters, 42M trained), lora, on 4x RTX-6000-Ada: 32 sequences of at most 1024 tokens a step, lr 0.0002
 
 fits: fsdp (dp_shard=4), 1.50 s a step, 21k tokens/s, GPUs busy 93 % of the time
   - it is the fastest of 2 that fit

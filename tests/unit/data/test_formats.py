@@ -54,7 +54,8 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     with pytest.raises(RowError, match="has the columns body, title; expected messages; or conversations") as caught:
         recognise(["body", "title"])
     assert all(column in str(caught.value) for form in FORMATS for column in form.required)
-    with pytest.raises(RowError, match=r"expected question and answer \(format: question_answer\)"):
+    said = r"expected question and answer \(format: question_answer\). .* data.columns .*, as {question: text}"
+    with pytest.raises(RowError, match=said):
         recognise(["text"], wanted="question_answer")
 
 

@@ -112,16 +112,16 @@ def _whole_files(folder: Path) -> dict[str, str]:
     """Paths that are no file of rows at all -> what is said."""
     for name in ("empty", "photos", "linked"):
         (folder / name).mkdir()
-    for name in ("photos/a.png", "rows.txt", "rows", "rows.jsonl.gz"):
+    for name in ("photos/a.png", "rows.doc", "rows", "rows.jsonl.gz"):
         (folder / name).write_bytes(GOOD)
     os.mkfifo(folder / "pipe.jsonl")
-    (folder / "linked" / "rows.jsonl").symlink_to(folder / "rows.txt")
+    (folder / "linked" / "rows.jsonl").symlink_to(folder / "rows.doc")
     (folder / "loop.jsonl").symlink_to(folder / "loop.jsonl")
     return {
         "absent.jsonl": "there is no such file or folder",
         "empty": "is a folder without rows; expected files that end in .jsonl",
         "photos": "is a folder without rows",
-        "rows.txt": "is of an unknown kind; expected a name that ends in .jsonl",
+        "rows.doc": "is of an unknown kind; expected a name that ends in .jsonl",
         "rows": "is of an unknown kind",
         "rows.jsonl.gz": "is of an unknown kind",
         "pipe.jsonl": "is not a regular file",

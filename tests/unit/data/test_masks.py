@@ -45,7 +45,7 @@ def chat(chat_model: Path) -> Tokenizer:
 def rules(
     *, template: str | None = None, train_on: TrainOn = "auto", max_length: int = 1000, over_long: OverLong = "error"
 ) -> Rules:
-    return Rules(template=template, train_on=train_on, max_length=max_length, over_long=over_long)
+    return Rules(template=template, columns={}, train_on=train_on, max_length=max_length, over_long=over_long)
 
 
 def talk(*contents: str) -> Conversation:

@@ -80,16 +80,30 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None
     (tmp_path / "rows.csv").write_text("\n".join(lines))
     table = pa.Table.from_pylist([{"picture": b"\xff" * 10, **row} for row in QUESTIONS])
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=20)
-    names = ["a", "b", "rows.csv", "rows.parquet"]
+    names = ["a", "b", "rows.csv", "rows.parquet", "other.parquet"]
+    others = [{"response": "no", "q": row["question"], "answer": row["answer"]} for row in QUESTIONS]
+    pq.write_table(pa.Table.from_pylist(others), tmp_path / "other.parquet")
+    (tmp_path / "b" / "LICENSE.txt").write_text("no rows")
     paths = [str(tmp_path / name) for name in names]
-    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": paths}, workers=2)
+    columns = {"question": "q"}
+    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": paths, "columns": columns}, workers=2)
     data = train_part(data_json)
     samples = [data.sample(index)[0].tolist() for index in range(len(data))]
-    assert [source["num_rows"] for source in data_json["train"]["sources"]] == [50] * 4
-    assert samples[:50] == samples[50:100] == samples[100:150] == samples[150:]
+    assert [source["num_rows"] for source in data_json["train"]["sources"]] == [50] * 5
+    assert samples[:50] == samples[50:100] == samples[100:150] == samples[150:200] == samples[200:]
     assert data.where(0) == f"{tmp_path}/a/rows.jsonl:1"
     assert data.where(101) == f"{tmp_path}/rows.csv:3"
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
+
+
+def test_a_text_file_holds_a_document_a_line(tmp_path, plain_model, capsys) -> None:
+    path = tmp_path / "book.txt"
+    path.write_bytes(b"\xef\xbb\xbfonce upon\r\n\n a time \n")
+    data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    assert f"{path}: 2 rows, text, a document a line" in capsys.readouterr().err
+    shown = ["".join(text for text, _ in row["text"]) for row in data_json["preview"]]
+    assert shown == ["once upon</s>", " a time </s>"]
+    assert train_part(data_json).where(1) == f"{path}:3"
 
 
 def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, plain_model) -> None:

@@ -34,6 +34,12 @@ output_dir: runs/first
 """
 
 
+def test_the_learning_rate_follows_the_method_unless_it_is_stated() -> None:
+    rates = [parse_job(f"model: m\nmethod: {method}\n").train.learning_rate for method in ("full", "lora", "qlora")]
+    assert rates == [2e-5, 2e-4, 2e-4]
+    assert parse_job("model: m\ntrain: {learning_rate: 2.0e-4}\n").train.learning_rate == 2e-4
+
+
 LORA = "model: m\nmethod: lora\n"
 OFFLOADS = "none, parameters, optimizer or all, or auto"
 

@@ -135,6 +135,7 @@ def cache_key(
         "eval": [_content(source, states) for source, states in evaluation],
         "tokenizer": tokenizer,
         "template": template,
+        "columns": data.columns,
         "max_length": data.max_length,
         "packing": data.packing,
         "train_on": data.train_on,

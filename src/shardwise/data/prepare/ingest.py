@@ -13,7 +13,7 @@ from shardwise.data.prepare.build import Documents, Shard, copy_tokens, evaluati
 from shardwise.data.prepare.cache import FileState, check_untouched
 from shardwise.data.prepare.progress import progress
 from shardwise.data.read.chunks import Chunk, cut_file
-from shardwise.data.read.formats import FORMATS, Format, recognise
+from shardwise.data.read.formats import FORMATS, Format, recognise, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import first_columns
 from shardwise.data.read.sources import Source, SourceFile
@@ -68,7 +68,11 @@ class Preparation:
         """For the workers."""
         data = self.job.data
         return Rules(
-            template=self.template, train_on=data.train_on, max_length=data.max_length, over_long=data.over_long
+            template=self.template,
+            columns={str(ours): theirs for ours, theirs in data.columns.items()},
+            train_on=data.train_on,
+            max_length=data.max_length,
+            over_long=data.over_long,
         )
 
 
@@ -126,14 +130,15 @@ def _survey(asked: Preparation, index: int) -> _File:
     if found is None:
         return _File(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
     line, columns = found
+    names = renamed({column: column for column in columns}, asked.job.data.columns)
     try:
-        form = recognise(columns, wanted=asked.sources[asked.source_of_file[index]].format)
+        form = recognise(tuple(names), wanted=asked.sources[asked.source_of_file[index]].format)
     except RowError as error:
         return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
-    needed = tuple(column for column in columns if column in form.columns)
+    needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)
     # Parquet is read by columns, so the others (an image, say) are never loaded; a CSV row must be split in full.
     chunks = [replace(chunk, header=needed) if chunk.kind == "parquet" else chunk for chunk in cut.chunks]
-    ignored = tuple(column for column in columns if column not in form.columns)
+    ignored = tuple(column for column in columns if column not in needed)
     return _File(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
 
 
@@ -259,11 +264,13 @@ def _describe(
     described: list[dict[str, Any]] = []
     for index in range(len(asked.sources)):
         own = [file for number, file in enumerate(files) if owner[number] == index]
+        lines = any(file.kind == "txt" for file in asked.sources[index].files)
         of_it = [reply for chunk, reply in zip(chunks, replies, strict=True) if owner[chunk.file] == index]
         described.append(
             {
                 "format": ", ".join(dict.fromkeys(file.form.name for file in own if file.form)),
-                "label": ", ".join(dict.fromkeys(file.form.label for file in own if file.form)),
+                "label": ", ".join(dict.fromkeys(file.form.label for file in own if file.form))
+                + (", a document a line" if lines else ""),
                 "num_rows": sum(reply["num_rows"] for reply in of_it),
                 "num_dropped": sum(reply["num_dropped"] for reply in of_it),
                 "ignored_columns": list(dict.fromkeys(column for file in own for column in file.ignored)),

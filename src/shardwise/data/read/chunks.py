@@ -122,7 +122,8 @@ def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
         elif file.kind == "json" and _holds_list(opened, start):
             places = _grouped(_list(opened, start), chunk_bytes)
         else:
-            kind, places = "jsonl", _lines(opened, start, chunk_bytes)
+            kind = "txt" if file.kind == "txt" else "jsonl"
+            places = _lines(opened, start, chunk_bytes)
         for begin, end, line in places:
             yield make(kind=kind, start=begin, stop=end, first_line=line, num_bytes=end - begin, header=header)
 

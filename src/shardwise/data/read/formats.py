@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,16 @@ def recognise(columns: Sequence[str], *, wanted: RowFormat = "auto") -> Format:
             return form
     expected = "; or ".join(" and ".join(form.required) for form in candidates)
     asked = "" if wanted == "auto" else f" (format: {wanted})"
-    raise RowError(f"has the columns {', '.join(columns)}; expected {expected}{asked}. Rename the columns")
+    found = f"has the columns {', '.join(columns)}; expected {expected}{asked}"
+    example = f"{{{candidates[-1].required[0]}: {columns[0]}}}"
+    raise RowError(f"{found}. Say in data.columns what its columns are, as {example}")
+
+
+def renamed(row: Row, columns: Mapping[Any, str]) -> Row:
+    """A row under the names of `data.columns`, {name of a format's column: name in the file}."""
+    there = {ours: theirs for ours, theirs in columns.items() if theirs in row}
+    kept = {name: value for name, value in row.items() if name not in there and name not in there.values()}
+    return kept | {ours: row[theirs] for ours, theirs in there.items()}
 
 
 def read_row(form: Format, row: Row) -> Example:

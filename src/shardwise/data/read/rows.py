@@ -90,6 +90,18 @@ def _parse_line(line: int, content: bytes) -> Row | BadRow:
         return BadRow(line, f"cannot be read: {nesting_or(error)}")
 
 
+def _read_text(chunk: Chunk) -> Iterator[Row | BadRow]:
+    """A document a line, as the hub's `text` builder reads them; empty lines are none."""
+    for line, content in enumerate(_bytes(chunk).split(b"\n"), start=chunk.first_line):
+        try:
+            text = content.decode("utf-8").removesuffix("\r")
+        except UnicodeDecodeError:
+            yield BadRow(line, _NOT_UTF8)
+            continue
+        if text.strip():
+            yield Row(line, {"text": text})
+
+
 def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
     text, is_valid = _decoded(_bytes(chunk))
     at, line = 0, chunk.first_line
@@ -211,4 +223,5 @@ _READERS: dict[str, Callable[[Chunk], Iterator[Row | BadRow]]] = {
     "csv": _read_csv,
     "tsv": _read_csv,
     "parquet": _read_parquet,
+    "txt": _read_text,
 }

@@ -12,7 +12,7 @@ from shardwise.errors import DataError, Problem
 from shardwise.spec.job.data import RowFormat, SourceSpec
 from shardwise.spec.job.places import Key, Places
 
-Kind = Literal["jsonl", "json", "csv", "tsv", "parquet"]
+Kind = Literal["jsonl", "json", "csv", "tsv", "parquet", "txt"]
 
 KINDS: dict[str, Kind] = {
     ".jsonl": "jsonl",
@@ -21,6 +21,7 @@ KINDS: dict[str, Kind] = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
+    ".txt": "txt",
 }
 
 #: `owner/name` or `name`, as the hub spells data sets.
@@ -123,6 +124,8 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
     if problems:
         raise DataError(problems)
     known = [path for path in found if path.suffix.lower() in KINDS]
+    tables = [path for path in known if path.suffix.lower() != ".txt"]
+    known = tables or known  # beside rows, a text file is a licence or a note
     if not known:
         raise DataError.at(label, f"is a folder without rows; expected files that end in {', '.join(KINDS)}")
     return tuple(_single_file(path, label=str(path)) for path in known), len(found) - len(known)

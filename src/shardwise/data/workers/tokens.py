@@ -46,6 +46,7 @@ class Rules:
     """What the job says about turning rows into tokens."""
 
     template: str | None
+    columns: dict[str, str]
     train_on: TrainOn
     max_length: int
     over_long: OverLong

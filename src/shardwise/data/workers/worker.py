@@ -20,7 +20,7 @@ from typing import Any, TextIO, cast
 
 from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
-from shardwise.data.read.formats import BY_NAME, Format, read_row
+from shardwise.data.read.formats import BY_NAME, Format, read_row, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import BadRow, Row, read_chunk
 from shardwise.data.workers.pool import Limits, bound_memory, bound_next_batch
@@ -96,7 +96,7 @@ class Worker:
             tally.problem(row.line, row.message)
             return None
         try:
-            return self.renderer.render(read_row(form, row.value))
+            return self.renderer.render(read_row(form, renamed(row.value, self.rules.columns)))
         except RowError as error:
             tally.problem(row.line, str(error))
             return None

@@ -15,11 +15,17 @@ RowFormat = Literal[
 ]
 
 
+ColumnName = (
+    Literal["messages", "tools", "conversations", "system", "instruction", "input", "output"]
+    | Literal["prompt", "completion", "question", "answer", "query", "response", "text"]
+)
+
+
 class SourceSpec(Strict):
     """One data set.
 
     Attributes:
-        path: a file (JSONL, JSON, CSV, Parquet), a folder of such files, or a hub id.
+        path: a file (JSONL, JSON, CSV, Parquet, plain text), a folder of such files, or a hub id.
         weight: how often its rows are seen per epoch; 0.5 is half of them, another half each epoch.
         split, name: split and configuration of a hub data set.
         format: how rows are read; `auto` recognises them by their columns.
@@ -43,6 +49,7 @@ class DataSpec(Strict):
 
     Attributes:
         path: the sources; none only for planning, with `num_rows` stated.
+        columns: {column of a row format: its name in the files}, for rows under other names.
         max_length: tokens per sequence at most.
         packing: several rows in one sequence, apart in attention and positions.
         train_on: which tokens count in the loss; `auto` is the assistant's for chats, the completion for pairs, all
@@ -56,6 +63,7 @@ class DataSpec(Strict):
     """
 
     path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
+    columns: dict[ColumnName, Text] = Field(default_factory=dict[ColumnName, Text])
     max_length: Whole = 1024
     packing: bool = False
     train_on: TrainOn = "auto"

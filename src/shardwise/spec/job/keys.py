@@ -29,6 +29,11 @@ HOW_IT_RUNS = frozenset(
 )
 
 
+#: The learning rate of a job that states none: adapters take ten times the rate of whole weights (Schulman et al.,
+#: "LoRA Without Regret", 2025).
+USUAL_RATES: dict[Method, float] = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4}
+
+
 class LoraSpec(Strict):
     """LoRA in PEFT's words; `target_modules` is `all-linear` or a list of module names."""
 
@@ -51,6 +56,7 @@ class TrainSpec(Strict):
 
     Attributes:
         global_batch_size: sequences per optimizer step over all GPUs.
+        learning_rate: the highest; by default 2e-5 for full fine-tuning, 2e-4 for adapters.
         adam_beta1, adam_beta2, adam_epsilon: AdamW's constants.
         save_steps: checkpoint every so many steps; 0 saves none but the final model.
         save_total_limit: verified checkpoints to keep.
@@ -64,7 +70,7 @@ class TrainSpec(Strict):
     global_batch_size: Annotated[int, Field(ge=1, le=10**9)] = 8
     num_train_epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     max_steps: Whole | None = None
-    learning_rate: Positive = 2e-4
+    learning_rate: Positive = USUAL_RATES["lora"]
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
     warmup_ratio: Share = 0.0
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -193,6 +199,13 @@ class Job(Strict):
         Discriminator(_kind_of_layout),
     ] = "auto"
     output_dir: Text = "runs/first"
+
+    @model_validator(mode="after")
+    def _usual_rate(self) -> Self:
+        if "learning_rate" not in self.train.model_fields_set:
+            rate = {"learning_rate": USUAL_RATES[self.method]}
+            object.__setattr__(self, "train", self.train.model_copy(update=rate))
+        return self
 
     @property
     def stated_layout(self) -> LayoutSpec | str | None:

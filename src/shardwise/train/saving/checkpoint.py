@@ -181,6 +181,8 @@ class Checkpoints:
         """
         faults: list[str] = []
         self.journal.turn_to("reading checkpoints")
+        for name in self.run.unfinished():
+            self.journal.warn(f"{name} is unfinished (it has no {MANIFEST}) and is skipped")
         for step in self._listed():
             folder = self.run.checkpoint(step)
             fault = self._load(folder)
