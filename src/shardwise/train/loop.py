@@ -48,14 +48,13 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         rate = learning_rate(build.optimizer)
         with build.metrics.working():
             update = _launch(build, batch)
-        # While the device works: in the exchange that happens anyway, what ranks saw; and the next batch.
-        sight, following = look(batch, build.data), next(upcoming, None)
-        pulse = build.metrics.pulse(stop=stop.number, is_written=build.checkpoints.is_written, sight=sight)
+        sight, following = look(batch, build.data), next(upcoming, None)  # while the device works
         _check(build, batch, update)
         build.metrics.stepped()
         journal.stepped(batch.step)
         last = batch.step == total
-        # A step on wrong rows is neither recorded nor saved.
+        # After the step, in the exchange that happens anyway: a step on wrong rows is neither recorded nor saved.
+        pulse = build.metrics.pulse(stop=stop.number, is_written=build.checkpoints.is_written, sight=sight)
         if pulse.is_written:
             build.checkpoints.commit()
         check_sights(build.world, batch, build.data, pulse.sights)
