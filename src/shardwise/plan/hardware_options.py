@@ -9,7 +9,7 @@ from math import inf
 from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.search.question import Question, ask
+from shardwise.plan.search.question import Question, ask, on_hardware
 from shardwise.plan.search.search import best_alone
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
@@ -115,11 +115,8 @@ def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[C
 
 
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) -> Plan:
-    """The plan on the best of some alternatives, each used as a whole.
-
-    Raises:
-        UnsupportedError: the job can be planned on none of them.
-    """
+    """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError: the job can be planned
+    on none of them."""
     comparison = _Comparison(job, model, clusters)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)
@@ -149,6 +146,9 @@ class _Comparison:
     def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster]) -> None:
         self.fits: list[_Fit] = []
         self._job, self._model, self._among = job, model, among
+        train = job.train.model_copy(update={"offload": "none"}) if job.train.offload == "auto" else job.train
+        job = job.model_copy(update={"goal": "fastest", "train": train})
+        self._question = ask(job, model=model, cluster=among[0])
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
@@ -157,12 +157,9 @@ class _Comparison:
             self._passed = {name: (False, why) for name, why in refused.items()}
 
     def _on(self, cluster: Cluster) -> Question:
-        """The job on all GPUs of some hardware; with offload only where it is stated, for there is other hardware."""
-        train = self._job.train
-        if train.offload == "auto":
-            train = train.model_copy(update={"offload": "none"})
-        update = {"goal": "fastest", "hardware": cluster.name, "train": train}
-        return ask(self._job.model_copy(update=update), model=self._model, cluster=cluster)
+        """The job on all GPUs of some hardware; with offload only where it is stated, for there is other hardware.
+        What is computed for one kind of GPU is remembered for the next."""
+        return on_hardware(self._question, cluster)
 
     def try_if_needed(self, cluster: Cluster) -> None:
         """Looks for the best execution on some hardware, unless it surely does not fit or is hardly worth it."""

@@ -20,9 +20,6 @@ CASES = first(30, range(250))
 MOST_SECONDS = 1.0
 #: Where hardware or a value is open, one question is many of them.
 OPEN, MOST_SECONDS_OPEN = first(16, range(50)), 6.0
-#: Full fine-tuning of an 8B model on 60 sequences of 8 tokens over all hardware: 5 to 8 s.
-TOO_SLOW = pytest.mark.xfail(reason="many micro-batch sizes are open on each of 60 shapes of hardware", strict=False)
-OPEN[6] = pytest.param(6, marks=TOO_SLOW)
 #: What a sentence for people never holds.
 PYTHON = re.compile(r"Traceback|<class|object at 0x|\bError\(|\bdict\b|NoneType|\[type=")
 

@@ -23,14 +23,9 @@ from shardwise.spec.plan.forecast import PARTS, MemoryForecast, RankMemory
 
 
 def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> MemoryForecast:
-    """The peak of every distinct rank, and of the rank that needs most.
-
-    The interval ends at the highest upper end of all instants: one that is less certain may exceed that of the peak.
-
-    Args:
-        work: the job under one execution.
-        held: its `holdings_of`, where they are known.
-    """
+    """The peak of every distinct rank, and of the rank that needs most. The interval ends at the highest upper end of
+    all instants: one that is less certain may exceed that of the peak. `work`: the job under one execution; `held`: its
+    `holdings_of`, where they are known."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     alike: dict[object, _Peak] = {}
     peaks: list[_Peak] = []
@@ -125,17 +120,8 @@ class Peaks:
 
     def fits(self, execution: Execution, capacity: int) -> bool:
         """Whether `high_bytes` is no more than so many."""
-        if execution in self._highs:
-            return self._highs[execution] <= capacity
-        if self.least_bytes(execution) > capacity:
-            return False
-        high = 0.0
-        for end in self._upper_ends(execution):
-            high = max(high, end)
-            if round(end) > capacity:
-                return False
-        self._highs[execution] = round(high)
-        return True
+        known = execution in self._highs or self.least_bytes(execution) <= capacity
+        return known and self.high_bytes(execution) <= capacity
 
     def _upper_ends(self, execution: Execution) -> Iterator[float]:
         work = self.work(execution)
