@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from tests.dist.cells import (
     TOLERANCE,
     ZERO1,
     ZERO2,
-    Trained,
     execution,
     must_equal,
     prepare_cell,
@@ -46,18 +42,14 @@ def chosen(name: str, **options: Any) -> Execution:
 
 @pytest.mark.parametrize("method", [{"method": "full"}, DORA_METHOD], ids=["full", "dora"])
 @pytest.mark.parametrize("name", first(2, LAYOUTS))
-def test_adamw_with_decay_gives_the_same_losses_norms_and_weights(
-    name: str, method: dict[str, Any], single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_adamw_with_decay_gives_the_same_losses_norms_and_weights(name, method, single, make_job, tmp_path) -> None:
     """Decay acts by a tensor's shape, which windows, slices and shards change."""
     job = make_job("deep tied", train={"weight_decay": 0.1, "max_grad_norm": 0.5}, **method)
     must_equal(single(job), train_cell(job, tmp_path / "many", chosen(name)))
 
 
 @pytest.mark.parametrize("name", first(2, LAYOUTS))
-def test_evaluation_between_steps_gives_the_same_and_changes_nothing(
-    name: str, single: Callable[..., Trained], make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
-) -> None:
+def test_evaluation_between_steps_gives_the_same_and_changes_nothing(name, single, make_job, rows, tmp_path) -> None:
     train = {"max_steps": 4, "eval_steps": 1, "optimizer": "sgd", "learning_rate": 0.05}
     job = make_job("deep untied", data={"eval_path": str(rows["eval"])}, train=train)
     one = single(job)
@@ -76,9 +68,7 @@ MOVES = [
 
 
 @pytest.mark.parametrize(("before", "after"), first(1, MOVES))
-def test_adapters_copies_and_momentum_move_to_another_layout(
-    before: str, after: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_adapters_copies_and_momentum_move_to_another_layout(before, after, single, make_job, tmp_path) -> None:
     train = {"max_steps": 10, "optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9}
     job = make_job("deep tied", train=train, **DORA_METHOD)
     one = single(job)
@@ -91,9 +81,7 @@ def test_adapters_copies_and_momentum_move_to_another_layout(
 
 @pytest.mark.parametrize("method", [{"method": "full"}, DORA_METHOD], ids=["full", "dora"])
 @pytest.mark.parametrize("name", first(1, ["fsdp x interleaved", "zero2 x zero_bubble", "zero1 x tp", "ddp x 1f1b"]))
-def test_ranks_that_have_no_row_at_all_take_part(
-    name: str, method: dict[str, Any], single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_ranks_that_have_no_row_at_all_take_part(name, method, single, make_job, tmp_path) -> None:
     train = {"max_steps": 6, "optimizer": "sgd", "learning_rate": 0.05, "global_batch_size": 1}
     job = make_job("deep tied", train=train, **method)
     one = train_cell(job, tmp_path / "one", execution(micro_batch_size=1, optimizer="sgd"))[0]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.data.seen import look
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -53,9 +50,7 @@ def _costs(run: RunDirectory, chosen: Execution) -> tuple[float, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(tp=2)], ids=lambda layout: layout.strategy)
-def test_guards_take_less_than_a_hundredth_of_a_step(
-    layout: Layout, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_guards_take_less_than_a_hundredth_of_a_step(layout, make_job, models, tmp_path) -> None:
     """A model of 25 million parameters on short rows, which steps faster than anything that is trained in earnest."""
     folder = tmp_path / "model"
     toy_llama(folder, tied=False, vocab_size=400, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)

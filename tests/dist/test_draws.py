@@ -15,7 +15,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from shardwise.models.anatomy import drops_out, find_anatomy
-from shardwise.parallel.mesh import join_world
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.tensor.slices import settle_gradients
 from shardwise.spec.job.keys import Job
@@ -138,22 +137,6 @@ def test_what_a_model_drops_out_of_slices_differs_and_of_whole_sequences_does_no
     assert calls_of_a_forward == 1 + 3 * 4, "embedding; attention and two residuals of each block"
     for at, (one, other) in enumerate(zip(mine, theirs, strict=True)):
         assert torch.equal(one, other) == (at % calls_of_a_forward == 0), at
-
-
-def test_a_model_that_drops_nothing_out_is_known() -> None:
-    assert not drops_out(toy("llama"))
-    assert not drops_out(toy("starcoder2", embedding_dropout=0.0))
-    assert drops_out(toy("llama", attention_dropout=0.1))
-    assert drops_out(adapted())
-
-
-def _stream(layout: Layout) -> int:
-    return join_world(layout).stream
-
-
-def test_ranks_begin_alike_where_they_hold_slices_of_the_same_and_nowhere_else() -> None:
-    assert run_world(4, _stream, Layout(dp_replicate=2, pp=2)) == [0, 1, 2, 3]
-    assert run_world(4, _stream, Layout(pp=2, tp=2)) == [0, 0, 1, 1]
 
 
 CELLS = {

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardwise import api
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
@@ -40,9 +37,7 @@ runpy.run_module("shardwise.train.worker", run_name="__main__")
 
 
 @pytest.mark.slow
-def test_no_shutdown_of_the_interpreter_turns_success_into_failure(
-    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, tmp_path, monkeypatch) -> None:
     (tmp_path / "aborted.py").write_text(ABORTED)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -90,7 +85,7 @@ FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
     ids=["full", "lora", "full with save_steps"],
 )
 def test_at_the_end_stays_final_and_the_last_checkpoint_where_it_is_small_or_asked_for(
-    method: str, save_steps: int, kept: list[int], make_job: Callable[..., Job], tmp_path: Path
+    method, save_steps, kept, make_job, tmp_path
 ) -> None:
     run = prepare_cell(make_job(method=method, train={"max_steps": 4, "save_steps": save_steps}), tmp_path)
     assert run_world(2, _finish, run, FSDP) == ["from step 0"] * 2
@@ -99,7 +94,7 @@ def test_at_the_end_stays_final_and_the_last_checkpoint_where_it_is_small_or_ask
     assert [step for step, _ in run.checkpoints()] == kept
 
 
-def test_what_was_trained_is_kept_where_final_cannot_be_written(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_what_was_trained_is_kept_where_final_cannot_be_written(make_job, tmp_path) -> None:
     run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
     for said in run_world(2, _finish, run, FSDP, True):
         assert "writing final/ failed on rank 0: OSError: [Errno 28] No space left on device" in said
@@ -111,7 +106,7 @@ def test_what_was_trained_is_kept_where_final_cannot_be_written(make_job: Callab
 
 @pytest.mark.slow
 def test_a_run_that_is_the_first_step_of_its_warm_up_is_saved_and_says_that_it_trains_nothing(
-    make_job: Callable[..., Job], tmp_path: Path
+    make_job, tmp_path
 ) -> None:
     settings = {"output_dir": str(tmp_path / "run"), "hardware": "cpu:1"}
     job = make_job(method="lora", train={"max_steps": 1, "warmup_steps": 3}, **settings)
@@ -124,9 +119,7 @@ def test_a_run_that_is_the_first_step_of_its_warm_up_is_saved_and_says_that_it_t
 
 
 @pytest.mark.slow
-def test_a_start_behind_the_last_step_ends_as_the_run_that_took_it(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_start_behind_the_last_step_ends_as_the_run_that_took_it(make_job, tmp_path) -> None:
     """A run that was killed while it saved its result has all its steps, and what they measured."""
     job = make_job(train={"max_steps": 2, "save_steps": 1}, output_dir=str(tmp_path / "run"), hardware="cpu:1")
     before = api.train(job)

@@ -78,9 +78,7 @@ CHUNKS = spread(Layout(pp=2, schedule="interleaved"), micros=4)
     "chosen", [FSDP, STAGES, CHUNKS, SLICES], ids=["fsdp", "fsdp x pp", "interleaved", "fsdp x tp"]
 )
 @pytest.mark.parametrize("model", ["deep untied", "deep tied"])
-def test_a_full_model_loads_with_from_pretrained(
-    model: str, chosen: Execution, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     job = make_job(model, train={"max_steps": 3})
@@ -97,7 +95,7 @@ def test_a_full_model_loads_with_from_pretrained(
 
 @pytest.mark.slow
 def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers_saves_them(
-    single: Callable[..., Trained], make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+    single, make_job, models, tmp_path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -116,9 +114,7 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
 
 
 @pytest.mark.slow
-def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(
-    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(make_job, models, tmp_path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -140,7 +136,7 @@ def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(
     ],
 )
 def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
-    method: str, asked: str, saved: torch.dtype, make_job: Callable[..., Job], tmp_path: Path
+    method, asked, saved, make_job, tmp_path
 ) -> None:
     """Training in mixed precision, of a model that is stored in bfloat16."""
     train = {"max_steps": 3, "learning_rate": 5e-3, "save_dtype": asked, "precision": "mixed"}
@@ -155,9 +151,7 @@ def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
 
 
 @pytest.mark.parametrize("chosen", [FSDP, STAGES, SLICES], ids=["fsdp", "fsdp x pp", "fsdp x tp"])
-def test_an_adapter_loads_with_peft(
-    chosen: Execution, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path) -> None:
     from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -173,7 +167,7 @@ def test_an_adapter_loads_with_peft(
     assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by itself"
 
 
-def test_the_manifest_holds_every_hash(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_the_manifest_holds_every_hash(make_job, tmp_path) -> None:
     final, _, _ = _finish(make_job(train={"max_steps": 1}), tmp_path, execution())
     files = json.loads((final / "manifest.json").read_text())["files"]
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
@@ -223,9 +217,7 @@ def _said_of_spoiled(run: RunDirectory, chosen: Execution, method: str) -> dict[
 
 @pytest.mark.parametrize("chosen", [execution(), FSDP], ids=["single", "fsdp"])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_the_check_finds_what_is_wrong_with_a_folder(
-    method: str, chosen: Execution, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_the_check_finds_what_is_wrong_with_a_folder(method, chosen, make_job, tmp_path) -> None:
     run = prepare_cell(make_job("untied", method=method), tmp_path)
     for said in run_world(chosen.layout.world_size, _said_of_spoiled, run, chosen, method):
         assert len(said) >= 2
@@ -250,7 +242,7 @@ def _save_odd_weights(run: RunDirectory, chosen: Execution, value: float) -> Non
     ],
 )
 def test_weights_that_look_wrong_are_saved_as_they_are_with_a_warning(
-    method: str, value: float, sentence: str, make_job: Callable[..., Job], tmp_path: Path
+    method, value, sentence, make_job, tmp_path
 ) -> None:
     run = prepare_cell(make_job("untied", method=method), tmp_path)
     run_world(2, _save_odd_weights, run, FSDP, value)
@@ -296,7 +288,7 @@ def _fill_the_disk(run: RunDirectory, chosen: Execution) -> str:
     return str(caught.value)
 
 
-def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job, tmp_path) -> None:
     said = run_world(2, _fill_the_disk, prepare_cell(make_job(), tmp_path), FSDP)
     assert said[0] == said[1]
     assert "failed on rank 0: OSError" in said[0]
@@ -304,7 +296,7 @@ def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job: Call
     assert not list(tmp_path.glob(".final*"))
 
 
-def test_a_folder_that_is_not_the_live_model_never_becomes_final(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_folder_that_is_not_the_live_model_never_becomes_final(make_job, tmp_path) -> None:
     run = prepare_cell(make_job(), tmp_path)
     said = run_world(1, _save_a_model_that_moved, run, execution())[0]
     assert "is not the live weight" in said

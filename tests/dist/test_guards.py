@@ -82,7 +82,7 @@ def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bo
     [(0, "look at that row, or at the model"), (3, "lower train.learning_rate, or look at that row")],
 )
 def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
-    start: int, remedy: str, make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
+    start, remedy, make_job, rows, tmp_path
 ) -> None:
     for said, unmoved in run_world(2, _poisoned, prepare_cell(make_job(), tmp_path), DDP, start):
         assert said.startswith(f"step {start + 1}: the loss is nan on rank 1 in the sample from ")
@@ -102,9 +102,7 @@ def _norm_alone(run: RunDirectory, chosen: Execution, step: int) -> str:
 @pytest.mark.parametrize(
     ("step", "remedy"), [(1, "look at the model, as"), (2, "lower train.learning_rate, or look at the model, as")]
 )
-def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad(
-    step: int, remedy: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad(step, remedy, make_job, tmp_path) -> None:
     (said,) = run_world(1, _norm_alone, prepare_cell(make_job(), tmp_path), execution(), step)
     assert said == (
         f"step {step}: the gradient norm is nan. The weights are those of step {step - 1}; {remedy} no sample has a "
@@ -136,9 +134,7 @@ def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(dp_replicate=2)], ids=["fsdp", "ddp"])
-def test_the_one_bad_row_of_a_batch_is_found_whatever_holds_the_weights(
-    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_the_one_bad_row_of_a_batch_is_found_whatever_holds_the_weights(layout, make_job, tmp_path) -> None:
     chosen = execution(layout, micro_batch_size=2, gradient_accumulation_steps=2)
     for said, where in run_world(2, _one_bad_row, prepare_cell(make_job(), tmp_path), chosen):
         assert f"in the sample from {where}" in said
@@ -149,9 +145,7 @@ def _disagree(run: RunDirectory, chosen: Execution) -> str:
     return _sentence(GuardError, lambda: agree(built.world, {"data": "same", "job": built.world.rank}))
 
 
-def test_ranks_that_started_differently_refuse_and_name_the_difference(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_ranks_that_started_differently_refuse_and_name_the_difference(make_job, tmp_path) -> None:
     said = run_world(2, _disagree, prepare_cell(make_job(), tmp_path), DDP)
     assert "job = 1" in said[0]
     assert "data" not in said[0].split(";")[0]
@@ -165,9 +159,7 @@ def _another_folder(run: RunDirectory, chosen: Execution, other: Path) -> str:
 
 
 @EACH_WAY
-def test_ranks_that_read_different_weights_refuse_and_name_the_file(
-    layout: Layout, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_ranks_that_read_different_weights_refuse_and_name_the_file(layout, make_job, models, tmp_path) -> None:
     """One element of one weight, which no rank holds twice."""
     other = shutil.copytree(models["untied"], tmp_path / "other")
     weights = load_file(other / "model.safetensors")
@@ -207,9 +199,7 @@ def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
 
 
 @EACH_WAY
-def test_a_weight_that_is_held_for_another_stops_the_run_whatever_the_sum(
-    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_weight_that_is_held_for_another_stops_the_run_whatever_the_sum(layout, make_job, tmp_path) -> None:
     for swapped, renamed in run_world(2, _other_names, prepare_cell(make_job(), tmp_path), execution(layout)):
         assert re.match(
             r"all ranks together count \d+ elements of model.layers.0.input_layernorm.weight, and the model has \d+",
@@ -230,23 +220,12 @@ def _trains_more(run: RunDirectory, chosen: Execution) -> str:
 
 
 @EACH_WAY
-def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(
-    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(layout, make_job, tmp_path) -> None:
     run = prepare_cell(make_job("tied", method="lora"), tmp_path)
     for said in run_world(2, _trains_more, run, execution(layout)):
         found = re.match(r"all ranks together train (\d+) elements, and the plan counts (\d+)", said)
         assert found is not None
         assert int(found[1]) == int(found[2]) + 1
-
-
-def _counted(layout: Layout, loss: float) -> float:
-    return float(join_world(layout).counted(torch.tensor(loss)))
-
-
-def test_a_loss_that_several_ranks_see_is_counted_once_were_it_infinite() -> None:
-    assert run_world(2, _counted, Layout(tp=2), math.inf) == [math.inf, 0.0]
-    assert run_world(2, _counted, Layout(dp_shard=2), 1.5) == [1.5, 1.5]
 
 
 def _planned_otherwise(run: RunDirectory, job: Job) -> tuple[str, bool]:
@@ -259,9 +238,7 @@ def _planned_otherwise(run: RunDirectory, job: Job) -> tuple[str, bool]:
     return said, run.metrics.exists()
 
 
-def test_a_worker_holds_its_model_against_the_plan_before_the_first_step(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_worker_holds_its_model_against_the_plan_before_the_first_step(make_job, tmp_path) -> None:
     job = make_job(method="lora")
     for said, stepped in run_world(2, _planned_otherwise, prepare_cell(job, tmp_path), job):
         assert "elements, and the plan counts 5, so that" in said
@@ -278,7 +255,7 @@ def _other_rows(run: RunDirectory, chosen: Execution) -> str:
     return _sentence(GuardError, lambda: check_peers(world, first, gather(world, seen)))
 
 
-def test_peers_that_see_other_rows_are_found(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
     said = run_world(2, _other_rows, prepare_cell(make_job(), tmp_path), execution(Layout(pp=2)))
     assert set(said) == {
         "step 1: rank 0 and rank 1 compute parts of the same forward and see different tokens. Ranks do not see the "
@@ -294,7 +271,7 @@ def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:
     return _sentence(GuardError, lambda: check_batches(built.world, first_share, built.data))
 
 
-def test_two_copies_that_train_on_the_same_rows_are_found(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_two_copies_that_train_on_the_same_rows_are_found(make_job, tmp_path) -> None:
     said = run_world(2, _overlapping_shares, prepare_cell(make_job(), tmp_path), DDP)[0]
     assert "2 shares of the batch hold 8 samples, 4 of them different; the global batch has 8" in said
 
@@ -309,9 +286,7 @@ def test_two_copies_that_train_on_the_same_rows_are_found(make_job: Callable[...
         (execution(Layout(pp=2)), Layout(dp_replicate=2)),
     ],
 )
-def test_a_layout_that_is_not_what_runs_stops_the_run(
-    chosen: Execution, pretend: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_layout_that_is_not_what_runs_stops_the_run(chosen, pretend, make_job, tmp_path) -> None:
     said = run_world(2, _read_back, prepare_cell(make_job(), tmp_path), chosen, pretend)[0]
     assert "What was asked is not what runs" in said
 
@@ -330,9 +305,7 @@ def _refused(run: RunDirectory, chosen: Execution, error: type[ShardwiseError]) 
         ),
     ],
 )
-def test_what_is_not_trained_is_refused_before_anything_loads(
-    chosen: Execution, sentence: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_what_is_not_trained_is_refused_before_anything_loads(chosen, sentence, make_job, tmp_path) -> None:
     assert sentence in run_world(1, _refused, prepare_cell(make_job(), tmp_path), chosen, UnsupportedError)[0]
 
 
@@ -388,9 +361,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_model_folder_is_refused_with_a_sentence(
-    name: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_broken_model_folder_is_refused_with_a_sentence(name, make_job, models, tmp_path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(models["untied"], folder)
     breaking, sentence = BROKEN[name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from safetensors.torch import load_file
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.train.guards.dtypes import together
-from tests.dist.cells import ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_cell, train_rank
+from tests.dist.cells import ZERO1, ZERO2, must_equal, prepare_cell, spread, train_cell, train_rank
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.test_final import _finish
 from tests.dist.worlds import run_world
@@ -54,12 +52,7 @@ def _job(make_job: Callable[..., Job], targets: str, **train: Any) -> Job:
 
 @pytest.mark.parametrize(("targets", "cell", "idle"), every_second(IDLE))
 def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
-    targets: str,
-    cell: str,
-    idle: int,
-    single: Callable[..., Trained],
-    make_job: Callable[..., Job],
-    tmp_path: Path,
+    targets, cell, idle, single, make_job, tmp_path
 ) -> None:
     job = _job(make_job, targets)
     ranks = train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
@@ -69,9 +62,7 @@ def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_foreach"])
-def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(
-    optimizer: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(optimizer, make_job, tmp_path) -> None:
     job = _job(make_job, "head", max_steps=4, optimizer=optimizer)
     chosen = replace(CELLS["fsdp(2) x 1f1b(2)"], optimizer=optimizer)
     whole = run_world(4, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
@@ -84,10 +75,3 @@ def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(
     final, _, _ = _finish(job, tmp_path / "final", chosen)
     saved = {name.rpartition("base_model.model.")[2] for name in load_file(final / "adapter_model.safetensors")}
     assert saved == {"lm_head.lora_A.weight", "lm_head.lora_B.weight"}
-
-
-def test_types_are_those_of_all_ranks() -> None:
-    idle = {"weights": None, "frozen": "bfloat16"}
-    others = {"weights": "float32", "frozen": "bfloat16/float32"}
-    assert together([idle, others]) == {"weights": "float32", "frozen": "bfloat16/float32"}
-    assert together([idle, idle]) == idle

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from shardwise import api
-from shardwise.spec.job.keys import Job
 
 #: A worker that says what it has imported when it ends.
 LISTING = """
@@ -36,9 +33,7 @@ UNUSED = (
 @pytest.mark.parametrize(
     ("processes", "method"), [(1, "full"), pytest.param(2, "lora", marks=pytest.mark.slow)], ids=["single", "ddp"]
 )
-def test_a_rank_imports_what_its_lane_uses(
-    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, method: str
-) -> None:
+def test_a_rank_imports_what_its_lane_uses(make_job, tmp_path, monkeypatch, processes, method) -> None:
     (tmp_path / "listing.py").write_text(LISTING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -12,8 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout, Schedule
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
@@ -48,7 +45,7 @@ def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[s
     "layout", [Layout(dp_replicate=2), FSDP, Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)], ids=str
 )
 def test_what_is_told_at_the_start_is_what_lives_after_a_step(
-    layout: Layout, precision: str, trained: str, frozen: str, make_job: Callable[..., Job], tmp_path: Path
+    layout, precision, trained, frozen, make_job, tmp_path
 ) -> None:
     chosen = execution(layout, micro_batch_size=4, precision=precision)
     for before, after in run_world(2, _facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
@@ -77,9 +74,7 @@ def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
 
 @pytest.mark.parametrize("schedule", first(1, ["1f1b", "zero_bubble"]))
 @pytest.mark.parametrize("precision", ["mixed", "fp32"])
-def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(
-    precision: str, schedule: Schedule, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, schedule, make_job, tmp_path) -> None:
     """FSDP2 sums over `tp` what it casts to float32 behind that, but where reductions wait for the end of a step."""
     kept: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False} if schedule == "zero_bubble" else {}
     layout = Layout(dp_shard=2, tp=2, pp=2 if kept else 1, schedule=schedule, **kept)
@@ -112,14 +107,7 @@ def _stored_otherwise(run: RunDirectory, chosen: Execution, trained: torch.dtype
     ids=["trained", "frozen"],
 )
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), FSDP], ids=["ddp", "fsdp"])
-def test_weights_of_other_types_than_asked_stop_the_run(
-    layout: Layout,
-    trained: torch.dtype,
-    frozen: torch.dtype,
-    sentence: str,
-    make_job: Callable[..., Job],
-    tmp_path: Path,
-) -> None:
+def test_weights_of_other_types_than_asked_stop_the_run(layout, trained, frozen, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(method="lora"), tmp_path)
     chosen = execution(layout, micro_batch_size=4, precision="mixed")
     for said in run_world(2, _stored_otherwise, run, chosen, trained, frozen):
@@ -145,7 +133,7 @@ def _states_otherwise(run: RunDirectory) -> str:
     return str(caught.value)
 
 
-def test_optimizer_states_of_another_type_than_asked_stop_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_optimizer_states_of_another_type_than_asked_stop_the_run(make_job, tmp_path) -> None:
     for said in run_world(2, _states_otherwise, prepare_cell(make_job(), tmp_path)):
         assert said.startswith("the optimizer's exp_avg of ")
         assert "is stored in bfloat16; train.precision fp32 stores it in float32" in said

@@ -7,13 +7,11 @@ import multiprocessing
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shardwise.catalog.hub import tokenizer_files
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -59,9 +57,7 @@ def _large_model(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_of_four_loads_two_gigabytes_in_little_more_than_its_shard(
-    make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_rank_of_four_loads_two_gigabytes_in_little_more_than_its_shard(make_job, models, tmp_path) -> None:
     folder = tmp_path / "large"
     # In a process of its own: the ranks are forks of this one, and would begin with what making it leaves behind.
     maker = multiprocessing.get_context("fork").Process(target=_large_model, args=(folder,))

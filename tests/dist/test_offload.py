@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 import torch
@@ -12,14 +10,12 @@ from torch.distributed.fsdp import FSDPModule
 
 from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.devices import read_back_places
 from shardwise.train.loop import train
-from shardwise.train.memory import Held, held
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import (
@@ -27,7 +23,6 @@ from tests.dist.cells import (
     PAIRS,
     ZERO1,
     ZERO2,
-    Trained,
     composed,
     execution,
     forecast_holdings,
@@ -39,7 +34,6 @@ from tests.dist.cells import (
 )
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.worlds import run_world
-from tests.marks import first
 
 FSDP, HSDP = Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)
 ZERO1_OF_3 = Layout(dp_shard=3, **ZERO1)
@@ -65,28 +59,12 @@ CELLS: dict[str, Execution] = {
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model"), PAIRS)
-def test_offload_trains_as_one_process_does(
-    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_offload_trains_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train=OPTIMIZERS["adamw"])
     expected, found = single(job), train_cell(job, tmp_path, CELLS[cell])[0]
     must_record_the_same(expected, found)
     if CELLS[cell].layout.pp == 1:
         assert found.frozen == expected.frozen
-
-
-@pytest.mark.parametrize("optimizer", first(1, ["adamw", "sgd"]))
-@pytest.mark.parametrize("cell", ["optimizer, zero1(3), uneven", "optimizer, fsdp(2)", "parameters, hsdp(2 x 2)"])
-def test_a_step_on_the_host_is_the_step_that_the_device_takes(
-    cell: str, optimizer: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
-    chosen = replace(CELLS[cell], optimizer=optimizer)  # pyright: ignore[reportArgumentType]
-    job = make_job("tied", train=OPTIMIZERS[optimizer])
-    beside = train_cell(job, tmp_path / "device", replace(chosen, offload="none"))[0]
-    found = train_cell(job, tmp_path / "host", chosen)[0]
-    assert found.series("loss") == beside.series("loss")
-    for name, weight in beside.weights.items():
-        assert torch.equal(found.weights[name], weight), name
 
 
 def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: str) -> str:
@@ -109,9 +87,7 @@ NONE, OPTIMIZER, PARAMETERS = (execution(offload=offload) for offload in ("none"
         (NONE, OPTIMIZER, "cpu", "the optimizer steps model.embed_tokens.weight itself and no copy of it"),
     ],
 )
-def test_an_offload_that_is_not_what_runs_stops_the_run(
-    chosen: Execution, pretend: Execution, device: str, sentence: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_an_offload_that_is_not_what_runs_stops_the_run(chosen, pretend, device, sentence, make_job, tmp_path) -> None:
     said = run_world(1, _places, prepare_cell(make_job(), tmp_path), chosen, pretend, device)[0]
     assert sentence in said
     assert "What was asked is not what runs" in said
@@ -175,9 +151,7 @@ def _size(tensors: Iterable[torch.Tensor]) -> int:
     ],
 )
 @pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed")])
-def test_what_stays_on_a_gpu_is_forecast_exactly(
-    method: str, precision: str, layout: Layout, offload: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_what_stays_on_a_gpu_is_forecast_exactly(method, precision, layout, offload, make_job, tmp_path) -> None:
     chosen = execution(layout, offload=offload, precision=precision, micro_batch_size=2)
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
     forecast = forecast_holdings(job, chosen, hardware=f"{layout.world_size}x H100-SXM")
@@ -187,30 +161,11 @@ def test_what_stays_on_a_gpu_is_forecast_exactly(
         assert (one.on_host > 0) == (offload != "none")
 
 
-def _held(run: RunDirectory, chosen: Execution) -> Held:
-    built = composed(run, chosen)
-    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
-    return held((p for _, p in built.model.parameters), built.optimizer)
-
-
-@pytest.mark.parametrize("layout", [Layout(), FSDP, ZERO1_OF_3], ids=lambda layout: layout.strategy)
-def test_on_cpu_processes_the_copies_are_held_beside_the_weights_and_are_forecast(
-    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
-    chosen = execution(layout, offload="optimizer", micro_batch_size=2)
-    job = make_job("tied", train={"max_steps": 2})
-    forecast = forecast_holdings(job, chosen)
-    for rank, now in enumerate(run_world(layout.world_size, _held, prepare_cell(job, tmp_path), chosen)):
-        assert (now.weights, now.optimizer) == (forecast[rank].weights, forecast[rank].optimizer)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"), [("none", "optimizer"), ("optimizer", "parameters"), ("parameters", "none")]
 )
-def test_a_run_goes_on_with_another_offload(
-    before: str, after: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_run_goes_on_with_another_offload(before, after, make_job, tmp_path) -> None:
     job = make_job("tied")
     one, other = (spread(FSDP, offload=kind) for kind in (before, after))
     whole = run_world(2, train_rank, prepare_cell(job, tmp_path / "whole"), one)[0]

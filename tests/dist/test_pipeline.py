@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from torch import nn
 from shardwise.parallel import pipeline
 from shardwise.parallel.deferred_reduction import _groups
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -22,7 +20,6 @@ from tests.dist.cells import (
     OPTIMIZERS,
     ZERO1,
     ZERO2,
-    Trained,
     composed,
     execution,
     must_equal,
@@ -66,17 +63,13 @@ def _must_train_alike(method: str, model: str, cell: str, *, single: Any, make_j
 
 
 @pytest.mark.parametrize(("method", "model", "cell"), LLAMAS)
-def test_a_pipeline_trains_as_one_process_does(
-    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_pipeline_trains_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
     _must_train_alike(method, model, cell, single=single, make_job=make_job, root=tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "model", "cell"), FAMILIES)
-def test_other_families_train_in_stages_as_one_process_does(
-    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_other_families_train_in_stages_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
     _must_train_alike(method, model, cell, single=single, make_job=make_job, root=tmp_path)
 
 
@@ -102,9 +95,7 @@ def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype
     return kept, held[-1], sum(local_part(parameter).numel() for parameter in root.parameters())
 
 
-def test_a_cut_backward_of_sharded_weights_sums_in_float32_and_lets_go_of_them_at_the_end(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_cut_backward_of_sharded_weights_sums_in_float32_and_lets_go_of_them_at_the_end(make_job, tmp_path) -> None:
     layout = Layout(dp_shard=2, pp=2, zero_stage=2, reshard_after_forward=False, schedule="zero_bubble")
     chosen = execution(layout, precision="mixed", micro_batch_size=1, gradient_accumulation_steps=4)
     job = make_job("deep untied", train={"precision": "mixed", "max_steps": 1})

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from shardwise.data.batches import Batches
 from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import digest, join
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.guards.checks import GuardError
@@ -67,9 +65,7 @@ def _stops(run: RunDirectory, sabotage: Sabotage) -> tuple[str, int]:
         (_first_tokens_under_other_numbers, "; rank 1 sees a row that is not the sample it is said to be"),
     ],
 )
-def test_a_rank_that_sees_rows_of_an_earlier_step_stops_the_run(
-    sabotage: Sabotage, sentence: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_rank_that_sees_rows_of_an_earlier_step_stops_the_run(sabotage, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(train={"save_steps": 1}), tmp_path)
     (said,) = set(run_world(2, _stops, run, sabotage))
     assert said[0].startswith("step 3: 2 shares of the batch hold 8 samples, ")

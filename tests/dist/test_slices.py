@@ -10,17 +10,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
-from shardwise.models.load import local_window
 from shardwise.parallel.tensor.slices import settle_gradients
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor, check_plan
 from shardwise.spec.support.splits import TENSOR_FAMILIES
-from shardwise.train.saving.gather import gathered
 from tests.dist.worlds import installed, run_world
 
 #: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.
@@ -136,31 +133,6 @@ def test_four_slices_with_biases_and_tied_weights(tied: bool) -> None:
         (expected, found), (error, name) = rank["llama"]
         assert found == pytest.approx(expected, rel=1e-6)
         assert error <= 1e-5, name
-
-
-def look_at_slices(dp_shard: int, tp: int) -> list[str]:
-    """Parameters of which a rank holds something else than the window it is said to."""
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dp_shard, tp), mesh_dim_names=("dp_shard", "tp"))
-    whole, sliced = toy("qwen2"), toy("qwen2")
-    slice_toy(sliced, mesh["tp"])
-    for block in find_anatomy(sliced).blocks:
-        fully_shard(block, mesh=mesh["dp_shard"])
-    fully_shard(sliced, mesh=mesh["dp_shard"])
-    wrong: list[str] = []
-    for name, parameter in sliced.named_parameters():
-        offsets, lengths = local_window(parameter)
-        here = tuple(slice(begin, begin + length) for begin, length in zip(offsets, lengths, strict=True))
-        assert isinstance(parameter, DTensor)
-        if not torch.equal(parameter.to_local(), whole.get_parameter(name)[here]):
-            wrong.append(name)
-        if not torch.equal(gathered(parameter), whole.get_parameter(name)):
-            wrong.append(f"the whole of {name}")
-    return wrong
-
-
-def test_a_rank_holds_the_window_it_is_said_to_hold_where_slices_are_sharded_unevenly() -> None:
-    assert run_world(8, look_at_slices, 4, 2) == [[]] * 8
 
 
 def share_odd_sequence() -> str:

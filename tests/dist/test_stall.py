@@ -147,14 +147,7 @@ def _stuck(run: RunDirectory) -> bool:
         ),
     ],
 )
-def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
-    how: str,
-    rank: int,
-    during: str,
-    words: tuple[str, ...],
-    start: Callable[..., subprocess.Popen[str]],
-    tmp_path: Path,
-) -> None:
+def test_a_rank_that_the_others_wait_for_is_named_and_all_end(how, rank, during, words, start, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = start(how, seconds=6)
     wait_until(lambda: _stuck(run), seconds=120)
@@ -171,9 +164,7 @@ def test_a_rank_that_the_others_wait_for_is_named_and_all_end(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("torchrun", [False, True])
-def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, *, torchrun: bool
-) -> None:
+def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_path, *, torchrun) -> None:
     """No rank comes to a step's edge, and rank 0 is where Python runs no handler of a signal."""
     run = RunDirectory(tmp_path / "run")
     started = start(SLEEPS, torchrun=torchrun)
@@ -200,9 +191,7 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(
         ),
     ],
 )
-def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(
-    how: str, words: tuple[str, ...], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(how, words, start, tmp_path) -> None:
     """Nobody waits for anybody in vain, and nothing there is could be saved."""
     run = RunDirectory(tmp_path / "run")
     started = start(how, worker=SLOW)
@@ -223,9 +212,7 @@ def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(
 
 
 @pytest.mark.slow
-def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(
-    start: Callable[..., subprocess.Popen[str]], rows: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(start, rows, tmp_path) -> None:
     """What is trained is saved at once; the whole evaluation would take minutes, and a step more would follow it."""
     run, evaluation = RunDirectory(tmp_path / "run"), tmp_path / "evaluation.jsonl"
     evaluation.write_text(rows["train"].read_text() * 10)
@@ -246,9 +233,7 @@ def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(
 
 
 @pytest.mark.slow
-def test_a_second_signal_reaches_a_rank_that_hangs_in_a_collective(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_second_signal_reaches_a_rank_that_hangs_in_a_collective(start, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = start(SLEEPS)
     wait_until(lambda: _stuck(run), seconds=120)

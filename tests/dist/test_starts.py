@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,9 +32,7 @@ def _train(job: Job, path: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_report_holds_a_layouts_own_steps_and_memory_beside_its_forecast(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_report_holds_a_layouts_own_steps_and_memory_beside_its_forecast(make_job, tmp_path) -> None:
     run, path = RunDirectory(tmp_path / "run"), tmp_path / "job.yaml"
     stated = {"output_dir": str(run.root), "hardware": "cpu:2", "train": {"max_steps": STEPS}}
     first = _train(make_job(layout="ddp", **stated), path)

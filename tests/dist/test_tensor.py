@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, Trained, must_equal, relative, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, must_equal, relative, spread, train_cell
 
 TP2, FSDP = Layout(tp=2), Layout(dp_shard=2, tp=2)
 CELLS: dict[str, Execution] = {
@@ -35,18 +32,14 @@ TABLE += [(method, "four key-value heads", "tp(4)") for method in ("full", "lora
 
 
 @pytest.mark.parametrize(("method", "model", "cell"), TABLE)
-def test_slices_train_as_one_process_does(
-    method: str, model: str, cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_slices_train_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
     must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", [["q_proj", "o_proj"], ["down_proj", "lm_head"]], ids=["attention", "head"])
-def test_adapters_of_named_matrices_train_as_on_one_process(
-    targets: list[str], single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_adapters_of_named_matrices_train_as_on_one_process(targets, single, make_job, tmp_path) -> None:
     lora = {"r": 4, "lora_alpha": 8, "target_modules": targets}
     job = make_job(method="lora", lora=lora, train=OPTIMIZERS["sgd"])
     must_equal(single(job), train_cell(job, tmp_path, spread(FSDP, optimizer="sgd")))
@@ -54,7 +47,7 @@ def test_adapters_of_named_matrices_train_as_on_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["full", "dora"])
-def test_adamw_and_mixed_precision_stay_near(method: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_adamw_and_mixed_precision_stay_near(method, make_job, tmp_path) -> None:
     """In bfloat16 sums over slices round otherwise, so that this is no proof; it shows that nothing is left out."""
     asked: dict[str, Any] = {"full": {}, "dora": {"method": "lora", "lora": {"r": 4, "use_dora": True}}}[method]
     rate = {"full": 5e-4, "dora": 5e-3}[method]

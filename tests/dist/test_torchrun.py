@@ -43,9 +43,7 @@ def torchrun(job: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(
-    job_file: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(job_file, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = torchrun(job_file())
     said, _ = started.communicate(timeout=200)
@@ -63,9 +61,7 @@ def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(
 
 
 @pytest.mark.slow
-def test_a_group_of_torchrun_that_is_asked_to_stop_saves_and_goes_on_later(
-    job_file: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_group_of_torchrun_that_is_asked_to_stop_saves_and_goes_on_later(job_file, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = torchrun(job_file(max_steps=4000))
     wait_until(lambda: bool(read_metrics(run)))
@@ -79,7 +75,7 @@ def test_a_group_of_torchrun_that_is_asked_to_stop_saves_and_goes_on_later(
 
 
 @pytest.mark.slow
-def test_a_group_of_torchrun_names_one_cause_when_a_rank_fails(job_file: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_group_of_torchrun_names_one_cause_when_a_rank_fails(job_file, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = torchrun(job_file(max_steps=4000))
     wait_until(lambda: bool(read_metrics(run)))

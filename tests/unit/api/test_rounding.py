@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.rounding import ROUNDING, Look, damped_look, farthest_apart, plain_look
+from shardwise.api.rounding import ROUNDING, Look, damped_look
 from shardwise.spec.job.keys import TrainSpec
 
 STEPS, RATE, NORM, TRAINED, TOLERANCE = 20, 1e-3, 0.5, 1_000_000, 1e-5
@@ -47,28 +47,3 @@ def test_a_second_moment_that_loses_a_percent_in_every_step_carries_a_matrix_pas
     one = 0.05 * NORM / math.sqrt(TRAINED)
     apart = carried(lambda _: one, damped.train) - carried(lambda _: one, damped.train, forgets=0.99)
     assert abs(apart) * math.sqrt(size) > damped.floor(RECORDS, tolerance=TOLERANCE)
-
-
-def test_the_job_keeps_what_is_not_of_the_look() -> None:
-    train = TrainSpec(learning_rate=3e-4, adam_beta1=0.8, adam_epsilon=1e-7)
-    damped = look(train)
-    assert damped.train == train.model_copy(update={"adam_epsilon": damped.train.adam_epsilon})
-    (override,) = damped.overrides
-    assert override.text == f"train.adam_epsilon={damped.train.adam_epsilon!r}"
-    assert plain_look(train).train.optimizer == "sgd"
-    assert [one.path[-1] for one in plain_look(train).overrides][:2] == ["optimizer", "learning_rate"]
-    assert Look(train=train).overrides == ()
-
-
-def test_an_epsilon_follows_the_clipped_norm_and_a_larger_one_stays() -> None:
-    assert look(TrainSpec(adam_epsilon=0.1)).train.adam_epsilon == 0.1
-    assert look(tolerance=0.0).train.adam_epsilon == pytest.approx(NORM / math.sqrt(TRAINED))
-    clipped = look(TrainSpec(max_grad_norm=0.25)).train.adam_epsilon
-    assert clipped == pytest.approx(look(TrainSpec(max_grad_norm=0)).train.adam_epsilon / 2)
-
-
-def test_adamw_as_the_job_has_it_has_no_floor_and_sgd_one_of_its_way() -> None:
-    assert Look(train=TrainSpec()).floor(RECORDS, tolerance=TOLERANCE) == 0.0
-    sgd = TrainSpec(optimizer="sgd", momentum=0.5)
-    assert Look(train=sgd).floor(RECORDS, tolerance=TOLERANCE) == pytest.approx(TOLERANCE * 2 * STEPS * RATE * NORM)
-    assert farthest_apart(TrainSpec(), RECORDS) == pytest.approx(2 * 0.1 / math.sqrt(1e-3) * STEPS * RATE)

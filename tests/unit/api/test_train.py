@@ -71,16 +71,6 @@ def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make, j
 
 
 @needs_torch
-def test_a_model_that_is_planned_and_not_trained_is_refused_before_anything_is_written(make, job, tmp_path) -> None:
-    experts = {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-    path = job()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(experts))
-    with pytest.raises(UnsupportedError, match=r"job\.yaml:1: mixtral is a mixture of experts, which is not trained"):
-        api.train(path, programs=FAKE)
-    assert not (tmp_path / "run" / "plan.json").exists()
-
-
-@needs_torch
 def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make, job, tmp_path) -> None:
     """What the model's config says is known late: of packing, experts and layout, each at its own line."""
     folder, path = tmp_path / "model", job("layout: {tp: 2}")

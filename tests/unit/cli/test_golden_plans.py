@@ -94,23 +94,6 @@ def test_every_golden_file_is_asked_for_and_the_schema_is_one() -> None:
     validator().check_schema(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda plan: plan.pop("hardware"),
-        lambda plan: plan.update(version=2),
-        lambda plan: plan["candidates"][0]["memory"]["ranks"][0]["parts"].update(weights=0.5),
-        lambda plan: plan["candidates"][0]["time"].update(mfu=1.5),
-        lambda plan: plan["rejected"][0].update(reason="no"),
-    ],
-)
-def test_the_schema_refuses_what_no_plan_says(spoil) -> None:
-    plan = json.loads((GOLDEN / "smollm2-135m-full-cpu-4.json").read_text(encoding="utf-8"))
-    assert validator().is_valid(plan)
-    spoil(plan)
-    assert not validator().is_valid(plan)
-
-
 @pytest.mark.parametrize("key", ["gradient_checkpointing", "offload", "precision", "optimizer", "loss"])
 def test_the_words_of_the_schema_are_those_of_the_program(key: str) -> None:
     described = validator().schema["$defs"]["candidate"]["properties"][key]["enum"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,21 +36,6 @@ def test_model_parallel_is_seen_as_a_staircase() -> None:
     ]
     assert heading(staircase()) == "one step of mp, 1 of its 3 micro-batches: 40 s from left to right"
     assert legend(staircase()).startswith("F forward  B backward  . waits for others")
-
-
-def test_what_computes_two_fifths_of_every_column_has_two_fifths_of_them() -> None:
-    """Blocks shorter than a column, each behind its gather, which has a line of its own."""
-    blocks = tuple(
-        one
-        for at in range(40)
-        for one in (span(0, "gather", at, at + 1, "links"), span(0, "backward", at + 0.3, at + 0.7))
-    )
-    timeline = replace(staircase(), lanes=(Lane(ranks=(0,), computing=0.4),), spans=blocks)
-    above, below = (line.plain for line in timeline_lines(timeline, width=53))
-    drawn = above.split()[2]
-    assert abs(drawn.count("B") / len(drawn) - 0.4) < 0.03
-    assert drawn.count("B") + drawn.count("g") == len(drawn)
-    assert set(below.split()[1]) == {"g"}
 
 
 def test_the_shares_beside_a_part_of_a_step_are_those_of_the_whole(shardwise: Shardwise, tmp_path: Path) -> None:

@@ -44,11 +44,3 @@ def test_lines_that_are_no_records_are_passed_over(run: RunDirectory) -> None:
     run.metrics.write_text('nonsense\n[1]\n{"loss": 1}\n{"step": true}\n{"step": 4, "loss": null, "epoch": "one"}\n')
     run.events.write_text('{"time": 1}\n{"phase": "loading", "total_steps": "many"}\n')
     assert follower.updates() == [Phase(name="loading", total_steps=None, detail={}), Step(step=4)]
-
-
-def test_memory_is_that_of_the_rank_that_used_most(run: RunDirectory) -> None:
-    follower = Follower(run)
-    append_line(run.metrics, {"step": 1, "peak_memory_bytes": [5, 9, 7]})
-    (step,) = follower.updates()
-    assert isinstance(step, Step)
-    assert step.peak_memory_bytes == 9

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import os
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +12,9 @@ from shardwise.launch.processes.torchrun import (
     Place,
     place_in_group,
     send_others_away,
-    take_back_word,
     tell_others,
     wait_for_first,
 )
-from shardwise.spec.run import RunDirectory
 
 STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
 
@@ -88,10 +84,3 @@ def test_the_word_of_another_start_is_not_heard(run) -> None:
     tell_others(run, FIRST, kind="cpu")
     waiting.join(timeout=5)
     assert not waiting.is_alive()
-
-
-def test_the_first_takes_back_what_an_earlier_start_of_the_same_name_said(run) -> None:
-    tell_others(run, FIRST, kind="cpu")
-    take_back_word(run, FIRST)
-    assert not list(run.logs.glob("start-*"))
-    take_back_word(RunDirectory(Path(os.devnull)), FIRST)

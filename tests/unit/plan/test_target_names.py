@@ -1,32 +1,22 @@
 """Names in `lora.target_modules`: each is counted as PEFT hangs it, or refused; none is trained uncounted."""
 
 import copy
-from dataclasses import replace
 
 import peft
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.adapters.target_names import target_refusal
 from tests.marks import every_second
-from tests.unit.catalog.test_families import small_config
+from tests.unit.catalog.small import build, small_config
 from tests.unit.plan.asking import job
 from tests.unit.plan.asking import shape as small
 from tests.unit.plan.test_against_torch import shape
 
 DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
 RANK = 4
-
-
-def built(config):
-    keys = {key: value for key, value in config.items() if key != "model_type"}
-    theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(theirs)
 
 
 def theirs(model, named, **also):
@@ -53,7 +43,7 @@ def ours(config, named, **also):
 def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(kind):
     """Ends of all names of the model, beside one that is known."""
     config = small_config(kind, tie_word_embeddings=False)
-    model, matrices = built(config), shape(config).matrices
+    model, matrices = build(config), shape(config).matrices
     known = next(m.name for m in matrices if m.adaptable)
     names = [name for name, _ in model.named_modules() if name]
     ends = {".".join(name.split(".")[-count:]) for name in names for count in (1, 2, 3, 9)}
@@ -71,7 +61,7 @@ def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(k
 def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused(kind):
     """PEFT takes every module whose name ends so, in blocks and outside of them, whole words or not."""
     config = small_config(kind, tie_word_embeddings=False)
-    model, matrices = built(config), shape(config).matrices
+    model, matrices = build(config), shape(config).matrices
     known = next(m.name for m in matrices if m.adaptable)
     last = {name.rpartition(".")[2] for name, _ in model.named_modules() if name}
     words = {"_".join(name.split("_")[count:]) for name in last for count in range(3)} - {""}
@@ -115,13 +105,6 @@ def test_a_target_that_is_not_counted_is_refused_in_a_sentence(named, says, save
     assert target_refusal(LLAMA, asked.adapters) == str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "named", ["all-linear", ["self_attn.q_proj", "down_proj", "mlp.up_proj", "lm_head"], ["q_proj"]]
-)
-def test_targets_that_are_ends_of_known_names_are_not_refused(named):
-    assert target_refusal(LLAMA, job(method="lora", lora={"target_modules": named}).adapters) is None
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("named", "saved", "left"),
@@ -136,28 +119,5 @@ def test_targets_that_are_ends_of_known_names_are_not_refused(named):
 def test_what_is_trained_as_a_copy_has_no_adapter_and_one_adapter_at_least_is_left(named, saved, left):
     config = small_config("llama", tie_word_embeddings=False)
     count = ours(config, named, modules_to_save=saved)
-    assert count == theirs(built(config), named, modules_to_save=saved)
+    assert count == theirs(build(config), named, modules_to_save=saved)
     assert (count is not None) == left
-
-
-def test_names_that_may_mean_more_than_parts_of_blocks_are_not_saved():
-    asked = job(method="lora", lora={"target_modules": ["q_proj"], "modules_to_save": ["0"]})
-    with pytest.raises(UnsupportedError, match="names 0; of llama"):
-        take_inventory(asked, numbered(LLAMA))
-    take_inventory(job(method="lora", lora={"target_modules": ["q_proj"], "modules_to_save": ["norm"]}), LLAMA)
-
-
-def test_parts_of_blocks_that_are_numbered_are_named_with_what_is_around_them():
-    model = numbered(LLAMA)
-    for names in (["mlp.0"], ["mlp.0", "q_proj"]):
-        assert target_refusal(model, job(method="lora", lora={"target_modules": names}).lora) is None
-    said = target_refusal(model, job(method="lora", lora={"target_modules": ["0"]}).lora)
-    assert said is not None
-    assert "mlp.0" in said
-
-
-def numbered(model):
-    """With a number for a name of one of its matrices."""
-    first = next(matrix for matrix in model.matrices if matrix.name == "mlp.gate_proj")
-    renamed = tuple(replace(m, name="mlp.0") if m is first else m for m in model.matrices)
-    return replace(model, matrices=renamed)

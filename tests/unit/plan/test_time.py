@@ -5,9 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model
-from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
-from shardwise.plan.time.passes import shard_group
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends, walk
 from shardwise.spec.layout.axes import Layout, Schedule
 from tests.unit.plan.asking import execution, job, shape, work
@@ -70,19 +68,6 @@ def test_codellama_34b_is_told_to_take_longer_under_model_parallel_than_under_fs
     assert fsdp[1] == pytest.approx(1.0, rel=0.05)
 
 
-@pytest.mark.parametrize("layout", EVERY, ids=lambda layout: f"{layout.strategy} {layout.schedule}")
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_every_layout_has_a_time_and_shares_below_one(layout, method):
-    for recompute in ("none", "selective", "full"):
-        made = made_of(
-            shape(num_hidden_layers=8), layout, 2, 6, method, "8x H100-SXM", gradient_checkpointing=recompute
-        )
-        time = forecast_time(made)
-        assert time.step_seconds > 0
-        assert 0 < time.compute_utilization <= time.gpu_utilization <= 1
-        assert 0 < time.mfu <= time.compute_utilization
-
-
 def test_model_parallel_uses_one_gpu_at_a_time_and_a_pipeline_more_of_them():
     model = shape(num_hidden_layers=8, hidden_size=2048, intermediate_size=5632)
     times = {
@@ -141,19 +126,3 @@ def test_context_parallel_waits_for_its_ring_and_tensor_parallel_for_its_collect
     for axis in ("tp", "cp"):
         assert near[axis].gpu_utilization - near[axis].compute_utilization < 0.2
     assert far["tp"].gpu_utilization - far["tp"].compute_utilization > 0.3
-
-
-def test_zero1_hands_out_renewed_weights_behind_the_optimizer():
-    model = find_model("llama-3.2-1b", offline=True)
-    ddp, zero1 = (forecast(model, layout, method="full", micro=4) for layout in (DDP, ZERO1))
-    assert zero1.step_seconds > ddp.step_seconds
-
-
-def test_what_is_cut_over_the_ranks_of_a_ring_too_is_gathered_over_them_and_reduced_once():
-    """As memory is cut; a gather among so many brings 7/8 of the weights, and nothing is left to add."""
-    both = work(job(), shape(), execution(Layout(dp_shard=2, cp=4)), "8x H100-SXM")
-    assert shard_group(both.cluster, both.execution.layout).size == 8
-    assert {name for ending in endings_of(both) for name, _ in ending.pieces} == {"optimizer"}
-    ring = work(job(), shape(), execution(Layout(cp=4)), "4x H100-SXM")
-    assert shard_group(ring.cluster, ring.execution.layout).size == 1
-    assert {name for ending in endings_of(ring) for name, _ in ending.pieces} == {"reduce gradients", "optimizer"}

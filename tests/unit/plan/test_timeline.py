@@ -7,13 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.catalog.gpus import parse_hardware
 from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.passes import Messages, Stage
 from shardwise.plan.time.pieces import Piece
-from shardwise.spec.cluster import Cluster
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape
@@ -104,13 +101,6 @@ def test_where_the_host_launches_too_slowly_a_gpu_is_drawn_waiting():
     assert lane.computing < 0.25
 
 
-def test_what_tensor_parallelism_exchanges_is_drawn_where_it_is_waited_for():
-    drawn = timeline_of(made_of(shape(num_hidden_layers=8), Layout(tp=4), 2, 1))
-    (lane,) = drawn.lanes
-    assert {"exchange", "forward", "backward"} <= {span.kind for span in drawn.of(lane, "compute")}
-    assert lane.computing < 0.9
-
-
 def test_the_timeline_of_a_plan_read_back_is_that_of_its_chosen_candidate():
     made = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora")
     again = Plan.from_json(json.loads(json.dumps(made.to_json())))
@@ -120,17 +110,3 @@ def test_the_timeline_of_a_plan_read_back_is_that_of_its_chosen_candidate():
     assert drawn.strategy == made.best.execution.layout.strategy
     whole = drawn.micro_batches == drawn.drawn_micro_batches
     assert not whole or drawn.seconds == pytest.approx(made.best.time.step_seconds, rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["4x RTX-6000-Ada", "2 x 8x H100-SXM", "cpu:2"])
-def test_a_cluster_comes_back_from_its_json(name):
-    cluster = parse_hardware(name)
-    made = plan("tinyllama-1.1b", name, "method: lora")
-    found = Cluster.from_json(json.loads(json.dumps(made.hardware)))
-    assert (found.name, found.network, found.node.link) == (cluster.name, cluster.network, cluster.node.link)
-
-
-def test_a_part_of_a_cluster_is_of_one_node_or_of_whole_ones():
-    cluster = parse_hardware("4 x 8x H100-SXM")
-    assert (cluster.part(4).num_nodes, cluster.part(4).num_gpus, cluster.part(4).network) == (1, 4, None)
-    assert (cluster.part(16).num_nodes, cluster.part(16).num_gpus) == (2, 16)

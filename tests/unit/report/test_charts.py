@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardwise.report.collect import thin
 from shardwise.report.nouns import MemoryReport, RankReport
-from shardwise.report.pages.charts import byte_ticks, ticks_of
-from shardwise.report.pages.run_page import FARTHEST_CAPACITY, capacity_in_sight, memory_by_rank
+from shardwise.report.pages.run_page import memory_by_rank
 from tests.unit.report.runs import FORECAST_PARTS, GIB, MEASURED_PARTS
 
 
@@ -20,15 +17,6 @@ def memory(*, capacity: int) -> MemoryReport:
     rank = RankReport(rank=0, **parts, forecast_peak_bytes=21 * GIB, measured_peak_bytes=20 * GIB)
     unknown: dict[str, Any] = dict.fromkeys(("kind", "peak_low_bytes", "peak_high_bytes", "peak_instant"))
     return MemoryReport(**unknown, capacity_bytes=capacity, worst_rank=0, ranks=(rank,))
-
-
-@given(st.floats(min_value=1e-9, max_value=1e18))
-def test_ticks_lie_inside_their_range_and_are_round(high: float) -> None:
-    ticks = ticks_of(high, "{:g}".format)
-    assert 2 <= len(ticks) <= 7
-    assert all(-1e-6 <= at <= 100 + 1e-6 for at, _ in ticks)
-    assert ticks[1][1].strip("0.").split("e")[0][:1] in "125"
-    assert [label for _, label in byte_ticks(48 * GIB)] == ["0 GiB", "10 GiB", "20 GiB", "30 GiB", "40 GiB"]
 
 
 def test_bars_are_as_long_as_their_bytes() -> None:
@@ -48,14 +36,6 @@ def test_bars_are_as_long_as_their_bytes() -> None:
     assert (measured.under, measured.total) == ("measured", "20.0 GiB")
     assert chart.table is not None
     assert chart.table.rows[1] == ("rank 0 measured", "10.0 GiB", "4.00 GiB", "6.00 GiB", "0 B", "20.0 GiB")
-
-
-def test_a_capacity_far_beyond_the_bars_is_not_drawn() -> None:
-    near, far = memory(capacity=80 * GIB), memory(capacity=20 * GIB * FARTHEST_CAPACITY + 1)
-    assert capacity_in_sight(near)
-    assert not capacity_in_sight(far)
-    drawn = [memory_by_rank(one) for one in (near, far)]
-    assert [chart is not None and chart.mark is not None for chart in drawn] == [True, False]
 
 
 def test_thinning_keeps_the_ends_and_every_spike() -> None:

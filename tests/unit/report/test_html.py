@@ -12,7 +12,7 @@ from pathlib import Path
 from shardwise.report import pages
 from shardwise.report.collect import collect
 from shardwise.report.pages.render import safe_json
-from shardwise.report.pages.run_page import curves_of, report_html
+from shardwise.report.pages.run_page import report_html
 from shardwise.spec.run import write_json
 from tests.unit.report.runs import FORECAST_PARTS, RunMaker, finished_run, make_job
 
@@ -152,16 +152,6 @@ def test_every_stage_of_a_run_has_a_page(tmp_path: Path) -> None:
         assert_safe(Page(source), source)
         assert "not measured" in source
         assert "nan" not in source
-
-
-def test_curves_have_one_axis_and_the_forecast_as_a_line(tmp_path: Path) -> None:
-    loss, norm, rate, step = curves_of(collect(finished_run(tmp_path / "run")))
-    assert [line["name"] for line in loss["series"]] == ["loss", "running mean", "eval loss"]
-    assert loss["steps"] == list(range(1, 51))
-    assert all(len(line["values"]) == 50 for chart in (loss, norm, rate, step) for line in chart["series"])
-    assert [value is not None for value in loss["series"][2]["values"]].count(True) == 5
-    assert (rate["unit"], step["unit"]) == ("power", "seconds")
-    assert step["series"][1] == {"name": "forecast", "look": "reference", "values": [2.2] * 50}
 
 
 def test_a_long_example_is_cut_and_says_so(tmp_path: Path) -> None:

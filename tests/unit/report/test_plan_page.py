@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.report.pages.charts import merged, timeline_chart
-from shardwise.report.pages.plan_page import memory_of, plan_html
-from shardwise.spec.plan.forecast import PARTS
+from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.plan.timeline import Lane, Span, Timeline
-from tests.unit.cli.plans import PARTS as PLANNED
-from tests.unit.cli.plans import candidate, nothing_fits, plan
+from tests.unit.cli.plans import nothing_fits, plan
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
 
 LANES = (Lane(ranks=(0, 1), computing=0.5), Lane(ranks=(2, 3), computing=0.25))
@@ -61,18 +59,6 @@ def test_what_is_not_trained_is_said_at_the_top_and_offloads_have_a_column() -> 
     assert '<th scope="col">Offload</th>' in source
     assert "<td>optimizer</td>" in source
     assert "offload optimizer" in words
-
-
-def test_a_memory_bar_has_every_part_and_ends_inside_the_chart_however_much_is_needed() -> None:
-    made = plan()
-    huge = candidate(made.candidates[0].execution.layout, scale=1000.0)
-    chart = memory_of(made, [made.candidates[0], huge])
-    assert chart is not None
-    small, long = chart.bars
-    assert [part.look for part in small.segments] == [f"part {part}" for part in PARTS if PLANNED.get(part)]
-    assert max(part.start + part.width for part in long.segments) <= 100
-    assert long.total.endswith(" !")
-    assert chart.legend[-1] == ("capacity", "capacity 48.0 GiB")
 
 
 def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:

@@ -89,19 +89,6 @@ def test_stages_take_turns_where_one_micro_batch_is_under_way(degrees, micros, t
     assert told == (turns is not None and turns.because == "micro-batch")
 
 
-def test_each_figure_has_its_forecast_beside_it(tmp_path) -> None:
-    one = ran(tmp_path, "ddp-2", seconds=2.5, shares=[0.25, None], busy=0.4)
-    assert one.written("throughput", "measured") == "1,600 tokens/s"
-    assert one.figure("GPU utilisation").measured == pytest.approx(0.4)
-    step, peak = one.figure("step time"), one.figure("peak memory")
-    assert (step.measured, step.forecast) == (2.5, 2.2)
-    assert (peak.measured, peak.forecast) == (20 * GIB, 21 * GIB)
-    assert one.figure("total time").measured is not None
-    assert one.final_loss == read_metrics(RunDirectory(tmp_path / "ddp-2"))[-1]["loss"]
-    assert [rank.gpu_utilization for rank in one.ranks] == [0.25, None]
-    assert one.by_rank == "rank 0: 25.0 % busy, 20.0 GiB (forecast 21.0 GiB); rank 1: 20.0 GiB (forecast 21.0 GiB)"
-
-
 def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_path) -> None:
     runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0), ("single-1", 5.0))]
     run = RunMaker(root=tmp_path / "none").planned().run

@@ -8,7 +8,6 @@ import pytest
 
 from shardwise.report.collect import collect
 from shardwise.report.nouns import Outcome
-from shardwise.report.written import Unit, write_error, write_power, write_value
 from tests.unit.report.runs import RunMaker, make_job
 
 
@@ -31,25 +30,3 @@ def test_a_name_cannot_control_the_terminal(tmp_path: Path) -> None:
 )
 def test_each_end_has_its_sentence(outcome: Outcome, sentence: str) -> None:
     assert sentence in outcome.sentence
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "written"),
-    [
-        (125.0, "seconds", "2 min 05 s"),
-        (0.412, "share", "41.2 %"),
-        (0.000042, "share", "0.0042 %"),
-        (0.0, "share", "0.0 %"),
-        (12.34, "tokens_per_second", "12.3 tokens/s"),
-    ],
-)
-def test_values_are_written_with_their_unit(value: float, unit: Unit, written: str) -> None:
-    assert write_value(value, unit) == written
-    assert (write_power(1.5e-4), write_power(0.0)) == ("1.5e-4", "0")
-
-
-@pytest.mark.parametrize(
-    ("percent", "written"), [(None, "–"), (0.0, "exact"), (-12.34, "-12.3 %"), (5e4, "+50,000 %"), (0.01, "+0.0 %")]
-)
-def test_an_error_states_its_sign(percent: float | None, written: str) -> None:
-    assert write_error(percent) == written
