@@ -22,10 +22,8 @@ def quoted(value: object) -> str:
 
 
 def said(error: BaseException) -> str:
-    """What a library's error says as a message shows it: its first line with words, else the name of its class.
-
-    A line that ends in a colon goes on in the next. What is too long ends with a sentence, or with a word.
-    """
+    """What a library's error says as a message shows it: its first line with words, else the name of its class. A line
+    that ends in a colon goes on in the next. What is too long ends with a sentence, or with a word."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     first = next((index for index, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
     text = " ".join(lines[: first + 1]) or type(error).__name__
@@ -41,12 +39,8 @@ def _beginning(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong with the user's input, and where.
-
-    Attributes:
-        where: `file:line` (or `file` alone, or a `--flag`), or None where there is no place to name.
-        message: what was found, what was expected and what to do.
-    """
+    """One thing wrong with the user's input, and where. `where`: `file:line` (or `file` alone, or a `--flag`), or None
+    where there is no place to name; `message`: what was found, what was expected and what to do."""
 
     message: str
     where: str | None = None

@@ -40,11 +40,8 @@ def format_bytes(count: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """`48 GiB`, `512MiB`, `80GB` or a plain number of bytes, as bytes.
-
-    Raises:
-        ValueError: the text is not a number with a known unit.
-    """
+    """`48 GiB`, `512MiB`, `80GB` or a plain number of bytes, as bytes. Raises ValueError: the text is not a number with
+    a known unit."""
     match = _QUANTITY.fullmatch(text)
     unit = (match.group(2) or "b").lower() if match else ""
     if match is None or unit not in _BYTE_UNITS:

@@ -25,12 +25,8 @@ NOTHING_PROVEN = "nothing is proven, and the same command starts anew"
 
 
 class Proof:
-    """Compares the layouts of one job with one process.
-
-    Args:
-        trials: the reference, and the layouts.
-        tolerance: of losses, gradient norms and weights, relative to those of one process.
-    """
+    """Compares the layouts of one job with one process. `trials`: the reference, and the layouts; `tolerance`: of
+    losses, gradient norms and weights, relative to those of one process."""
 
     def __init__(self, trials: Trials, *, tolerance: float) -> None:
         self._trials = trials

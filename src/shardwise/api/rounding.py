@@ -54,13 +54,9 @@ class Look:
         )
 
     def floor(self, records: Records, *, tolerance: float) -> float:
-        """The largest norm by which rounding may move a tensor apart: `tolerance` times how far all weights can move.
-
-        0 for AdamW as the job has it, whose steps do not shrink with the gradient.
-
-        Args:
-            records: of one process, step by step.
-        """
+        """The largest norm by which rounding may move a tensor apart: `tolerance` times how far all weights can move. 0
+        for AdamW as the job has it, whose steps do not shrink with the gradient. `records`: of one process, step by
+        step."""
         if self.train.optimizer == "sgd":
             return tolerance * _travelled(records, self.train)
         return tolerance * _rates(records) * math.sqrt(self.num_trained)
@@ -72,16 +68,10 @@ def plain_look(train: TrainSpec) -> Look:
 
 
 def damped_look(train: TrainSpec, records: Records, *, num_trained: int, tolerance: float) -> Look:
-    """With an AdamW whose epsilon is large beside rounding, which shows errors in moments, rates and decay.
-
-    AdamW divides gradients by their usual size plus epsilon. With an epsilon of `ROUNDING / tolerance` of the root mean
+    """With an AdamW whose epsilon is large beside rounding, which shows errors in moments, rates and decay. AdamW
+    divides gradients by their usual size plus epsilon. With an epsilon of `ROUNDING / tolerance` of the root mean
     square of all gradients, rounding moves no tensor farther than the floor, and a usual gradient makes nearly a usual
-    step.
-
-    Args:
-        records: of one process.
-        num_trained: elements that the job trains.
-    """
+    step. `records`: of one process; `num_trained`: elements that the job trains."""
     share = min(1.0, ROUNDING / tolerance) if tolerance else 1.0
     epsilon = max(train.adam_epsilon, share * _largest_norm(records, train) / math.sqrt(num_trained))
     damped = train.model_copy(update={"adam_epsilon": epsilon})

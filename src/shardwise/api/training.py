@@ -61,11 +61,8 @@ Update = Planned | Phase | Step | Notice
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The modules that `train` runs as processes of their own, each with the run directory as its argument.
-
-    Attributes:
-        quiet: what preparation says is shown where it fails only.
-    """
+    """The modules that `train` runs as processes of their own, each with the run directory as its argument. `quiet`:
+    what preparation says is shown where it fails only."""
 
     preparation: str = PREPARATION
     worker: str = WORKER
@@ -74,12 +71,8 @@ class Programs:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """How a training ended.
-
-    Attributes:
-        outcome: `already_finished` where an earlier start had come to the end and nothing was done.
-        step: optimizer steps done, where the run says so.
-    """
+    """How a training ended. `outcome`: `already_finished` where an earlier start had come to the end and nothing was
+    done; `step`: optimizer steps done, where the run says so."""
 
     run: RunDirectory
     outcome: Literal["finished", "already_finished"]
@@ -203,11 +196,9 @@ def _join(
 def _follow_first(
     job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place
 ) -> tuple[RunDirectory, DeviceKind]:
-    """All ranks read the same job and find the same mistakes in it; the first one is enough to say them.
-
-    A rank that ends makes torchrun end the others, the first among them, so this one keeps still meanwhile. If nothing
-    ends it, the mistake may be its own (another disk, another environment), and it says so.
-    """
+    """All ranks read the same job and find the same mistakes in it; the first one is enough to say them. A rank that
+    ends makes torchrun end the others, the first among them, so this one keeps still meanwhile. If nothing ends it, the
+    mistake may be its own (another disk, another environment), and it says so."""
     try:
         run = run_of(request_for(job, overrides).job)
     except ShardwiseError:

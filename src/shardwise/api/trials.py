@@ -99,11 +99,8 @@ def read_trials(
     on_update: Callable[[Update | Trying], None] | None,
     programs: Programs | None,
 ) -> Trials:
-    """Reads the job and finds which of the layouts this machine can run; None is one of each kind.
-
-    Raises:
-        InputError: the job is wrong, no layout trains it, its hardware is not here, or torchrun started this process.
-    """
+    """Reads the job and finds which of the layouts this machine can run; None is one of each kind. Raises InputError:
+    the job is wrong, no layout trains it, its hardware is not here, or torchrun started this process."""
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = request_for(job, overrides)

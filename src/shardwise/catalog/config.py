@@ -27,11 +27,8 @@ ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "re
 
 
 def read_shape(path: Path) -> ModelShape:
-    """Reads one config.json.
-
-    Raises:
-        ModelError: the file cannot be read, is not a configuration, or is of a family that is not known.
-    """
+    """Reads one config.json. Raises ModelError: the file cannot be read, is not a configuration, or is of a family that
+    is not known."""
     file = str(path)
     try:
         with path.open("rb") as opened:
@@ -42,11 +39,8 @@ def read_shape(path: Path) -> ModelShape:
 
 
 def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:
-    """The JSON object of a configuration's bytes.
-
-    Raises:
-        ModelError: too large, a Git LFS pointer, not UTF-8, or not a JSON object.
-    """
+    """The JSON object of a configuration's bytes. Raises ModelError: too large, a Git LFS pointer, not UTF-8, or not a
+    JSON object."""
     if len(raw) > MAX_BYTES:
         raise ModelError.at(file, f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
     if raw.startswith(b"version https://git-lfs"):
@@ -69,11 +63,8 @@ def _not_a_number(name: str) -> Any:
 
 
 def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape that a configuration describes; of a model of text and images, that of its language model.
-
-    Raises:
-        ModelError: a sentence naming the key, what it holds and what was expected.
-    """
+    """The shape that a configuration describes; of a model of text and images, that of its language model. Raises
+    ModelError: a sentence naming the key, what it holds and what was expected."""
     kind = data.get("model_type")
     if isinstance(kind, str) and kind in TEXT_PARTS:
         refuse_foreign(data, file=file)

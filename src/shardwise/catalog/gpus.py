@@ -155,11 +155,8 @@ def _nearest(wanted: str) -> str:
 
 
 def parse_hardware(text: str) -> Cluster:
-    """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine.
-
-    Raises:
-        HardwareError: the text has another form, names an unknown GPU, or asks for an impossible number of them.
-    """
+    """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine. Raises
+    HardwareError: the text has another form, names an unknown GPU, or asks for an impossible number of them."""
     cpu = _CPU.fullmatch(text.strip())
     if cpu is not None:
         return cpu_cluster(num_processes=_cpu_count(cpu.group(1) or "1", text))

@@ -17,13 +17,8 @@ MAX_ALTERNATIVES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """What one provider rents out, from instances.toml.
-
-    Attributes:
-        source, url: the document it was read from.
-        sizes: GPU -> how many of it one machine has.
-        fabric: GPUs whose largest machines are connected by InfiniBand, EFA or RoCE.
-    """
+    """What one provider rents out, from instances.toml. `source`, `url`: the document it was read from; `sizes`: GPU ->
+    how many of it one machine has; `fabric`: GPUs whose largest machines are connected by InfiniBand, EFA or RoCE."""
 
     source: str
     url: str
@@ -44,11 +39,8 @@ def is_open(hardware: str) -> bool:
 
 
 def alternatives(hardware: str) -> list[Cluster]:
-    """The clusters of `4x A100-80GB, 8x L40S`, each as `parse_hardware` reads it.
-
-    Raises:
-        HardwareError: one of them cannot be read, or there are too many.
-    """
+    """The clusters of `4x A100-80GB, 8x L40S`, each as `parse_hardware` reads it. Raises HardwareError: one of them
+    cannot be read, or there are too many."""
     names = [name.strip() for name in hardware.split(",") if name.strip()]
     if ANY in (name.lower() for name in names):
         raise HardwareError(
@@ -61,10 +53,8 @@ def alternatives(hardware: str) -> list[Cluster]:
 
 
 def offered_hardware(*, most: int) -> list[list[Cluster]]:
-    """The sizes of every NVIDIA GPU that some provider rents out, the smallest first; at most `most` GPUs.
-
-    Training finds its GPUs with nvidia-smi: AMD's are planned for only where they are named.
-    """
+    """The sizes of every NVIDIA GPU that some provider rents out, the smallest first; at most `most` GPUs. Training
+    finds its GPUs with nvidia-smi: AMD's are planned for only where they are named."""
     kinds = (known for known in known_gpus().values() if not known.gpu.name.startswith("MI"))
     every = (offered_sizes(known, most=most) for known in kinds)
     return [sizes for sizes in every if sizes]
@@ -72,11 +62,7 @@ def offered_hardware(*, most: int) -> list[list[Cluster]]:
 
 def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
     """The sizes of one GPU, the smallest first: single machines, then 2, 4, 8, ... machines that have a fabric.
-
-    Args:
-        known: the GPU.
-        most: GPUs at most.
-    """
+    `known`: the GPU; `most`: GPUs at most."""
     name = known.gpu.name
     offers = [provider for provider in providers().values() if name in provider.sizes]
     inside = sorted({size for provider in offers for size in provider.sizes[name] if size <= most})

@@ -54,12 +54,8 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Citation:
-    """When and where the prices of some GPUs were read.
-
-    Attributes:
-        date: of the documents, `2025-06 to 2026-09` where these are several.
-        source: the document, or all of them, each with its date.
-    """
+    """When and where the prices of some GPUs were read. `date`: of the documents, `2025-06 to 2026-09` where these are
+    several; `source`: the document, or all of them, each with its date."""
 
     date: str
     source: str

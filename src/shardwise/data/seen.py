@@ -18,13 +18,9 @@ _BITS = 52
 
 
 class Sight(NamedTuple):
-    """What a rank saw in one step, as numbers below 2**53, which a float64 holds exactly.
-
-    Attributes:
-        checksum: of its share's tokens, positions and labels.
-        seen: digest of the samples in its rows.
-        asked: digest of what it takes for the global batch.
-    """
+    """What a rank saw in one step, as numbers below 2**53, which a float64 holds exactly. `checksum`: of its share's
+    tokens, positions and labels; `seen`: digest of the samples in its rows; `asked`: digest of what it takes for the
+    global batch."""
 
     checksum: int
     seen: int

@@ -50,12 +50,8 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedData:
-    """Samples ready for training, mapped from disk.
-
-    Attributes:
-        files: names for messages, by the numbers in `doc_file`.
-        weights: how often the samples of each source are seen per epoch.
-    """
+    """Samples ready for training, mapped from disk. `files`: names for messages, by the numbers in `doc_file`;
+    `weights`: how often the samples of each source are seen per epoch."""
 
     folder: Path
     arrays: Mapping[str, npt.NDArray[Any]]

@@ -25,11 +25,8 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step, as in metrics.jsonl; None is "not recorded".
-
-    Attributes:
-        peak_memory_bytes: of the rank that used most.
-    """
+    """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: of the rank that used
+    most."""
 
     step: int
     epoch: float | None = None

@@ -50,11 +50,8 @@ _NAME = re.compile(r"([a-z0-9_+]+?)(?:-(\d+))?")
 
 
 def parsed(text: str) -> tuple[str, int | None]:
-    """A name and its number of processes: `fsdp-4` is fsdp on 4; `pp:gpipe` is another name of `gpipe`.
-
-    Raises:
-        InputError: it is no layout.
-    """
+    """A name and its number of processes: `fsdp-4` is fsdp on 4; `pp:gpipe` is another name of `gpipe`. Raises
+    InputError: it is no layout."""
     match = _NAME.fullmatch(text.replace("pp:1f1b", "pp").replace("pp:", ""))
     if match is None or not _is_layout(match[1]):
         known = (SINGLE, JOB, ALL, *WAYS)
@@ -81,11 +78,7 @@ def fewest(name: str) -> int:
 
 
 def layout_of(name: str, size: int) -> Layout:
-    """The layout of a name on so many processes.
-
-    Raises:
-        ValueError: they do not divide into it.
-    """
+    """The layout of a name on so many processes. Raises ValueError: they do not divide into it."""
     ways = name.split("+")
     staging = next((way for way in ways if way in STAGINGS), None)
     if len(ways) == 1:

@@ -22,14 +22,8 @@ from shardwise.spec.run import LAUNCH, RunDirectory
 
 
 class Ranks:
-    """Ranks by their number; each waits for `begin`.
-
-    Args:
-        launch: the name of this start, by which its processes are found.
-
-    Attributes:
-        exits: how ranks ended, in the order in which it was seen, without those that `kill` ended.
-    """
+    """Ranks by their number; each waits for `begin`. `launch`: the name of this start, by which its processes are
+    found. `exits`: how ranks ended, in the order in which it was seen, without those that `kill` ended."""
 
     def __init__(self, run: RunDirectory, *, launch: str) -> None:
         self.exits: list[RankExit] = []
@@ -115,13 +109,9 @@ def _read_pid(run: RunDirectory, rank: int) -> int | None:
 def local_ranks(
     run: RunDirectory, *, processes: int, kind: DeviceKind = "cpu", module: str = WORKER, lock: int | None = None
 ) -> Generator[Ranks]:
-    """Starts all ranks of a run on this machine; none outlives the block.
-
-    Args:
-        kind: `cpu` hides the machine's GPUs from them.
-        module: run as `python -m MODULE RUN_DIR` in each rank.
-        lock: a descriptor that they shall hold open as long as they live.
-    """
+    """Starts all ranks of a run on this machine; none outlives the block. `kind`: `cpu` hides the machine's GPUs from
+    them; `module`: run as `python -m MODULE RUN_DIR` in each rank; `lock`: a descriptor that they shall hold open as
+    long as they live."""
     ranks = Ranks(run, launch=uuid.uuid4().hex)
     environment = worker_environment(os.environ, processes=processes, kind=kind)
     held = [] if lock is None else [lock]
@@ -151,12 +141,9 @@ def first_rank(
     """Rank 0 alone, of a group that something else started.
 
     Its worker is a child, so that someone is left to say how it went: rank 0 shows the progress, names one first cause
-    of a failure, and returns to write the report; the trainer itself knows no reports.
-
-    Args:
-        kind: `cpu` hides the machine's GPUs from it.
-        lock: a descriptor that it shall hold open as long as it lives.
-        module: run as `python -m MODULE RUN_DIR`.
+    of a failure, and returns to write the report; the trainer itself knows no reports. `kind`: `cpu` hides the
+    machine's GPUs from it; `lock`: a descriptor that it shall hold open as long as it lives; `module`: run as `python
+    -m MODULE RUN_DIR`.
     """
     ranks = Ranks(run, launch=uuid.uuid4().hex)
     try:

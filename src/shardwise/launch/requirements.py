@@ -122,12 +122,9 @@ def _started_cluster(named: str | None, place: Place) -> Cluster:
 
 
 def check_trainable(request: Request, *, cluster: Cluster) -> None:
-    """Refuses what this version plans for but does not train, before anything is downloaded or started.
-
-    Raises:
-        UnsupportedError: with every reason.
-        InputError: the job is for planning only, or the layout is not for this number of processes.
-    """
+    """Refuses what this version plans for but does not train, before anything is downloaded or started. Raises
+    UnsupportedError: with every reason; InputError: the job is for planning only, or the layout is not for this number
+    of processes."""
     job = request.job
     if not job.data.path:
         message = "data.path is missing; planning can do without, training needs rows"
@@ -153,10 +150,7 @@ _KERNELS = (
 
 def check_present(request: Request, cluster: Cluster) -> None:
     """Finds what the job names and this machine lacks, before anything is prepared; each at its place in the job.
-
-    Raises:
-        InputError: files that are not there, packages that are not installed, kernels that the hardware has not.
-    """
+    Raises InputError: files that are not there, packages that are not installed, kernels that the hardware has not."""
     lacking = list(_missing_kernels(request, cluster)) or _missing_packages(request, _KERNELS)
     problems = [*_missing_files(request), *_missing_packages(request, _TRACKERS), *lacking]
     if problems:
@@ -229,13 +223,8 @@ def _layout(stated: LayoutSpec | str | None, *, cluster: Cluster) -> Layout:
 
 
 def place_of(request: Request, reason: str, *, otherwise: str = "layout") -> str:
-    """The key a reason is about: the one it begins with.
-
-    Args:
-        request: whose.
-        reason: why something is not trained.
-        otherwise: the key where it begins with none.
-    """
+    """The key a reason is about: the one it begins with. `request`: whose; `reason`: why something is not trained;
+    `otherwise`: the key where it begins with none."""
     name = reason.split(maxsplit=1)[0]
     keys = {
         "method": ("method",),

@@ -27,11 +27,8 @@ BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
 
 
 def check_same_job(run: RunDirectory, job: Job) -> None:
-    """A folder that holds a run may only go on with that run, and one that holds something else is left alone.
-
-    Raises:
-        RunDirectoryError: it holds the run of another job or other files, or the record of its job is damaged.
-    """
+    """A folder that holds a run may only go on with that run, and one that holds something else is left alone. Raises
+    RunDirectoryError: it holds the run of another job or other files, or the record of its job is damaged."""
     if not run.resolved.exists():
         _check_empty(run)
         return
@@ -112,9 +109,7 @@ def _save_dtype(job: Job, plan: Plan, *, precision: Precision) -> Any:
 
 def held_to(run: RunDirectory, request: Request) -> Request:
     """The request of a run that goes on: what changes the result and is left open stays as the run has settled it.
-
-    Mixed precision on one machine must not become float32 on the next because there `auto` means that.
-    """
+    Mixed precision on one machine must not become float32 on the next because there `auto` means that."""
     try:
         before = read_job(run.resolved)
     except JobError:
@@ -143,12 +138,8 @@ def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Before:
-    """What was there before a start.
-
-    Attributes:
-        names: in the run directory.
-        missing: it and the folders above it that were not there, the innermost first.
-    """
+    """What was there before a start. `names`: in the run directory; `missing`: it and the folders above it that were
+    not there, the innermost first."""
 
     names: frozenset[str]
     missing: tuple[Path, ...]

@@ -37,11 +37,8 @@ class Trial:
         return f"{self.name}-{self.layout.world_size}"
 
     def overrides(self, cluster: Cluster, *, output_dir: str, place: str | None = None) -> list[Override]:
-        """Sets a job's hardware, layout and run directory to this trial's.
-
-        Args:
-            place: where the job states its own `output_dir`, for messages.
-        """
+        """Sets a job's hardware, layout and run directory to this trial's. `place`: where the job states its own
+        `output_dir`, for messages."""
         size = self.layout.world_size
         hardware = f"cpu:{size}" if cluster.gpu.kind == "cpu" else f"{size}x {cluster.gpu.name}"
         values = {"hardware": hardware, "layout": self.layout.to_json(), "output_dir": output_dir}
@@ -58,11 +55,7 @@ REFERENCE = Trial(name=SINGLE, layout=Layout())
 
 @dataclass(frozen=True, kw_only=True)
 class Unable:
-    """A layout that cannot run here.
-
-    Attributes:
-        needs: number of processes, where only processes are missing.
-    """
+    """A layout that cannot run here. `needs`: number of processes, where only processes are missing."""
 
     layout: str
     reason: str

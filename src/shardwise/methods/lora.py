@@ -124,25 +124,18 @@ def is_adapter(name: str) -> bool:
 
 
 def saved_name(name: str) -> str:
-    """The name of a trained parameter in PEFT's files.
-
-    PEFT's own function needs all modules and gathered weights on the rank that asks. Each save checks that the names
-    are PEFT's.
-    """
+    """The name of a trained parameter in PEFT's files. PEFT's own function needs all modules and gathered weights on
+    the rank that asks. Each save checks that the names are PEFT's."""
     for live, saved in _SAVED_PARTS:
         name = name.replace(live, saved)
     return f"base_model.model.{name}"
 
 
 def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Callable[[], torch.Tensor] | None:
-    """Makes the whole initial value of an adapter parameter in float32; None for a parameter of the base model.
-
-    As in PEFT, A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero. DoRA's
-    magnitudes are set by `start_magnitudes`. A copy of a module (`modules_to_save`) starts as the base model's.
-
-    Raises:
-        UnsupportedError: the adapter has other parts.
-    """
+    """Makes the whole initial value of an adapter parameter in float32; None for a parameter of the base model. As in
+    PEFT, A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero. DoRA's magnitudes
+    are set by `start_magnitudes`. A copy of a module (`modules_to_save`) starts as the base model's. Raises
+    UnsupportedError: the adapter has other parts."""
     if not is_adapter(name):
         return None
     if ".lora_B." in name or _MAGNITUDE in name:
@@ -161,10 +154,8 @@ def _uniform(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
 
 @torch.no_grad()
 def start_magnitudes(model: nn.Module) -> None:
-    """Initialises DoRA's magnitudes: the norm of each row of the base matrix, in float32 (Liu et al., 2024).
-
-    B is zero, so this is the adapted matrix's norm too. Where a row is sharded, squares are summed over ranks.
-    """
+    """Initialises DoRA's magnitudes: the norm of each row of the base matrix, in float32 (Liu et al., 2024). B is zero,
+    so this is the adapted matrix's norm too. Where a row is sharded, squares are summed over ranks."""
     for module in model.modules():
         magnitudes: Any = getattr(module, "lora_magnitude_vector", None)
         if not magnitudes:

@@ -248,13 +248,9 @@ def _equal(weights: Weights, one: str, other: str) -> bool:
 
 
 class Keys:
-    """The names of a model's weights, and the keys of files that they are stored under.
-
-    Only renamings are applied: tensors that transformers joins or splits (experts) have no place in the model.
-
-    Attributes:
-        names: key of a file -> what the model calls it.
-    """
+    """The names of a model's weights, and the keys of files that they are stored under. Only renamings are applied:
+    tensors that transformers joins or splits (experts) have no place in the model. `names`: key of a file -> what the
+    model calls it."""
 
     def __init__(self, model: nn.Module, stored: Iterable[str]) -> None:
         """Finds the names of `stored`, all keys of the folder, for a model before it is spread. Renamings that none

@@ -18,24 +18,18 @@ class Buckets:
     places: Sequence[tuple[nn.Parameter, torch.Tensor]] = ()
 
     def __call__(self) -> None:
-        """Points each missing gradient at its bucket, zeroed.
-
-        Called before a backward under `no_sync`, in which DDP would allocate gradients beside the buckets.
-        """
+        """Points each missing gradient at its bucket, zeroed. Called before a backward under `no_sync`, in which DDP
+        would allocate gradients beside the buckets."""
         for parameter, view in self.places:
             if parameter.grad is None:
                 parameter.grad = view.zero_()
 
 
 def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.device) -> tuple[nn.Module, Buckets]:
-    """Wraps a model whose weights are already equal on all ranks in DDP.
-
-    Gradients are views of the communication buckets, so that there is no second copy. Buffers are constants (rotary
-    frequencies), which DDP would broadcast before each forward, so they are ignored.
-
-    Returns:
-        The module whose forward is called, and what to call before gradients accumulate.
-    """
+    """Wraps a model whose weights are already equal on all ranks in DDP. Gradients are views of the communication
+    buckets, so that there is no second copy. Buffers are constants (rotary frequencies), which DDP would broadcast
+    before each forward, so they are ignored. Returns the module whose forward is called, and what to call before
+    gradients accumulate."""
     constants = [name for name, _ in root.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
     replicated = DistributedDataParallel(
@@ -49,11 +43,9 @@ def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.dev
 
 
 def _settle_buckets(replicated: DistributedDataParallel) -> Buckets:
-    """Builds DDP's final buckets now, by a backward pass through every parameter.
-
-    DDP rebuilds its buckets after the first step of a process. With three or more ranks the rounding of a sum depends
-    on the place in a bucket, so the first step after a resume would differ from the same step of an uninterrupted run.
-    """
+    """Builds DDP's final buckets now, by a backward pass through every parameter. DDP rebuilds its buckets after the
+    first step of a process. With three or more ranks the rounding of a sum depends on the place in a bucket, so the
+    first step after a resume would differ from the same step of an uninterrupted run."""
     trained = [p for p in replicated.module.parameters() if p.requires_grad]
     replicated.reducer.prepare_for_backward([])
     torch.stack([p.view(-1)[0].float() for p in trained]).sum().mul(0).backward()

@@ -99,11 +99,8 @@ class World:
 
 
 def join_world(layout: Layout) -> World:
-    """Initialises torch.distributed from the launcher's environment and lays the mesh.
-
-    Raises:
-        InputError: the number of started processes is not the layout's.
-    """
+    """Initialises torch.distributed from the launcher's environment and lays the mesh. Raises InputError: the number of
+    started processes is not the layout's."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size != layout.world_size:
         raise InputError(f"{size} processes were started; the layout {layout.strategy} needs {layout.world_size}")
@@ -130,11 +127,8 @@ def join_world(layout: Layout) -> World:
 
 
 def own_device() -> torch.device:
-    """This rank's GPU, or the processor where there is none.
-
-    Raises:
-        InputError: fewer GPUs are visible than processes were started on this machine.
-    """
+    """This rank's GPU, or the processor where there is none. Raises InputError: fewer GPUs are visible than processes
+    were started on this machine."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", device_index(int(os.environ.get("LOCAL_RANK", "0")), visible=torch.cuda.device_count()))
@@ -147,11 +141,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def device_index(local_rank: int, *, visible: int) -> int:
     """Which of the visible GPUs is a rank's: the one of its number on this machine; where each process sees one GPU
-    (`srun --gpus-per-task=1`), that one.
-
-    Raises:
-        InputError: neither is so.
-    """
+    (`srun --gpus-per-task=1`), that one. Raises InputError: neither is so."""
     if local_rank < visible:
         return local_rank
     if visible == 1:
@@ -176,11 +166,9 @@ def _lay_pipes(layout: Layout, *, rank: int, device: torch.device) -> Pipes:
 
 
 def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
-    """Passes one element along each way, round the ranks.
-
-    NCCL makes the communicator of two ranks when they first send or receive, and holds up both until it is made; in
-    the order of a schedule that can be a circle. Here one rank after the other sends what it was sent.
-    """
+    """Passes one element along each way, round the ranks. NCCL makes the communicator of two ranks when they first send
+    or receive, and holds up both until it is made; in the order of a schedule that can be a circle. Here one rank after
+    the other sends what it was sent."""
     token, count, at = torch.zeros(1, device=device), len(pipes.ranks), pipes.ranks.index(rank)
     for (forward, around), group in sorted(pipes.groups.items()):
         step = 1 if forward else -1

@@ -13,7 +13,7 @@ from shardwise.plan.search.search import Search
 from shardwise.plan.unknowns import Unknown
 from shardwise.spec.layout.execution import Offload
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.solved import Solved
+from shardwise.spec.plan.solved import Following, Solved, Tried
 from shardwise.units import GIB
 
 
@@ -37,11 +37,8 @@ class _Trials:
 
 
 def solve(unknown: Unknown) -> Plan:
-    """The plan at the extreme value that fits, with `solved`; at the easiest value where none does.
-
-    Raises:
-        UnsupportedError: the job cannot be forecast at all.
-    """
+    """The plan at the extreme value that fits, with `solved`; at the easiest value where none does. Raises
+    UnsupportedError: the job cannot be forecast at all."""
     index, trials = _with_as_little_offload(unknown)
     easiest = 0 if unknown.asks == "largest" else len(unknown.values) - 1
     question = unknown.at(unknown.values[easiest if index is None else index])
@@ -85,12 +82,10 @@ def _solved(unknown: Unknown, index: int | None, trials: _Trials, plan: Plan) ->
         asks=unknown.asks,
         value=value,
         written="none" if value is None else _written(unknown, value, plan, is_last=following is None),
-        lowest=unknown.values[0],
-        highest=unknown.values[-1],
+        bounds=(unknown.values[0], unknown.values[-1]),
         limit=unknown.limit,
-        next_value=following,
-        next_reason=lack,
-        tried=tuple(trials.known.items()),
+        next=None if following is None or lack is None else Following(value=following, reason=lack),
+        tried=tuple(Tried(value=value, fits=fits) for value, fits in trials.known.items()),
     )
 
 

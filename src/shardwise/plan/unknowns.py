@@ -43,11 +43,8 @@ class Unknown:
 
 
 def find_unknown(name: str, *, job: Job, model: ModelShape, cluster: Cluster, num_rows: int | None = None) -> Unknown:
-    """The unknown that a user's word means: `max_length`, or as in the job file `data.max_length`.
-
-    Raises:
-        UnsupportedError: there is no such key, or this job leaves nothing open in it.
-    """
+    """The unknown that a user's word means: `max_length`, or as in the job file `data.max_length`. Raises
+    UnsupportedError: there is no such key, or this job leaves nothing open in it."""
     make = _UNKNOWNS.get(_NAMES.get(name.strip(), ""))
     if make is None:
         near = difflib.get_close_matches(name.strip(), _NAMES, n=1, cutoff=0.6)

@@ -31,12 +31,8 @@ CONFIGURED_TYPES = ("compute", "reduction")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How the run ended.
-
-    Attributes:
-        state: `unfinished` if no outcome was written: the run is still going on or was killed.
-        failure: first cause: rank, phase, error, message, file and line, in one sentence.
-    """
+    """How the run ended. `state`: `unfinished` if no outcome was written: the run is still going on or was killed;
+    `failure`: first cause: rank, phase, error, message, file and line, in one sentence."""
 
     state: State
     step: int
@@ -131,13 +127,9 @@ class RankReport:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReport:
-    """Memory of all ranks.
-
-    Attributes:
-        kind: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None.
-        peak_low_bytes, peak_high_bytes: the forecast's interval, context included.
-        peak_instant: when the forecast peak is reached, such as `backward of layer 31`.
-    """
+    """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None;
+    `peak_low_bytes`, `peak_high_bytes`: the forecast's interval, context included; `peak_instant`: when the forecast
+    peak is reached, such as `backward of layer 31`."""
 
     kind: str | None
     capacity_bytes: int | None

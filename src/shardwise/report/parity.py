@@ -30,13 +30,9 @@ STEP = "step"
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The first difference of a layout from the reference.
-
-    Attributes:
-        step: None where only the final weights differ.
-        figure: a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it failed).
-        note: what the same comparison with another optimizer says.
-    """
+    """The first difference of a layout from the reference. `step`: None where only the final weights differ; `figure`:
+    a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it failed); `note`: what the same
+    comparison with another optimizer says."""
 
     layout: str
     step: int | None
@@ -87,13 +83,8 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """The comparison of a job's layouts.
-
-    Attributes:
-        changes: settings that differ from the job's, one sentence each.
-        unable: (layout, reason) of those that cannot run here.
-        moved: whether some step had a learning rate above 0.
-    """
+    """The comparison of a job's layouts. `changes`: settings that differ from the job's, one sentence each; `unable`:
+    (layout, reason) of those that cannot run here; `moved`: whether some step had a learning rate above 0."""
 
     reference: str
     num_steps: int

@@ -34,12 +34,8 @@ INSTEAD: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One layout's run.
-
-    Attributes:
-        layout: the layout and its processes, such as `fsdp-2`.
-        turns: set where only one stage works at a time.
-    """
+    """One layout's run. `layout`: the layout and its processes, such as `fsdp-2`; `turns`: set where only one stage
+    works at a time."""
 
     layout: str
     processes: int
@@ -93,12 +89,8 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Versus:
-    """The comparison, the fastest layout first.
-
-    Attributes:
-        unable: (layout, reason) of those that cannot run here.
-        nominal: the forecasts use rates that were not measured on this machine.
-    """
+    """The comparison, the fastest layout first. `unable`: (layout, reason) of those that cannot run here; `nominal`:
+    the forecasts use rates that were not measured on this machine."""
 
     job: str
     contenders: tuple[Contender, ...]

@@ -20,11 +20,8 @@ def is_to_wait() -> bool:
 
 
 def wait_to_begin() -> None:
-    """Waits for the launcher's word; returns at once in a process that is not to wait.
-
-    Raises:
-        SystemExit: the launcher ended without a word.
-    """
+    """Waits for the launcher's word; returns at once in a process that is not to wait. Raises SystemExit: the launcher
+    ended without a word."""
     if os.environ.pop(WAITS, None) is None:
         return
     said = b""

@@ -69,11 +69,8 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal nodes and the network between them.
-
-    Attributes:
-        notes: what is to be said beside a plan for it, as sentences: who holds memory, what is not known.
-    """
+    """Equal nodes and the network between them. `notes`: what is to be said beside a plan for it, as sentences: who
+    holds memory, what is not known."""
 
     node: Node
     num_nodes: int = 1
@@ -105,11 +102,8 @@ class Cluster:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Cluster:
-        """The cluster of a plan's `hardware`; its other keys are passed over.
-
-        Raises:
-            TypeError: the data was written by hand or by another version.
-        """
+        """The cluster of a plan's `hardware`; its other keys are passed over. Raises TypeError: the data was written by
+        hand or by another version."""
         return from_plain(cls, data)
 
     def part(self, num_gpus: int) -> Cluster:

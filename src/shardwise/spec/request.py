@@ -79,11 +79,8 @@ def _key(message: str) -> tuple[str, ...]:
 
 
 def read_request(path: str | Path, *, overrides: Sequence[str | Override] = ()) -> Request:
-    """Reads a job file, or the job and the chosen candidate of a plan.json.
-
-    Raises:
-        InputError: the file is neither, or an override is wrong.
-    """
+    """Reads a job file, or the job and the chosen candidate of a plan.json. Raises InputError: the file is neither, or
+    an override is wrong."""
     if _OF_A_PLAN & (read_json(Path(path)) or {}).keys():
         return _of_text(_text_of_plan(path), file=f"the job of {path}", overrides=overrides)
     return _of_text(read_text(path), file=str(path), overrides=overrides)

@@ -18,11 +18,8 @@ HASHED_BYTES = 16 * 1024 * 1024
 
 
 def result_fault(final: Path, *, most_bytes: float = inf) -> str | None:
-    """What is wrong with a folder's files; None where nothing is.
-
-    Args:
-        most_bytes: larger files that changed since the manifest are hashed up to this size.
-    """
+    """What is wrong with a folder's files; None where nothing is. `most_bytes`: larger files that changed since the
+    manifest are hashed up to this size."""
     recorded = (read_json(final / MANIFEST) or {}).get("files")
     if not isinstance(recorded, dict):
         return f"{MANIFEST} is missing or damaged, so that nothing tells whether the other files are whole"

@@ -23,11 +23,8 @@ _HOW_TO_INSTALL = "see https://pytorch.org/get-started/locally/"
 
 def check_device(planned: Cluster) -> None:
     """Holds the devices that torch sees on this machine against those of the plan; before ranks meet, for those that
-    move tensors by other means than their peers would wait for them.
-
-    Raises:
-        HardwareError: the plan is for GPUs and torch sees none, or for processors and it sees one.
-    """
+    move tensors by other means than their peers would wait for them. Raises HardwareError: the plan is for GPUs and
+    torch sees none, or for processors and it sees one."""
     sees_gpu = torch.cuda.is_available()
     if sees_gpu and planned.gpu.kind == "cpu":
         raise HardwareError(
@@ -42,11 +39,8 @@ def check_device(planned: Cluster) -> None:
 
 
 def check_memory(planned: Cluster, forecast: MemoryForecast, device: torch.device) -> None:
-    """Holds a rank's own GPU against the plan, before weights are loaded.
-
-    Raises:
-        HardwareError: the GPU has less memory than the plan counts on, or less of it is free than the plan needs.
-    """
+    """Holds a rank's own GPU against the plan, before weights are loaded. Raises HardwareError: the GPU has less memory
+    than the plan counts on, or less of it is free than the plan needs."""
     if device.type != "cuda":
         return
     torch.cuda.set_device(device)

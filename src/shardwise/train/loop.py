@@ -20,13 +20,8 @@ REPLICA_CHECK_STEPS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended.
-
-    Attributes:
-        steps: optimizer steps done in all.
-        signal: the signal it stopped on, or 0 if it finished.
-        saved: whether the last step is in a checkpoint.
-    """
+    """How a run ended. `steps`: optimizer steps done in all; `signal`: the signal it stopped on, or 0 if it finished;
+    `saved`: whether the last step is in a checkpoint."""
 
     steps: int
     signal: int = 0
@@ -34,11 +29,8 @@ class Outcome:
 
 
 def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outcome:
-    """Trains from step `start` to the end, or to a signal.
-
-    Raises:
-        GuardError: a loss or gradient is not finite, replicas differ, or ranks see other samples than they should.
-    """
+    """Trains from step `start` to the end, or to a signal. Raises GuardError: a loss or gradient is not finite,
+    replicas differ, or ranks see other samples than they should."""
     train_spec = build.job.train
     total = build.batches.total_steps
     upcoming = build.batches.from_(start)
@@ -116,10 +108,8 @@ def _due(step: int, every: int) -> bool:
 
 
 def evaluate(build: Build, journal: Journal, stop: StopFlag) -> tuple[float | None, int]:
-    """Loss per trained token over the evaluation data, the same for any number of ranks, or None; and a signal.
-
-    A stop request between its batches ends the evaluation without a loss.
-    """
+    """Loss per trained token over the evaluation data, the same for any number of ranks, or None; and a signal. A stop
+    request between its batches ends the evaluation without a loss."""
     if build.evaluation is None:
         return None, 0
     build.model.set_training(False)

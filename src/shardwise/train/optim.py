@@ -20,10 +20,8 @@ _ROW = 512
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str) -> torch.optim.Optimizer:
-    """AdamW (fused, or `foreach`) or SGD over the trainable parameters, of which a pipeline stage may have none.
-
-    Weight decay is applied to matrices only, not to norms and biases, as in Transformers.
-    """
+    """AdamW (fused, or `foreach`) or SGD over the trainable parameters, of which a pipeline stage may have none. Weight
+    decay is applied to matrices only, not to norms and biases, as in Transformers."""
     trainable = [p for p in parameters if p.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": train.weight_decay},

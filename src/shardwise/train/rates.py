@@ -12,10 +12,8 @@ from shardwise.train.precision import type_name
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> tuple[float | None, str]:
-    """Dense FLOP/s of a device in a dtype, and the source of the figure.
-
-    A GPU's is the catalogue's, or None; a CPU's is the best of a few matrix products, measured in under 0.1 s.
-    """
+    """Dense FLOP/s of a device in a dtype, and the source of the figure. A GPU's is the catalogue's, or None; a CPU's
+    is the best of a few matrix products, measured in under 0.1 s."""
     if device.type == "cuda":
         return _catalogue_peak(torch.cuda.get_device_name(device), type_name(dtype))
     return _measured_peak(dtype), "matrix product of this process, measured at the start"

@@ -149,11 +149,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
 
 def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, int | None]:
     """The job and the chosen execution of a run directory, and the hardware and how many trained elements its plan is
-    for.
-
-    Raises:
-        InputError: either is missing or broken, or the plan chose nothing.
-    """
+    for. Raises InputError: either is missing or broken, or the plan chose nothing."""
     job = read_job(run.resolved)
     plan, chosen = read_plan(run.plan), _chosen(run)
     hardware = Cluster.from_json(plan.hardware)
@@ -204,11 +200,8 @@ def _finish(
 
 
 def _save_result(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal) -> None:
-    """Writes `final/`; where that fails, a checkpoint keeps what was trained.
-
-    Raises:
-        SaveError: `final/` could not be written, or does not hold the live weights.
-    """
+    """Writes `final/`; where that fails, a checkpoint keeps what was trained. Raises SaveError: `final/` could not be
+    written, or does not hold the live weights."""
     try:
         save_final(composed.model, run=run, journal=journal, trained=_moves(composed))
     except SaveError as error:

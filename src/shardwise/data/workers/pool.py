@@ -28,12 +28,8 @@ from shardwise.units import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one worker may take.
-
-    Attributes:
-        memory_bytes: beyond what it holds once the tokenizer is loaded.
-        cpu_seconds: for one batch of rows.
-    """
+    """What one worker may take. `memory_bytes`: beyond what it holds once the tokenizer is loaded; `cpu_seconds`: for
+    one batch of rows."""
 
     memory_bytes: int = 2 * GIB
     cpu_seconds: int = 60

@@ -20,11 +20,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def require_torch() -> None:
-    """Looks for torch without importing it.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Looks for torch without importing it. Raises InputError: it is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which is not installed; run: pip install 'shardwise[train]'")
 

@@ -36,11 +36,8 @@ def send(pid: int, signal_number: int) -> bool:
 
 
 def end_all(name: str, *, patience_seconds: float = 10.0) -> frozenset[int]:
-    """Kills every process of a launch, those included that are just being started.
-
-    Returns:
-        Pids that are still there: none, unless a process hangs in the kernel.
-    """
+    """Kills every process of a launch, those included that are just being started. Returns pids that are still there:
+    none, unless a process hangs in the kernel."""
     deadline = time.monotonic() + patience_seconds
     while left := of_launch(name):
         for pid in left:

@@ -41,14 +41,9 @@ def start_rank(
     keeping: Collection[int],
     on_our_end: signal.Signals,
 ) -> subprocess.Popen[bytes]:
-    """Starts a rank that imports what it needs, and then waits on its standard input for the word to begin.
-
-    It has a session of its own, so that a terminal's Ctrl-C reaches the launcher alone.
-
-    Args:
-        keeping: descriptors that it holds open.
-        on_our_end: the signal it gets when this process ends without having ended it.
-    """
+    """Starts a rank that imports what it needs, and then waits on its standard input for the word to begin. It has a
+    session of its own, so that a terminal's Ctrl-C reaches the launcher alone. `keeping`: descriptors that it holds
+    open; `on_our_end`: the signal it gets when this process ends without having ended it."""
     log = _open_log(run, rank)
     try:
         return subprocess.Popen(

@@ -15,10 +15,8 @@ PASSED_ON_AS = {signal.SIGHUP: signal.SIGTERM}
 
 
 class StopRequests:
-    """While entered, signals are counted and do not interrupt; one inside another hands on what came meanwhile.
-
-    Signals ignored before (`nohup`) stay ignored. Outside the main thread none are delivered, and none are counted.
-    """
+    """While entered, signals are counted and do not interrupt; one inside another hands on what came meanwhile. Signals
+    ignored before (`nohup`) stay ignored. Outside the main thread none are delivered, and none are counted."""
 
     def __init__(self) -> None:
         self.received: list[signal.Signals] = []

@@ -31,12 +31,8 @@ REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """This process's place in a group that something else started.
-
-    Attributes:
-        local_size: ranks on this machine.
-        launch: a name that all ranks of this start share and no other start has.
-    """
+    """This process's place in a group that something else started. `local_size`: ranks on this machine; `launch`: a
+    name that all ranks of this start share and no other start has."""
 
     rank: int
     size: int
@@ -45,11 +41,8 @@ class Place:
 
 
 def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """This process's place, or None where nothing but the user started it.
-
-    Raises:
-        InputError: the launcher's variables are not numbers.
-    """
+    """This process's place, or None where nothing but the user started it. Raises InputError: the launcher's variables
+    are not numbers."""
     if any(name not in environment for name in REQUIRED):
         return None
     try:

@@ -20,13 +20,9 @@ from shardwise.spec.model.shape import Norm, NormKind
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """What was seen outside the blocks; sizes in elements.
-
-    Attributes:
-        plain_head: logits are the head's output.
-        staged: between embedding and head are only blocks and a norm, so that stages can pass on the residual stream.
-        ended: no position table or weighted norm before the blocks, and the final norm is that of transformers' plan.
-    """
+    """What was seen outside the blocks; sizes in elements. `plain_head`: logits are the head's output; `staged`:
+    between embedding and head are only blocks and a norm, so that stages can pass on the residual stream; `ended`: no
+    position table or weighted norm before the blocks, and the final norm is that of transformers' plan."""
 
     vocabulary: int
     embedding_width: int

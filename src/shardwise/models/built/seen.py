@@ -51,13 +51,9 @@ class Mask:
 
 @dataclass(kw_only=True, eq=False)
 class Attention:
-    """One call of transformers' attention interface.
-
-    Attributes:
-        query, key, value: [batch, heads, length, width of a head].
-        mask: None where the model handed in one that it did not get from transformers.
-        words: the other arguments that were not None, by name.
-    """
+    """One call of transformers' attention interface. `query`, `key`, `value`: [batch, heads, length, width of a head];
+    `mask`: None where the model handed in one that it did not get from transformers; `words`: the other arguments that
+    were not None, by name."""
 
     name: str
     query: torch.Tensor
@@ -71,12 +67,8 @@ class Attention:
 
 @dataclass(kw_only=True, eq=False)
 class BlockCall:
-    """One call of a decoder block.
-
-    Attributes:
-        ops: operators inside the block and outside the landmarks.
-        others: the tensors that it was given beside the residual stream.
-    """
+    """One call of a decoder block. `ops`: operators inside the block and outside the landmarks; `others`: the tensors
+    that it was given beside the residual stream."""
 
     name: str
     given: torch.Tensor

@@ -34,10 +34,8 @@ class HostCopies:
         self.reread()
 
     def before_step(self) -> None:
-        """Brings the gradients to the host, and frees them on the device.
-
-        An original without a gradient leaves its copy's alone, so that states can be created by a step of zeros.
-        """
+        """Brings the gradients to the host, and frees them on the device. An original without a gradient leaves its
+        copy's alone, so that states can be created by a step of zeros."""
         for copy, original in self._pairs():
             if original.grad is not None:
                 copy.grad = self._room_for(original.grad)

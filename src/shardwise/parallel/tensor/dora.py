@@ -22,10 +22,8 @@ from shardwise.parallel.tensor.slices import Slicer
 def slice_magnitudes(
     magnitudes: nn.Module, placements: Mapping[str, Placement], *, layer: nn.Module, slicer: Slicer
 ) -> None:
-    """Slices the magnitudes of one adapter whose base layer, A and B are sliced already.
-
-    `placements`: sharded with the matrix's rows, or replicated where its columns are sliced. `layer` is PEFT's.
-    """
+    """Slices the magnitudes of one adapter whose base layer, A and B are sliced already. `placements`: sharded with the
+    matrix's rows, or replicated where its columns are sliced. `layer` is PEFT's."""
     peft: Any = layer
     reads = [peft.get_base_layer(), *peft.lora_A.values(), *peft.lora_B.values()]
     slicer.slice(magnitudes, placements, reads=reads)

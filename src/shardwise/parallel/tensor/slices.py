@@ -20,10 +20,8 @@ from shardwise.parallel.buckets import sum_over
 
 
 class Slicer:
-    """Replaces parameters on the meta device by their slices over one mesh axis.
-
-    A parameter that several modules hold (a tied embedding) is sliced once.
-    """
+    """Replaces parameters on the meta device by their slices over one mesh axis. A parameter that several modules hold
+    (a tied embedding) is sliced once."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh = mesh
@@ -38,11 +36,9 @@ class Slicer:
         once: Iterable[str] = (),
         reads: Iterable[nn.Module] = (),
     ) -> None:
-        """Slices a module's own parameters and makes its forward use the local slices.
-
-        `once` are replicated parameters that only the first rank adds, because outputs are summed over ranks. `reads`
-        are modules, sliced before, whose parameters this forward reads.
-        """
+        """Slices a module's own parameters and makes its forward use the local slices. `once` are replicated parameters
+        that only the first rank adds, because outputs are summed over ranks. `reads` are modules, sliced before, whose
+        parameters this forward reads."""
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 module._parameters[name] = self._slice(parameter, placements[name])

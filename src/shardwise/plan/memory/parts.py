@@ -60,14 +60,9 @@ class Part:
 
 
 def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[Part, ...]:
-    """The parts of a layout, by pipeline rank, then by tensor-parallel rank.
-
-    `distinct` leaves out pipeline ranks that hold the same as an earlier one, which has as many micro-batches in
-    flight.
-
-    Raises:
-        ValueError: there are more stages than blocks.
-    """
+    """The parts of a layout, by pipeline rank, then by tensor-parallel rank. `distinct` leaves out pipeline ranks that
+    hold the same as an earlier one, which has as many micro-batches in flight. Raises ValueError: there are more stages
+    than blocks."""
     stages = stage_blocks(model, num_stages=layout.num_stages)
     tensors = (*inventory.block_tensors(), *inventory.root.tensors)
     starts = bounds((getattr(t, t.cut) for t in tensors if t.cut), layout.tp)

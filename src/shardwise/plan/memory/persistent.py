@@ -73,12 +73,9 @@ def holdings(
     first_only: bool = False,
     host_apart: bool = True,
 ) -> tuple[Holding, ...]:
-    """Persistent bytes of every distinct rank of a part along the dp_shard axis.
-
-    Args:
-        first_only: only the first, which holds at least as much as any other (except AdamW in 8 bits).
-        host_apart: the host's memory is not the device's, as it is where CPU processes train.
-    """
+    """Persistent bytes of every distinct rank of a part along the dp_shard axis. `first_only`: only the first, which
+    holds at least as much as any other (except AdamW in 8 bits); `host_apart`: the host's memory is not the device's,
+    as it is where CPU processes train."""
     degree = shard_degree(execution.layout)
     tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
     starts = bounds((tensor.rows * (tensor.columns if tensor.last else 1) for tensor in tensors), degree)

@@ -120,11 +120,9 @@ class Tensor:
         return self.count * (blocks + FLOAT32_BYTES * -(-blocks // _SCALES_PER_BLOCK) + _CODE_BYTES)
 
     def kept(self, *, degree: int, index: int) -> int:
-        """Elements, of all `count` tensors, of one shard.
-
-        Rows are cut as `torch.chunk` cuts. Stacked experts are cut inside where there are more ranks than experts, as
-        torchtitan does; FSDP2 alone would pad them to one expert a rank.
-        """
+        """Elements, of all `count` tensors, of one shard. Rows are cut as `torch.chunk` cuts. Stacked experts are cut
+        inside where there are more ranks than experts, as torchtitan does; FSDP2 alone would pad them to one expert a
+        rank."""
         if self.last:
             return self.count * rows_of_shard(self.rows * self.columns, degree=degree, index=index)
         return self.count * self.columns * rows_of_shard(self.rows, degree=degree, index=index)

@@ -41,11 +41,8 @@ class Choice:
 
 
 def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """The layouts that a job leaves open on all GPUs of a cluster, each once; those left out with their reason.
-
-    Raises:
-        UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
-    """
+    """The layouts that a job leaves open on all GPUs of a cluster, each once; those left out with their reason. Raises
+    UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed."""
     if job.stated_layout is not None:
         layout = _formed(job.stated_layout, cluster)
         reason = misfit(as_trained(job, model), layout)
@@ -106,11 +103,8 @@ def _allowed(job: Job, model: ModelShape, cluster: Cluster) -> dict[str, list[in
 
 
 def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """The open layouts that shard whatever they can and have one micro-batch in flight.
-
-    Raises:
-        UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed.
-    """
+    """The open layouts that shard whatever they can and have one micro-batch in flight. Raises UnsupportedError: a
+    stated layout needs more GPUs than there are, or cannot be formed."""
     if job.stated_layout is not None:
         yield from (choice for choice in layouts(job, model, cluster) if choice.reason is None)
         return

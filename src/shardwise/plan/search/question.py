@@ -29,11 +29,9 @@ class Memo:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A job on its hardware.
-
-    `length` and `mean_length` are padded tokens of the longest and the mean sequence, for memory and time.
-    `tries_offload`: the job leaves offload open. `memo` is shared with the question about other hardware.
-    """
+    """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and the mean sequence, for
+    memory and time. `tries_offload`: the job leaves offload open. `memo` is shared with the question about other
+    hardware."""
 
     job: Job
     model: ModelShape
@@ -65,11 +63,7 @@ class Question:
 def ask(
     job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
 ) -> Question:
-    """Puts a question together.
-
-    Raises:
-        UnsupportedError: the job asks for what cannot be forecast at all.
-    """
+    """Puts a question together. Raises UnsupportedError: the job asks for what cannot be forecast at all."""
     _check_length(job, model)
     limit = job.data.max_length
     return Question(

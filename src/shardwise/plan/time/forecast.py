@@ -13,9 +13,7 @@ from shardwise.spec.plan.forecast import TimeForecast
 
 def forecast_time(work: Work, *, num_rows: int | None = None) -> TimeForecast:
     """Step time, throughput and utilisations of an execution; the whole run's where the number of rows is known.
-
-    Utilisations are means over ranks: under naive model parallel on four GPUs, a quarter at most.
-    """
+    Utilisations are means over ranks: under naive model parallel on four GPUs, a quarter at most."""
     step = step_of(work)
     job, gpus = work.job, work.execution.layout.world_size
     tokens = job.train.global_batch_size * job.data.max_length

@@ -34,11 +34,9 @@ class StageSeconds(NamedTuple):
 def rank_ends(
     schedule: Schedule, *, stages: tuple[StageSeconds, ...], num_micro_batches: int, send: float
 ) -> tuple[float, ...]:
-    """When each pipeline rank has done its last action.
-
-    A full pipeline repeats itself, so that of many micro-batches a short run and one twice as long give the pace.
-    `send` is the seconds from the end of an action until its result has reached the next stage.
-    """
+    """When each pipeline rank has done its last action. A full pipeline repeats itself, so that of many micro-batches a
+    short run and one twice as long give the pace. `send` is the seconds from the end of an action until its result has
+    reached the next stage."""
     ranks = len(stages) // stages_per_rank(schedule)
     if schedule == "sequential":
         once = sum(stage.forward + stage.backward for stage in stages) + 2 * send * (len(stages) - 1)
@@ -62,11 +60,8 @@ def walk(
     send: float,
     seen: Callable[[int, ActionKind, int, int, float, float], None] | None = None,
 ) -> tuple[float, ...]:
-    """Runs every action of every rank; `seen` is told (rank, kind, stage, micro-batch, start, end) of each.
-
-    Returns:
-        When each rank has done its last action.
-    """
+    """Runs every action of every rank; `seen` is told (rank, kind, stage, micro-batch, start, end) of each. Returns
+    when each rank has done its last action."""
     ranks = len(stages) // stages_per_rank(schedule)
     orders = [
         order_of(schedule, num_ranks=ranks, rank=rank, num_micro_batches=num_micro_batches) for rank in range(ranks)

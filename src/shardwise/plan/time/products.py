@@ -83,10 +83,8 @@ def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:
 
 
 def _norm_seconds(work: Work, device: Device, *, rows: float, columns: float, rank: int) -> float:
-    """Seconds of the norms of one matrix's rows under DoRA, whatever the tokens (Liu et al., 2024, section 4.3).
-
-    PEFT sends an identity through A and B, adds the scaled product to the weight, and takes the norms as constants.
-    """
+    """Seconds of the norms of one matrix's rows under DoRA, whatever the tokens (Liu et al., 2024, section 4.3). PEFT
+    sends an identity through A and B, adds the scaled product to the weight, and takes the norms as constants."""
     products = device.product(columns, rank, columns) + device.product(columns, rows, rank)
     return products + device.bytes_moved(fused_share(work) * norm_bytes(work, rows=rows, columns=columns))
 

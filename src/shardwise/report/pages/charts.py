@@ -29,11 +29,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A row of a chart.
-
-    Attributes:
-        below: segments of a second, thinner track.
-    """
+    """A row of a chart. `below`: segments of a second, thinner track."""
 
     label: str
     total: str

@@ -22,13 +22,8 @@ def problems_in(
     root: type[BaseModel],
     places: Places | None,
 ) -> list[Problem]:
-    """One problem per invalid key.
-
-    Args:
-        data: what was validated.
-        root: the model it was validated as.
-        places: where each key was written, if anywhere.
-    """
+    """One problem per invalid key. `data`: what was validated; `root`: the model it was validated as; `places`: where
+    each key was written, if anywhere."""
     problems: dict[str, Problem] = {}
     for detail in error.errors():
         path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)

@@ -19,12 +19,8 @@ from shardwise.spec.job.yaml import parse_yaml
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """One value that did not come from the job file.
-
-    Attributes:
-        text: `key.path=value`, the value as YAML.
-        where: how the user wrote it: `--set train.seed=1`, `--hardware cpu:2`.
-    """
+    """One value that did not come from the job file. `text`: `key.path=value`, the value as YAML; `where`: how the user
+    wrote it: `--set train.seed=1`, `--hardware cpu:2`."""
 
     text: str
     where: str
@@ -57,11 +53,7 @@ def read_job(path: str | Path, *, overrides: Sequence[str | Override] = ()) -> J
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a job file.
-
-    Raises:
-        JobError: it cannot be read.
-    """
+    """The text of a job file. Raises JobError: it cannot be read."""
     file = str(path)
     try:
         return Path(path).read_text(encoding="utf-8-sig")
@@ -99,11 +91,7 @@ def parse_placed(text: str, *, file: str, overrides: Sequence[str | Override] = 
 
 
 def job_from_data(data: dict[str, Any], *, places: Places | None = None) -> Job:
-    """Validates plain data as a job.
-
-    Raises:
-        JobError: one problem per invalid key.
-    """
+    """Validates plain data as a job. Raises JobError: one problem per invalid key."""
     try:
         return Job.model_validate(data)
     except ValidationError as error:

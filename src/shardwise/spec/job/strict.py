@@ -30,10 +30,7 @@ def _adapter(noun: type[Any]) -> TypeAdapter[Any]:
 
 def from_plain(noun: type[T], data: Any) -> T:
     """A dataclass, with those inside it, from what `dataclasses.asdict` and JSON made of it; unknown keys are ignored.
-
-    Raises:
-        TypeError: the data is not such a dataclass.
-    """
+    Raises TypeError: the data is not such a dataclass."""
     try:
         return _adapter(noun).validate_json(json.dumps(data))
     except ValidationError as error:

@@ -127,11 +127,7 @@ class Layout:
         return self.tp * self.cp
 
     def coordinates(self, rank: int) -> Coordinates:
-        """The place of a rank; the last axis varies fastest.
-
-        Raises:
-            ValueError: the rank lies outside the world.
-        """
+        """The place of a rank; the last axis varies fastest. Raises ValueError: the rank lies outside the world."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is outside the world of {self.world_size}")
         places: dict[str, int] = {}
@@ -179,11 +175,8 @@ class Layout:
 
     @classmethod
     def from_strategy(cls, name: str, *, world_size: int, gpus_per_node: int | None = None) -> Layout:
-        """The layout a strategy name means on `world_size` GPUs.
-
-        Raises:
-            ValueError: the name is not one of `STRATEGIES`, or `hsdp` has no whole nodes to shard inside.
-        """
+        """The layout a strategy name means on `world_size` GPUs. Raises ValueError: the name is not one of
+        `STRATEGIES`, or `hsdp` has no whole nodes to shard inside."""
         if world_size == 1 and name in STRATEGIES:
             return cls()
         match name:
@@ -221,11 +214,8 @@ class Layout:
 
 
 def _hybrid_group(world_size: int, *, gpus_per_node: int | None) -> int:
-    """Ranks in a sharding group of hsdp: those of a node, or half of a single node.
-
-    Raises:
-        ValueError: groups of one, or not all of a size.
-    """
+    """Ranks in a sharding group of hsdp: those of a node, or half of a single node. Raises ValueError: groups of one,
+    or not all of a size."""
     node = gpus_per_node if gpus_per_node and gpus_per_node < world_size else None
     inside = node or world_size // 2
     if node == 1:

@@ -12,11 +12,8 @@ from shardwise.spec.model.shape import ModelShape
 
 
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
-    """The block indices of each stage, in order; blocks of several kinds count at their mean cost.
-
-    Raises:
-        ValueError: there are more stages than blocks.
-    """
+    """The block indices of each stage, in order; blocks of several kinds count at their mean cost. Raises ValueError:
+    there are more stages than blocks."""
     multiplied = sum(k.num_layers * m.routed * m.rows * m.columns for k in model.kinds for m in k.matrices)
     return _balanced(
         num_blocks=model.num_layers,
@@ -78,11 +75,9 @@ def _first_stages(totals: tuple[float, ...], first_extra: float, count: int) -> 
 def _with_one_more(
     before: list[float], totals: tuple[float, ...], *, stage: int, extra: float
 ) -> tuple[list[float], list[int]]:
-    """For each end, the least maximum with one more stage, and where that stage begins.
-
-    A later start makes the stage cheaper and those before it more expensive. The least maximum lies where both are
-    equal, and that start only grows with the end.
-    """
+    """For each end, the least maximum with one more stage, and where that stage begins. A later start makes the stage
+    cheaper and those before it more expensive. The least maximum lies where both are equal, and that start only grows
+    with the end."""
     num_layers = len(totals) - 1
     least, cut = [float("inf")] * (num_layers + 1), [0] * (num_layers + 1)
 

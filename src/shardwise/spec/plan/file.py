@@ -18,11 +18,8 @@ from shardwise.spec.plan.keys import PlanKeys
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Reads plan.json.
-
-    Raises:
-        InputError: the file is missing or is no JSON, or one problem for each key that is not what a plan has there.
-    """
+    """Reads plan.json. Raises InputError: the file is missing or is no JSON, or one problem for each key that is not
+    what a plan has there."""
     try:
         data: Any = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as error:
@@ -41,11 +38,8 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def plan_from_json(data: Any) -> Plan:
-    """Plain data as a Plan.
-
-    Raises:
-        InputError: of another version, or one problem for each key that is not what a plan has there.
-    """
+    """Plain data as a Plan. Raises InputError: of another version, or one problem for each key that is not what a plan
+    has there."""
     if not isinstance(data, dict):
         raise InputError(f"is {quoted(data)}; expected what `shardwise plan --output` writes")
     found = cast(dict[str, Any], data)

@@ -38,11 +38,7 @@ PARTS = (
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
     """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long as they may be.
-
-    Attributes:
-        longest: tokens of the longest sequence.
-        mean: tokens of a sequence on average.
-    """
+    `longest`: tokens of the longest sequence; `mean`: tokens of a sequence on average."""
 
     longest: int
     mean: float
@@ -65,13 +61,9 @@ class RankMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryForecast:
-    """Memory of the rank that needs most, with its interval, and of every distinct rank.
-
-    Attributes:
-        peak_bytes: allocated (not reserved) bytes plus what lies outside the allocator.
-        peak_reserved_bytes: with the allocator's rounding and fragmentation.
-        peak_instant: when the peak is reached, in words: `backward of layer 31`.
-    """
+    """Memory of the rank that needs most, with its interval, and of every distinct rank. `peak_bytes`: allocated (not
+    reserved) bytes plus what lies outside the allocator; `peak_reserved_bytes`: with the allocator's rounding and
+    fragmentation; `peak_instant`: when the peak is reached, in words: `backward of layer 31`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _OPEN
 
@@ -86,11 +78,8 @@ class MemoryForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeForecast:
-    """Time of one optimizer step and of the whole run; utilisations are shares from 0 to 1.
-
-    Attributes:
-        total_seconds: None where the number of steps is not known.
-    """
+    """Time of one optimizer step and of the whole run; utilisations are shares from 0 to 1. `total_seconds`: None where
+    the number of steps is not known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _OPEN
 
@@ -206,7 +195,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
-        solved = {} if self.solved is None else {"solved": self.solved.to_json()}
+        solved = {} if self.solved is None else {"solved": asdict(self.solved)}
         offers = {} if self.offers is None else self.offers.to_json()
         return {
             "version": VERSION,
@@ -232,6 +221,6 @@ class Plan:
             candidates=tuple(Candidate.from_json(candidate) for candidate in data["candidates"]),
             rejected=tuple(from_plain(Rejection, rejection) for rejection in data["rejected"]),
             advice=tuple(data.get("advice", ())),
-            solved=Solved.from_json(data["solved"]) if data.get("solved") else None,
+            solved=from_plain(Solved, data["solved"]) if data.get("solved") else None,
             offers=Offers.from_json(data),
         )

@@ -5,7 +5,7 @@ Unknown keys are refused in what is executed, and passed over elsewhere: later v
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -15,6 +15,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
 from shardwise.spec.plan.forecast import Cost, MemoryForecast, TimeForecast
 from shardwise.spec.plan.offers import Offer
+from shardwise.spec.plan.solved import Solved
 
 Bytes = Annotated[int, Field(ge=0, le=10**18)]
 
@@ -58,27 +59,6 @@ class _Rejection(_Open):
     reason: str
 
 
-class _Following(_Open):
-    value: int
-    reason: str
-
-
-class _Tried(_Open):
-    value: int
-    fits: bool
-
-
-class _Solved(_Open):
-    key: str
-    asks: Literal["largest", "smallest"]
-    value: int | None
-    written: str
-    bounds: Annotated[list[int], Field(min_length=2, max_length=2)]
-    limit: str
-    next: _Following | None
-    tried: list[_Tried]
-
-
 class _Prices(_Open):
     date: str
     source: str
@@ -104,6 +84,6 @@ class PlanKeys(_Open):
     candidates: list[_Candidate]
     rejected: list[_Rejection]
     advice: list[str] = Field(default_factory=list[str])
-    solved: _Solved | None = None
+    solved: Solved | None = None
     hardware_options: list[Offer] = Field(default_factory=list[Offer])
     prices: _Prices | None = None

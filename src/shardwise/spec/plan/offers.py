@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise.spec.job.keys import Goal
+from shardwise.spec.job.strict import from_plain
 from shardwise.units import format_gib, format_seconds
 
 Range = tuple[float, float]
@@ -22,10 +23,6 @@ def format_dollars(price: Range | float) -> str:
     digits = 3 if pair[1] < 0.1 else 2 if pair[1] < 1000 else 0
     low, high = (f"${amount:,.{digits}f}" for amount in pair)
     return low if low == high else f"{low} to {high}"
-
-
-#: Keys of an offer that JSON has as lists.
-_PAIRS = ("best_for", "usd_per_hour", "usd", "usd_per_million_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +103,6 @@ class Offer:
         """The lowest offer for an hour."""
         return "not known" if self.usd_per_hour is None else format_dollars(self.usd_per_hour[0])
 
-    def to_json(self) -> dict[str, Any]:
-        """One of the `hardware_options` of plan.json."""
-        pairs: dict[str, Any] = {key: None if (pair := getattr(self, key)) is None else list(pair) for key in _PAIRS}
-        return {**asdict(self), **pairs}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Offer:
-        """The inverse of `to_json`."""
-        pairs: dict[str, Any] = {key: None if data[key] is None else tuple(data[key]) for key in _PAIRS}
-        return cls(**{**data, **pairs})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
@@ -185,7 +171,7 @@ class Offers:
     def to_json(self) -> dict[str, Any]:
         """The keys of plan.json that open hardware adds."""
         return {
-            "hardware_options": [option.to_json() for option in self.options],
+            "hardware_options": [asdict(option) for option in self.options],
             "prices": None if self.price_date is None else {"date": self.price_date, "source": self.price_source},
         }
 
@@ -199,7 +185,7 @@ class Offers:
             goal=data["job"]["goal"],
             price_date=prices.get("date"),
             price_source=prices.get("source"),
-            options=tuple(Offer.from_json(option) for option in data["hardware_options"]),
+            options=tuple(from_plain(Offer, option) for option in data["hardware_options"]),
         )
 
 

@@ -27,13 +27,9 @@ KIND_WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """One stretch of a rank's time, in seconds from the beginning of the step.
-
-    Attributes:
-        rank: the lowest of the ranks that do the same at the same time.
-        stream: `links` runs beside `compute`, where `exchange` and `wait` alone keep it from computing.
-        name: such as `backward of layer 3`.
-    """
+    """One stretch of a rank's time, in seconds from the beginning of the step. `rank`: the lowest of the ranks that do
+    the same at the same time; `stream`: `links` runs beside `compute`, where `exchange` and `wait` alone keep it from
+    computing; `name`: such as `backward of layer 3`."""
 
     rank: int
     stream: Stream
@@ -45,11 +41,8 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Ranks that do the same at the same time.
-
-    Attributes:
-        computing: share of the whole step in which they compute, whatever part of it is laid out.
-    """
+    """Ranks that do the same at the same time. `computing`: share of the whole step in which they compute, whatever
+    part of it is laid out."""
 
     ranks: tuple[int, ...]
     computing: float

@@ -39,11 +39,8 @@ def most_slices(model: ModelShape) -> int:
 
 
 def unseen(model: ModelShape, split: Split, *, nearest: str) -> str | None:
-    """Why a model that was read off its build is not split; None where its family is in the catalogue.
-
-    Args:
-        nearest: the layout to write instead.
-    """
+    """Why a model that was read off its build is not split; None where its family is in the catalogue. `nearest`: the
+    layout to write instead."""
     if model.built is None:
         return None
     if split == "stages" and "stages without dropout" in model.built:

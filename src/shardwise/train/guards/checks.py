@@ -48,10 +48,8 @@ def agree(world: World, facts: dict[str, Any]) -> None:
 def check_layout(
     world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, elements: dict[str, int]
 ) -> None:
-    """Checks on live tensors that this rank holds its part of every weight, and all ranks every element once.
-
-    Raises GuardError naming the first weight that differs. `elements` are those of each weight of the whole model.
-    """
+    """Checks on live tensors that this rank holds its part of every weight, and all ranks every element once. Raises
+    GuardError naming the first weight that differs. `elements` are those of each weight of the whole model."""
     for name, parameter in parameters:
         _check_part(world, name, parameter, shards=world.layout.weight_shards)
     if world.layout.tp > 1 and not any(_sliced_dims(parameter) for _, parameter in parameters):

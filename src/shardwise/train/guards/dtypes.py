@@ -23,10 +23,8 @@ Kinds = dict[str, str | None]
 
 
 class LiveTypes:
-    """Checks dtypes of weights now, and those of gradients and states in the first steps.
-
-    `stepped` are the optimizer's parameters (master weights). GuardError names the first tensor of another dtype.
-    """
+    """Checks dtypes of weights now, and those of gradients and states in the first steps. `stepped` are the optimizer's
+    parameters (master weights). GuardError names the first tensor of another dtype."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Named, stepped: Named, *, execution: Execution

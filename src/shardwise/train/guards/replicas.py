@@ -43,11 +43,9 @@ def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]],
 
 
 def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, int]:
-    """Each part that this rank holds -> a hash of its bits, modulo 2**64.
-
-    Each word is multiplied with an odd number that depends on its position. A changed word always changes the hash.
-    Integer sums do not depend on device or order.
-    """
+    """Each part that this rank holds -> a hash of its bits, modulo 2**64. Each word is multiplied with an odd number
+    that depends on its position. A changed word always changes the hash. Integer sums do not depend on device or
+    order."""
     words = [bits(local_part(parameter)) for _, parameter in parameters]
     if not words:
         return {}

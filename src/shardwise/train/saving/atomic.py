@@ -43,10 +43,8 @@ def together(world: World, action: Callable[[], T], *, what: str) -> T:
 
 @contextmanager
 def staged(world: World, target: Path) -> Iterator[Path]:
-    """A new folder beside the target that all ranks fill; on leaving, one rename makes it the target.
-
-    On failure it is removed, and the target is as it was.
-    """
+    """A new folder beside the target that all ranks fill; on leaving, one rename makes it the target. On failure it is
+    removed, and the target is as it was."""
     folder = open_stage(world, target)
     with removed_on_error(folder):
         yield folder

@@ -51,11 +51,8 @@ class Difference:
 
 
 def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Difference:
-    """Compares tensors by name.
-
-    A tensor may differ by `tolerance` relative to its norm, or by one rounding step of its dtype, whichever is more.
-    Beyond that it is excused if its difference has a norm of at most `floor`.
-    """
+    """Compares tensors by name. A tensor may differ by `tolerance` relative to its norm, or by one rounding step of its
+    dtype, whichever is more. Beyond that it is excused if its difference has a norm of at most `floor`."""
     ours, theirs = _files_by_name(a), _files_by_name(b)
     relative, absolute, worst = 0.0, 0.0, None
     excused: Excused | None = None

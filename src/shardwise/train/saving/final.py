@@ -25,10 +25,8 @@ from shardwise.train.watching.journal import Journal
 
 
 def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trained: bool = True) -> None:
-    """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails.
-
-    `trained`: some step had a learning rate above zero; adapters that change nothing are then warned about.
-    """
+    """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails. `trained`: some
+    step had a learning rate above zero; adapters that change nothing are then warned about."""
     world, result = model.ownership.world, model.result
     journal.enter("saving")
     with staged(world, run.final) as folder:
@@ -51,10 +49,8 @@ def _first(world: World, action: Callable[[], None], *, what: str) -> None:
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
-    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file.
-
-    A failing disk does not end the gathering, in which other ranks take part; all learn of it afterwards.
-    """
+    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file. A failing disk does not end
+    the gathering, in which other ranks take part; all learn of it afterwards."""
     world, result = model.ownership.world, model.result
     wanted = wanted_tensors(result.saved, ownership=model.ownership)
     files = Files(folder, result, wanted)

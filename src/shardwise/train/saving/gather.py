@@ -40,10 +40,8 @@ def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Own
 def whole_tensors(
     wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Gathers the wanted tensors one by one, cast to `dtype`; all ranks iterate together.
-
-    Yields (name, the whole tensor on the CPU), or (name, None) on ranks other than 0.
-    """
+    """Gathers the wanted tensors one by one, cast to `dtype`; all ranks iterate together. Yields (name, the whole
+    tensor on the CPU), or (name, None) on ranks other than 0."""
     world, mine = ownership.world, dict(parameters)
     here = world.layout.coordinates(world.rank)
     for one in wanted:

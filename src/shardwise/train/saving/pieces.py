@@ -19,13 +19,8 @@ from shardwise.models.load import local_window
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """The part of one named tensor that a rank holds.
-
-    Attributes:
-        shape: global shape.
-        offsets: where the part begins in each dim.
-        local: the part itself, sharing storage with the live tensor.
-    """
+    """The part of one named tensor that a rank holds. `shape`: global shape; `offsets`: where the part begins in each
+    dim; `local`: the part itself, sharing storage with the live tensor."""
 
     name: str
     shape: tuple[int, ...]

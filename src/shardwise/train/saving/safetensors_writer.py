@@ -47,9 +47,7 @@ class Entry:
 
 class TensorFile:
     """A safetensors file being written; a thread writes and another hashes one tensor while the caller makes the next.
-
-    `entries` are written in this order; larger dtypes first, so that all are aligned. All methods may raise OSError.
-    """
+    `entries` are written in this order; larger dtypes first, so that all are aligned. All methods may raise OSError."""
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
         self.path = path

@@ -68,13 +68,8 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The result of comparing ranks.
-
-    Attributes:
-        culprit: the rank that is named as the cause.
-        phase: what it was doing.
-        sentence: for the user.
-    """
+    """The result of comparing ranks. `culprit`: the rank that is named as the cause; `phase`: what it was doing;
+    `sentence`: for the user."""
 
     culprit: int
     phase: str
@@ -160,10 +155,8 @@ def _holding_up(standings: Sequence[Standing]) -> list[int]:
 
 
 def _awaited(standings: Sequence[Standing]) -> list[int]:
-    """Ranks that others wait for; empty where nothing singles them out.
-
-    Point-to-point messages are not counted: with equal counts it is the ranks that do not wait.
-    """
+    """Ranks that others wait for; empty where nothing singles them out. Point-to-point messages are not counted: with
+    equal counts it is the ranks that do not wait."""
     working = {one.rank for one in standings if not one.waits}
     return sorted(_last(standings) or (working if len(working) < len(standings) else ()))
 

@@ -30,11 +30,7 @@ BRIEFLY_SECONDS = 0.1
 
 
 class Watch:
-    """Watches the main thread of one rank.
-
-    Attributes:
-        end: ends the process with a status.
-    """
+    """Watches the main thread of one rank. `end`: ends the process with a status."""
 
     def __init__(self, journal: Journal, stop: StopFlag, *, end: Callable[[int], Any] = os._exit) -> None:
         self.end = end
@@ -79,11 +75,8 @@ class Watch:
                 return
 
     def _count(self, seconds: float, *, untold: bool) -> None:
-        """Adds up the seconds without progress, and of them those spent waiting.
-
-        Args:
-            untold: the current phase has no known duration: only waiting for one and the same collective is limited.
-        """
+        """Adds up the seconds without progress, and of them those spent waiting. `untold`: the current phase has no
+        known duration: only waiting for one and the same collective is limited."""
         before, self._seen = self._seen, (self._journal.progress.count, begun(self._world) if untold else ())
         if self._seen != before:
             self._still = self._waited = 0.0
