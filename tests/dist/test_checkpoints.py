@@ -21,7 +21,7 @@ from shardwise.errors import ModelError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.loop import train
 from shardwise.train.saving import checkpoint
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
@@ -131,6 +131,17 @@ def test_a_checkpoint_loads_under_another_layout(
     run = prepare_cell(job, tmp_path / "moved")
     interrupt(run, LAYOUTS[before], after=5)
     start, resumed = run_world(LAYOUTS[after].layout.world_size, resume, run, LAYOUTS[after])[0]
+    assert start == 5
+    assert relative(whole.series("loss"), resumed.series("loss")) <= 1e-5
+
+
+def test_a_run_goes_on_to_another_length(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    short, long = (make_job(train={"max_steps": n, "lr_scheduler_type": "constant"}) for n in (6, 8))
+    whole = run_world(1, train_rank, prepare_cell(long, tmp_path / "whole"), LAYOUTS["single"])[0]
+    run = prepare_cell(short, tmp_path / "moved")
+    interrupt(run, LAYOUTS["fsdp"], after=5)
+    write_json(run.resolved, long.to_json())
+    start, resumed = run_world(1, resume, run, LAYOUTS["single"])[0]
     assert start == 5
     assert relative(whole.series("loss"), resumed.series("loss")) <= 1e-5
 

@@ -114,10 +114,11 @@ def train(
     before = Before.of(run)
     with ExitStack() as held:
         with request.blaming("output_dir"):
-            lock = held.enter_context(locked(run))
+            lock = held.enter_context(locked(run, say=lambda text: _tell(Notice(text=text), on_update)))
             check_same_job(run, request.job)
-        if has_result(run):
+        if has_result(run, request.job):
             return _result(run, outcome="already_finished")
+        forget_last_launch(run)
         kind, processes = cluster.gpu.kind, _processes(chosen, cluster=cluster)
         with taken_back_on_error(run, before):
             _write_first(request, chosen, run=run, on_update=on_update)
@@ -175,9 +176,9 @@ def _join(
     with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
         with request.blaming("output_dir"):
-            lock = take(run)
+            lock = take(run, say=lambda text: _tell(Notice(text=text), on_update))
             check_same_job(run, request.job)
-        if has_result(run):
+        if has_result(run, request.job):
             send_others_away(run, place, exit_code=0)
             return _result(run, outcome="already_finished")
         forget_last_launch(run)
@@ -240,15 +241,16 @@ def _does_not_fit(made: Plan) -> str:
     return "\n".join([f"nothing fits on {where}", *made.notes, *dict.fromkeys(reasons), *made.advice])
 
 
-def _tell_nobody(_: Update) -> None:
-    """Nobody watches."""
+def _tell(update: Update, on_update: Callable[[Update], None] | None) -> None:
+    if on_update is not None:
+        on_update(update)
 
 
 def _write_first(
     request: Request, chosen: Plan, *, run: RunDirectory, on_update: Callable[[Update], None] | None
 ) -> None:
     """Says what is going to run, and leaves it in the run directory."""
-    (on_update or _tell_nobody)(Planned(plan=chosen, run=run))
+    _tell(Planned(plan=chosen, run=run), on_update)
     write_start(run, request, plan=chosen)
 
 
@@ -262,13 +264,12 @@ def _prepare(
     programs: Programs,
 ) -> Plan:
     """Prepares the data; returns the plan that the workers obey, which knows how many rows there are."""
-    tell: Callable[[Update], None] = on_update or _tell_nobody
     known_before = known_data(run)
-    tell(Phase(name="preparing data", total_steps=None, detail={}))
+    _tell(Phase(name="preparing data", total_steps=None, detail={}), on_update)
     prepare_data(run, module=programs.preparation, quiet=programs.quiet)
     if known_data(run) != known_before:
         # Only now is it known how many steps there are and how long the sequences are, which rarely reach max_length.
         chosen = plan_for(request, cluster=cluster, known=known_data(run))
         write_start(run, request, plan=chosen)
-        tell(Planned(plan=chosen, run=run))
+        _tell(Planned(plan=chosen, run=run), on_update)
     return chosen

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from shardwise.errors import DamagedResultError
-from shardwise.launch.run_folder import is_finished
+from shardwise.launch.run_folder import has_another_length, is_finished
+from shardwise.spec.job.keys import Job
 from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory
 
 
-def has_result(run: RunDirectory) -> bool:
-    """Whether the run there has come to its end, and what it left is whole. Raises DamagedResultError: it has come to
-    its end, but a file of final/ is missing or changed."""
+def has_result(run: RunDirectory, job: Job) -> bool:
+    """Whether the run there has come to the end of this job, and what it left is whole.
+
+    Raises:
+        DamagedResultError: it has come to its end, but a file of final/ is missing or changed.
+        RunDirectoryError: it is to go on to another length and has no checkpoint.
+    """
     if not is_finished(run):
         return False
     fault = result_fault(run.final)
@@ -26,7 +31,7 @@ def has_result(run: RunDirectory) -> bool:
             f"{run.final}: {fault}; this run had finished, and its result is damaged. Put the file back from a copy; "
             f"or remove {run.final}, and the same command {start} and writes it again"
         )
-    return True
+    return not has_another_length(run, job)
 
 
 def is_whole(run: RunDirectory) -> bool:

@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 from shardwise.errors import RunDirectoryError
 from shardwise.spec.run import RunDirectory
 
+#: How long a start waits for the ranks of a launcher that is gone: they notice, save a checkpoint and end.
+PATIENCE_SECONDS = 60.0
+
+Say = Callable[[str], None]
+
 
 @contextmanager
-def locked(run: RunDirectory) -> Generator[int]:
+def locked(run: RunDirectory, *, say: Say = lambda _: None) -> Generator[int]:
     """Creates the run directory where there is none and holds it; yields the descriptor of the lock, for children to
     inherit. Raises RunDirectoryError: another run holds it, or the folder cannot be written."""
-    descriptor = take(run)
+    descriptor = take(run, say=say)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def take(run: RunDirectory) -> int:
-    """`locked` for a process that holds the lock until it ends."""
+def take(run: RunDirectory, *, say: Say = lambda _: None) -> int:
+    """`locked` for a process that holds the lock until it ends. Where only ranks of a launcher that is gone hold it, it
+    says so and waits for `PATIENCE_SECONDS`."""
     try:
         run.logs.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(run.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise RunDirectoryError(f"output_dir {run.root} cannot be used: {error.strerror}; name another") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _hold(descriptor, run=run, say=say)
     except BlockingIOError:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip()
+        holder = _holder(descriptor)
         os.close(descriptor)
         who = f" (process {holder})" if holder.isdigit() else ""
         message = f"{run.root} is in use by another run{who}; wait for it, or set another output_dir"
@@ -44,3 +52,26 @@ def take(run: RunDirectory) -> int:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor
+
+
+def _hold(descriptor: int, *, run: RunDirectory, say: Say) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    waits = False
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _is_alive(_holder(descriptor)) or time.monotonic() > until:
+                raise
+        if not waits:
+            waits = True
+            say(f"{run.root} is held by ranks whose launcher is gone; waiting up to {PATIENCE_SECONDS:g} s for them")
+        time.sleep(0.2)
+
+
+def _holder(descriptor: int) -> str:
+    return os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+
+
+def _is_alive(holder: str) -> bool:
+    return holder.isdigit() and Path(f"/proc/{holder}").exists()

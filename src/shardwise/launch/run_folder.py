@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
 from shardwise.spec.job.file import read_job
-from shardwise.spec.job.keys import HOW_IT_RUNS, Job
+from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job
 from shardwise.spec.job.places import write_places
 from shardwise.spec.layout.execution import Precision
 from shardwise.spec.plan.forecast import Lengths, Plan
@@ -76,7 +76,7 @@ def _check_empty(run: RunDirectory) -> None:
 
 def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:
     """The first key, in the order of the job file, whose value differs and may not: (key, before, now)."""
-    if name in HOW_IT_RUNS or before == now:
+    if name in HOW_IT_RUNS | LENGTH or before == now:
         return None
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return (name, cast(Any, before), now)
@@ -126,6 +126,23 @@ def is_finished(run: RunDirectory) -> bool:
     """The run there has come to its end and its result lies in final/."""
     outcome = read_json(run.outcome) or {}
     return outcome.get("outcome") == "finished" and run.final.is_dir() and any(run.final.iterdir())
+
+
+def has_another_length(run: RunDirectory, job: Job) -> bool:
+    """Whether the run there, whose job is this one, was to take another number of steps or epochs.
+
+    Raises:
+        RunDirectoryError: it was, and has no checkpoint to go on from.
+    """
+    before, now = read_job(run.resolved).train, job.train
+    if (before.max_steps, before.num_train_epochs) == (now.max_steps, now.num_train_epochs):
+        return False
+    if not run.checkpoints():
+        raise RunDirectoryError(
+            f"{run.root} holds a finished run without a checkpoint, so that it cannot go on to another length; full "
+            f"fine-tuning keeps one where train.save_steps is set. Train {run.final} further in another output_dir"
+        )
+    return True
 
 
 def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:

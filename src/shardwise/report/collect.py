@@ -53,7 +53,7 @@ def collect(run: RunDirectory) -> Report:
         num_parameters=whole(model, "num_parameters"),
         num_trainable_parameters=whole(model, "num_trainable_parameters"),
         execution=execution_settings(candidate.execution) if candidate else (),
-        job=job_settings(job) if job else (),
+        job=(*job_settings(job), *_lengths(sources)) if job else (),
         dtypes=scalars(section(sources.measured, "dtypes")),
         environment=scalars(sources.environment),
         tokens=_sum(sources.metrics, "tokens"),
@@ -242,6 +242,17 @@ def job_settings(job: Job) -> tuple[Setting, ...]:
         facts["LoRA"] = f"r {adapters.r}, alpha {adapters.lora_alpha:g}, dropout {adapters.lora_dropout:g}"
         facts["LoRA on"] = targets if isinstance(targets, str) else ", ".join(targets)
     return _settings(facts.items())
+
+
+def _lengths(sources: Sources) -> tuple[Setting, ...]:
+    """Where the run went on to another length, the steps that each length's schedule is of."""
+    begun = [(whole(event, "total_steps"), whole(event, "first_step")) for event in sources.events]
+    totals = [(total, first) for total, first in begun if total is not None and first is not None]
+    changed = [(total, first) for (before, _), (total, first) in pairwise(totals) if total != before]
+    if not changed:
+        return ()
+    parts = [f"of {totals[0][0]} steps", *(f"of {total} steps from step {first} on" for total, first in changed)]
+    return _settings([("learning rate schedule", ", ".join(parts))])
 
 
 def scalars(data: dict[str, Any] | None) -> tuple[Setting, ...]:

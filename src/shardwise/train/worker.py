@@ -124,6 +124,9 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
     journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
     start = journal.step = composed.checkpoints.restore()
+    if start > composed.batches.total_steps:
+        asked = composed.batches.total_steps
+        raise RunDirectoryError(f"{run.root} has trained {start} steps, and the job asks for {asked}; raise its length")
     check_replicas(world, model.parameters, when="at the start")
     if world.is_first:
         journal.note(lambda: forget_steps_after(run, start))

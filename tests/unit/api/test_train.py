@@ -112,7 +112,7 @@ def test_a_failed_run_goes_on_when_it_is_started_again(make, job) -> None:
 def test_another_job_may_not_go_on_in_the_same_folder(make, job) -> None:
     result = api.train(job(), programs=FAKE)
     before = result.run.resolved.read_bytes()
-    with pytest.raises(RunDirectoryError, match=r"train\.learning_rate = 0\.0002, and this job has 0\.001"):
+    with pytest.raises(RunDirectoryError, match=r"train\.learning_rate = 2e-05, and this job has 0\.001"):
         api.train(job(), overrides=["train.learning_rate=1e-3"], programs=FAKE)
     assert result.run.resolved.read_bytes() == before
 

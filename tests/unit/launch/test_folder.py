@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -90,6 +92,15 @@ def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
         pass
     with locked(run):
         pass
+    said: list[str] = []
+    code = "import fcntl, sys, time; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(); time.sleep(1)"
+    (run.root / ".lock").write_text("99999999")  # a launcher that is gone
+    with subprocess.Popen([sys.executable, "-uc", code, str(run.root / ".lock")], stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        with locked(run, say=said.append):
+            assert rank.wait() == 0
+    assert said == [f"{run.root} is held by ranks whose launcher is gone; waiting up to 60 s for them"]
     inside = RunDirectory(run.logs / "file")
     inside.root.touch()
     with pytest.raises(RunDirectoryError, match="cannot be used"), locked(inside):

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.errors import DamagedResultError
+from shardwise.errors import DamagedResultError, RunDirectoryError
 from shardwise.launch.final_files import has_result
+from shardwise.launch.run_folder import check_same_job
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.result import HASHED_BYTES, result_fault
 from shardwise.spec.run import RunDirectory, write_json
 
+JOB = job_from_data({"model": "m"})
 CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
 
 
@@ -32,13 +35,23 @@ def finished(run: RunDirectory) -> RunDirectory:
         files[name] = {"size": path.stat().st_size, "sha256": digest}
     write_json(run.final / "manifest.json", {"files": files})
     write_json(run.outcome, {"outcome": "finished", "step": 3})
+    write_json(run.resolved, JOB.to_json())
     return run
 
 
 def test_a_whole_result_is_one(finished: RunDirectory) -> None:
-    assert has_result(finished)
+    assert has_result(finished, JOB)
     finished.outcome.unlink()
-    assert not has_result(finished)
+    assert not has_result(finished, JOB)
+
+
+def test_a_finished_run_goes_on_where_the_job_asks_for_another_length(finished: RunDirectory) -> None:
+    longer = job_from_data({"model": "m", "train": {"max_steps": 6}})
+    with pytest.raises(RunDirectoryError, match=r"without a checkpoint.* where train\.save_steps is set"):
+        has_result(finished, longer)
+    write_json(finished.checkpoint(3) / "manifest.json", {})
+    check_same_job(finished, longer)
+    assert not has_result(finished, longer)
 
 
 def _flip(path: Path, *, keeps_time: bool = False) -> None:
@@ -67,7 +80,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
 def test_a_damaged_result_is_named(finished: RunDirectory, damage: Callable[[Path], object], words: str) -> None:
     damage(finished.final)
     with pytest.raises(DamagedResultError, match="its result is damaged") as caught:
-        has_result(finished)
+        has_result(finished, JOB)
     assert words in str(caught.value)
     assert caught.value.exit_code == 1
 
@@ -77,5 +90,5 @@ def test_the_way_out_names_the_newest_checkpoint(finished: RunDirectory) -> None
         write_json(finished.checkpoint(step) / "manifest.json", {})
     (finished.final / "config.json").unlink()
     with pytest.raises(DamagedResultError, match=r"goes on from checkpoint-4 and writes it again"):
-        has_result(finished)
+        has_result(finished, JOB)
     assert result_fault(finished.final) == "config.json is missing"

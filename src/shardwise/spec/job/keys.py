@@ -33,6 +33,9 @@ HOW_IT_RUNS = frozenset(
 #: "LoRA Without Regret", 2025).
 USUAL_RATES: dict[Method, float] = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4}
 
+#: How long a job trains. A run may go on with another length; rates are then those of the new one.
+LENGTH = frozenset({"train.max_steps", "train.num_train_epochs"})
+
 
 class LoraSpec(Strict):
     """LoRA in PEFT's words; `target_modules` is `all-linear` or a list of module names."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from shardwise.errors import ModelError, Problem, quoted
-from shardwise.spec.job.keys import HOW_IT_RUNS, Job
+from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job
 from shardwise.spec.job.places import Places
 
 #: The libraries whose versions decide how text becomes tokens, as in the key of prepared data.
@@ -18,7 +18,7 @@ _LIBRARIES = ("transformers", "tokenizers")
 def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, Any]:
     """The identity of a run as JSON; `model` are hashes of its files by name, `data` the data's fingerprint."""
     plain = job.to_json()
-    for key in HOW_IT_RUNS:
+    for key in HOW_IT_RUNS | LENGTH:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain).pop(name)
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
