@@ -71,7 +71,7 @@ MEANINGS = {
     "offload": "what lies in host memory",
     "loss": "`chunked` computes the logits of some positions at a time",
     "attn_implementation": "attention kernel",
-    "compile": "compile each decoder block with torch.compile",
+    "compile": "compile each decoder block with torch.compile; `auto` on GPUs where the run is long enough to earn it",
 }
 #: How the value of an option is written.
 VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}

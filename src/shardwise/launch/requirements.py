@@ -210,7 +210,7 @@ def stated_execution(job: Job, layout: Layout) -> Execution:
         precision="mixed" if train.precision == "auto" else train.precision,
         optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
         gradient_checkpointing="none" if train.gradient_checkpointing == "auto" else train.gradient_checkpointing,
-        compile=train.compile,
+        compile=train.compile is True,
     )
 
 

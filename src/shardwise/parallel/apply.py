@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from shardwise.parallel.compiled import apply_compile
 from shardwise.parallel.ddp import Buckets, apply_replication
 from shardwise.parallel.fsdp import apply_sharding
 from shardwise.parallel.gradients import Finish
@@ -66,10 +67,9 @@ def parallelize(
         # Recompute wraps the block's own forward, inside the hooks that gather weights and inside compilation.
         apply_recompute(stage.blocks, execution.gradient_checkpointing)
 
-        # Compile per block, with the recomputation inside the graph and the gathers outside.
+        # Compile each block's forward, with the recomputation inside the graph, and hooks and gathers outside.
         if execution.compile:
-            for block in stage.blocks:
-                block.compile()
+            apply_compile(stage.blocks)
 
         # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.plan.explain.comparison import why_faster, why_slower
+from shardwise.plan.explain.compiling import too_short
 from shardwise.plan.explain.reasons import why
 from shardwise.plan.explain.remedies import left_wide, on_fewer, remedies
 from shardwise.plan.explain.shortage import why_not
 from shardwise.plan.search.forecasts import hardware_json, model_json
 from shardwise.plan.search.goals import best_first, simplicity_of
 from shardwise.plan.search.gpu_counts import best_part
-from shardwise.plan.search.question import Question, ask
+from shardwise.plan.search.question import Question, ask, work_on
 from shardwise.plan.search.search import Search, Strategy, chosen, search_offloads
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -44,6 +45,11 @@ def answer(question: Question) -> Plan:
     part, notes = best_part(question)
     searches = search_offloads(replace(question, cluster=part))
     best, first_of_all = chosen(searches), searches[0]
+    short = best and too_short(best[0], work_on(question, part, best[1].execution))
+    if short:
+        eager = answer(question.eagerly(short))
+        if eager.best is not None:
+            return eager
     if best is None:
         fewer = on_fewer(question, None)
         said = (left_wide(question.job, question.model), fewer, *remedies(question))
@@ -68,7 +74,7 @@ def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, a
     slower = (_rejection(one) for one in fitting[1:])
     left_out = (one for one in _left_out(search) if one.strategy not in taken)
     return Plan(
-        job=question.job.to_json(),
+        job=question.asked,
         hardware=hardware_json(question.cluster),
         model=model_json(question),
         candidates=(*fitting, *lacking),

@@ -136,7 +136,7 @@ TRAIN: dict[str, tuple[Any, ...]] = {
     "loss": ("full", "chunked"),
     "gradient_checkpointing": ("none", "selective", "full"),
     "attn_implementation": ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"),
-    "compile": (True, False),
+    "compile": (True, False, "auto"),
     "micro_batch_size": (1, 2, 3, 64, 10**15),
     "max_steps": (1, 10**15),
     "num_train_epochs": (1e-9, 0.5, 3.0, 1e6, 1e308),

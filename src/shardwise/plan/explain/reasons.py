@@ -7,6 +7,7 @@ from math import prod
 
 from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
+from shardwise.plan.explain.compiling import why_compiled
 from shardwise.plan.explain.strategies import what_it_does
 from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.memory.work import Work
@@ -42,6 +43,7 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _idle(work, question.cluster),
         _batch(work),
         _recompute(search, work),
+        why_compiled(search, work),
         _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
         _loss(search, work, chosen),
         _mask(work),

@@ -154,6 +154,7 @@ class Peaks:
             execution.attn_implementation,
             execution.precision,
             execution.gradient_checkpointing,
+            execution.compile,
         )
         if key not in self._works:
             self._works[key] = work_of(

@@ -13,7 +13,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.support.trained import impossibilities, not_trained_under
+from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under
 from shardwise.units import MIB
 
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -61,8 +61,15 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
             optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
             offload="none" if train.offload == "auto" else train.offload,
             attn_implementation=_attention(job, model),
-            compile=train.compile,
+            compile=why_eager(job, model, choice) is None if train.compile == "auto" else train.compile,
         )
+
+
+def why_eager(job: Job, model: ModelShape, choice: Choice) -> str | None:
+    """Why `compile: auto` runs blocks eagerly; None where it compiles them."""
+    if choice.cluster.gpu.kind == "cpu":
+        return "on CPU processes it is not worth its seconds"
+    return not_compiled(job, choice.layout, model)
 
 
 def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:

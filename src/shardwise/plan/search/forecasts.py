@@ -141,6 +141,7 @@ class Forecasts:
             execution.gradient_checkpointing,
             execution.gathers_weights,
             execution.loss,
+            execution.compile,
         )
         if key not in self.question.memo.pieces:
             self.question.memo.pieces[key] = pieces_of(self._at_mean_length.work(execution))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
+from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.forecast import Peaks
@@ -30,8 +31,8 @@ class Memo:
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and the mean sequence, for
-    memory and time. `tries_offload`: the job leaves offload open. `memo` is shared with the question about other
-    hardware."""
+    memory and time. `tries_offload`: the job leaves offload open. `too_short`: why the run does not earn what compiling
+    costs. `memo` is shared with the question about other hardware."""
 
     job: Job
     model: ModelShape
@@ -41,13 +42,22 @@ class Question:
     length: int
     mean_length: int
     tries_offload: bool = False
+    too_short: str | None = None
     memo: Memo = field(default_factory=Memo, compare=False, repr=False)
+
+    def eagerly(self, why: str) -> Question:
+        """The question with blocks that are not compiled, and why."""
+        return replace(self, job=_with_train(self.job, compile=False), too_short=why)
 
     def with_offload(self, offload: Offload) -> Question:
         """The question with an offload stated."""
-        train = self.job.train.model_copy(update={"offload": offload})
         tries = self.tries_offload or self.job.train.offload == "auto"
-        return replace(self, job=self.job.model_copy(update={"train": train}), tries_offload=tries)
+        return replace(self, job=_with_train(self.job, offload=offload), tries_offload=tries)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The job as plan.json has it."""
+        return (self.job if self.too_short is None else _with_train(self.job, compile="auto")).to_json()
 
     @cached_property
     def longest(self) -> Job:
@@ -104,6 +114,10 @@ def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:
         execution=execution,
         inventory=question.inventory,
     )
+
+
+def _with_train(job: Job, **changes: Any) -> Job:
+    return job.model_copy(update={"train": job.train.model_copy(update=changes)})
 
 
 def _with_length(job: Job, length: int) -> Job:

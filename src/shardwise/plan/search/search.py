@@ -87,7 +87,7 @@ class Search:
         for number, base in enumerate(every):
             layout, recompute = base.layout, base.gradient_checkpointing
             spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
-            key = (spread, recompute, base.gathers_weights)
+            key = (spread, recompute, base.gathers_weights, base.compile)
             if key not in bounds:
                 bounds[key] = min(self.forecasts.least_seconds(base, size) for size in self._sizes(base))
             yield bounds[key] + self.forecasts.seconds_on_host(base), number, base

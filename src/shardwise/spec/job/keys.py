@@ -100,7 +100,7 @@ class TrainSpec(Strict):
     offload: Offload | Auto = "auto"
     loss: LossKind | Auto = "auto"
     attn_implementation: Attention | Auto = "auto"
-    compile: bool = False
+    compile: bool | Auto = "auto"
     save_dtype: SaveType | Auto = "auto"
 
     @model_validator(mode="after")

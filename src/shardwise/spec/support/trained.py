@@ -207,14 +207,29 @@ def _streaming_contradictions(execution: Execution) -> list[str]:
 
 def not_trained_under(execution: Execution) -> list[str]:
     """What an execution asks for that is trained, but not under its layout."""
-    reasons: list[str] = []
     cut = execution.layout.pp > 1 and execution.layout.schedule == "zero_bubble"
-    if execution.compile and (cut or execution.layout.tp > 1):
-        what = "with schedule zero_bubble" if cut else f"under {execution.layout.strategy}"
-        reasons.append(f"compile is not trained {what}; use compile: false")
+    refused = _eager_under(execution.layout) if execution.compile else None
+    reasons = [f"{refused}; use compile: false"] if refused else []
     if cut and execution.gradient_checkpointing == "selective":
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     return reasons
+
+
+def _eager_under(layout: Layout) -> str | None:
+    """Why blocks are not compiled under a layout; None where they are."""
+    if layout.pp > 1 and layout.schedule == "zero_bubble":
+        return "compile is not trained with schedule zero_bubble"  # it cuts backwards, and a compiled one is a whole
+    return f"compile is not trained under {layout.strategy}" if layout.tp > 1 else None
+
+
+def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
+    """Why `compile: auto` runs blocks eagerly on GPUs; None where tests train such blocks compiled."""
+    kernel = job.train.attn_implementation
+    if model.built is not None:
+        return f"no test has compiled {model.family}"
+    if kernel not in ("auto", "sdpa", "eager"):
+        return f"no test has compiled {kernel}"
+    return _eager_under(layout)
 
 
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:

@@ -1,0 +1,64 @@
+"""Compiled blocks train as eager ones of one process do, and rows of many lengths compile each kind of block twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch._dynamo.utils import counters
+
+from shardwise.parallel import compiled
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_rank
+from tests.dist.worlds import run_world
+
+CELLS: dict[str, Execution] = {
+    "fsdp(2), selective": spread(Layout(dp_shard=2), gradient_checkpointing="selective"),
+    "single, packed": spread(micros=2),
+    "single, full recompute": spread(micros=2, gradient_checkpointing="full"),
+    "ddp(2), accumulation 2": spread(Layout(dp_replicate=2), micros=2),
+    "zero1(2)": spread(Layout(dp_shard=2, **ZERO1)),
+    "zero2(2), full recompute": spread(Layout(dp_shard=2, **ZERO2), gradient_checkpointing="full"),
+    "1f1b(2), selective": spread(Layout(pp=2), micros=4, gradient_checkpointing="selective"),
+    "interleaved(2)": spread(Layout(pp=2, schedule="interleaved"), micros=4),
+    "from the host": spread(offload="parameters"),
+    "fsdp(2), optimizer on the host": spread(Layout(dp_shard=2), offload="optimizer"),
+}
+
+
+def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, int]:
+    """Trains; with how many graphs were compiled, and how often Python had to run between two of them."""
+    trained = train_rank(run, chosen)
+    return trained, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("method", "model", "kinds"), [("full", "deep tied", 1), ("lora", "deep untied", 2)])
+def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
+    method: str,
+    model: str,
+    kinds: int,
+    cell: str,
+    single: Callable[..., Trained],
+    make_job: Callable[..., Job],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Without its last stage, the compiler, which takes minutes. Of LoRA the first block is a kind of its own: its input
+    has no gradient."""
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    job = make_job(model, method=method, data={"packing": "packed" in cell}, train=OPTIMIZERS["sgd"])
+    chosen = replace(CELLS[cell], optimizer="sgd", compile=True)
+    run = prepare_cell(job, tmp_path)
+    ranks = run_world(chosen.layout.world_size, train_compiled, run, chosen)
+    must_equal(single(job), [trained for trained, _, _ in ranks])
+    masks = 2 if "packed" in cell else 1  # a row that is one document has no mask
+    for _, graphs, breaks in ranks:
+        assert 0 < graphs <= 2 * kinds * masks
+        assert breaks == 0

@@ -1,0 +1,48 @@
+"""Compiled blocks of every dense family give what eager ones give, in a few graphs whatever the lengths of rows."""
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from shardwise.catalog.families.known import FAMILIES
+from shardwise.models.anatomy import find_anatomy
+from shardwise.parallel import compiled
+from tests.marks import first
+from tests.unit.catalog.small import small_config
+
+#: Blocks that differ in their attention: with a window or without, with rotary positions or without.
+SEVERAL_KINDS = {"cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_neo", "olmo3", "smollm3"}
+FAMILIES_WITHOUT_EXPERTS = [kind for kind, family in FAMILIES.items() if family.experts is None]
+
+
+def step(model, length):
+    """The loss, and the sum of absolute gradients."""
+    ids = torch.randint(1, 97, (2, length))
+    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    total = sum(float(p.grad.double().abs().sum()) for p in model.parameters() if p.grad is not None)
+    model.zero_grad()
+    return float(loss), total
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.parametrize("kind", first(2, FAMILIES_WITHOUT_EXPERTS))
+def test_six_lengths_cause_two_compilations_of_each_kind_of_block(kind, monkeypatch):
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    config = small_config(kind)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(config.pop("model_type"), pad_token_id=0, bos_token_id=0, eos_token_id=0, **config)
+    ).eval()
+    lengths, found = (16, 24, 40, 32, 8, 36), []
+    for compiles in (False, True):
+        torch.manual_seed(1)
+        if compiles:
+            compiled.apply_compile(find_anatomy(model).blocks)
+        found.append([figure for length in lengths for figure in step(model, length)])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+    assert 0 < counters["stats"]["unique_graphs"] <= (4 if kind in SEVERAL_KINDS else 2)
+    assert not counters["graph_break"]
