@@ -11,8 +11,9 @@ from shardwise.parallel import compiled
 from tests.marks import first
 from tests.unit.catalog.small import small_config
 
-#: Blocks that differ in their attention: with a window or without, with rotary positions or without.
-SEVERAL_KINDS = {"cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_neo", "olmo3", "smollm3"}
+#: Blocks that differ in their attention: with a window or without, with rotary positions or without; and a length that
+#: equals that of MPT's biases of positions.
+SEVERAL_KINDS = {"cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_neo", "mpt", "olmo3", "smollm3"}
 FAMILIES_WITHOUT_EXPERTS = [kind for kind, family in FAMILIES.items() if family.experts is None]
 
 
@@ -33,7 +34,7 @@ def test_six_lengths_cause_two_compilations_of_each_kind_of_block(kind, monkeypa
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
-    config = small_config(kind)
+    config = small_config(kind, **({"rotary_dim": 8} if kind == "gptj" else {}))
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(config.pop("model_type"), pad_token_id=0, bos_token_id=0, eos_token_id=0, **config)
     ).eval()
