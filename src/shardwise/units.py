@@ -1,27 +1,13 @@
-"""Bytes, counts, rates and seconds: how they are written for people, and how they are read back."""
+"""Bytes, counts, rates and seconds: how they are written for people."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
-
-_BYTE_UNITS = {
-    "b": 1,
-    "kib": KIB,
-    "mib": MIB,
-    "gib": GIB,
-    "tib": TIB,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-}
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)?\s*")
 
 
 def format_bytes(count: float) -> str:
@@ -37,16 +23,6 @@ def format_bytes(count: float) -> str:
         return f"{sign}{value:.0f} B"
     decimals = 2 if value < 10 else 1 if value < 100 else 0
     return f"{sign}{value:.{decimals}f} {unit}"
-
-
-def parse_bytes(text: str) -> int:
-    """`48 GiB`, `512MiB`, `80GB` or a plain number of bytes, as bytes. Raises ValueError: the text is not a number with
-    a known unit."""
-    match = _QUANTITY.fullmatch(text)
-    unit = (match.group(2) or "b").lower() if match else ""
-    if match is None or unit not in _BYTE_UNITS:
-        raise ValueError(f"{text!r} is not a number of bytes; write for example '48 GiB' or '512 MiB'")
-    return round(float(match.group(1)) * _BYTE_UNITS[unit])
 
 
 def format_count(count: float) -> str:

@@ -8,17 +8,7 @@ import pytest
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import (
-    TOLERANCE,
-    ZERO1,
-    ZERO2,
-    execution,
-    must_equal,
-    prepare_cell,
-    relative,
-    spread,
-    train_cell,
-)
+from tests.dist.cells import TOLERANCE, ZERO1, ZERO2, execution, must_equal, prepare_cell, relative, spread, train_cell
 from tests.dist.test_checkpoints import DORA, interrupt, resume
 from tests.dist.worlds import run_world
 from tests.marks import first

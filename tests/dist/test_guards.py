@@ -70,8 +70,7 @@ def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bo
             built.model.trainable[0].fill_(float("inf"))
             before[0].fill_(float("inf"))
     said = _sentence(
-        GuardError,
-        lambda: train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag()),
+        GuardError, lambda: train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
     )
     unmoved = all(torch.equal(a, b) for a, b in zip(before, built.model.trainable, strict=True))
     return said, unmoved

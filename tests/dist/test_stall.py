@@ -93,12 +93,7 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
     """Starts a training by fsdp on two ranks, one of which will be stuck, under a launcher of its own."""
 
     def begin(
-        how: str,
-        *,
-        worker: str = STUCK,
-        seconds: float | None = None,
-        torchrun: bool = False,
-        **keys: Any,
+        how: str, *, worker: str = STUCK, seconds: float | None = None, torchrun: bool = False, **keys: Any
     ) -> subprocess.Popen[str]:
         (tmp_path / "stuck.py").write_text(worker.format(how=how))
         (tmp_path / "train.py").write_text(TRAIN)

@@ -130,9 +130,7 @@ def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_roun
 def test_every_layout_is_the_same_training(verified: Verified) -> None:
     parity = verified.parity
     assert parity.agrees, parity.sentence
-    assert [(row.layout, row.processes, row.num_steps) for row in parity.layouts] == [
-        ("fsdp-2", 2, 5),
-    ]
+    assert [(row.layout, row.processes, row.num_steps) for row in parity.layouts] == [("fsdp-2", 2, 5)]
     for row in parity.layouts:
         assert row.loss is not None
         assert row.grad_norm is not None

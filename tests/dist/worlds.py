@@ -72,11 +72,7 @@ def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:
 
 def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     os.environ["OMP_NUM_THREADS"] = "1"
     # The first call after a fork makes torch's thread pool anew, and autograd's threads must not be two to make it.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardwise.errors import InputError, Problem
-from shardwise.units import GIB, format_bytes, format_count, format_ranks, format_seconds, parse_bytes
+from shardwise.units import GIB, format_bytes, format_count, format_ranks, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -23,17 +21,6 @@ from shardwise.units import GIB, format_bytes, format_count, format_ranks, forma
 )
 def test_bytes_have_three_figures(count: int, text: str) -> None:
     assert format_bytes(count) == text
-
-
-@given(st.integers(0, 10**18))
-def test_formatted_bytes_read_back_within_their_three_figures(count: int) -> None:
-    assert parse_bytes(format_bytes(count)) == pytest.approx(count, rel=0.006)
-
-
-@pytest.mark.parametrize("text", ["", "many", "12 parsecs", "-3 GiB", "1.2.3 GB"])
-def test_what_is_no_number_of_bytes_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a number of bytes"):
-        parse_bytes(text)
 
 
 def test_counts_and_durations_read_well() -> None:

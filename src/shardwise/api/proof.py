@@ -10,14 +10,7 @@ from shardwise.api.trials import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
 from shardwise.launch.processes.questions import weights_apart
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
-from shardwise.report.parity import (
-    Agreement,
-    agreement,
-    failed,
-    looked_at_damped,
-    looked_at_plainly,
-    may_be_rounding,
-)
+from shardwise.report.parity import Agreement, agreement, failed, looked_at_damped, looked_at_plainly, may_be_rounding
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory, read_metrics
 

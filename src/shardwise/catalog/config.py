@@ -27,8 +27,7 @@ ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "re
 
 
 def read_shape(path: Path) -> ModelShape:
-    """Reads one config.json. Raises ModelError: the file cannot be read, is not a configuration, or is of a family that
-    is not known."""
+    """Reads one config.json. Raises ModelError: it cannot be read, is no configuration, or of an unknown family."""
     file = str(path)
     try:
         with path.open("rb") as opened:
@@ -39,8 +38,7 @@ def read_shape(path: Path) -> ModelShape:
 
 
 def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:
-    """The JSON object of a configuration's bytes. Raises ModelError: too large, a Git LFS pointer, not UTF-8, or not a
-    JSON object."""
+    """The JSON object of a configuration. Raises ModelError: too large, a Git LFS pointer, not UTF-8, or no object."""
     if len(raw) > MAX_BYTES:
         raise ModelError.at(file, f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
     if raw.startswith(b"version https://git-lfs"):

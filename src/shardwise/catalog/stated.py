@@ -24,8 +24,7 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
-    """Refuses a configuration that asks for code, or for what is no plain causal decoder. Raises ModelError: by which
-    key."""
+    """Refuses a configuration that asks for code, or is of no plain causal decoder. Raises ModelError: by which key."""
     message = None
     code = next((key for key in _CODE_KEYS if data.get(key)), None)
     if code is not None:

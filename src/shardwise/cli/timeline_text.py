@@ -88,8 +88,7 @@ def _beside(links: tuple[Span, ...], computing: tuple[Span, ...]) -> Iterator[Sp
 
 
 def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
-    """The kind that fills most of each column; None where nothing fills a third of it. What has no letter is carried
-    over to the next columns (error diffusion), so that each kind gets its share."""
+    """The kind that fills most of each column; None where nothing fills a third of it."""
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:
         first, last = (min(columns - 1, int(at / seconds * columns)) for at in (span.start, span.end))
@@ -97,17 +96,8 @@ def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) ->
             begin, end = column * seconds / columns, (column + 1) * seconds / columns
             inside = min(end, span.end) - max(begin, span.start)
             filled[column][span.kind] = filled[column].get(span.kind, 0.0) + max(0.0, inside)
-    found: list[Kind | None] = []
-    owed: dict[Kind, float] = {}
-    whole = seconds / columns
-    for here in filled:
-        taken = sum(here.values())
-        due: dict[Kind, float] = {kind: inside + owed.get(kind, 0.0) for kind, inside in here.items() if inside > 0}
-        full = taken > whole / 3
-        kind = max(due, key=due.__getitem__) if due and (full or max(due.values()) > whole / 2) else None
-        owed |= {one: left - (taken if full else whole) if one == kind else left for one, left in due.items()}
-        found.append(kind)
-    return found
+    third = seconds / columns / 3
+    return [max(here, key=here.__getitem__) if sum(here.values()) > third else None for here in filled]
 
 
 def _letters(kinds: list[Kind | None]) -> Text:

@@ -133,8 +133,7 @@ def open_prepared(data_json: Mapping[str, Any], part: str) -> PreparedData | Non
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """manifest.json of prepared data, whose files are all there and as long as they were. Raises DataError: they are
-    not."""
+    """manifest.json of prepared data whose files are there and as long as they were. Raises DataError: they are not."""
     manifest = read_json(folder / "manifest.json")
     if manifest is None or manifest.get("version") != VERSION:
         message = f"is not prepared data of version {VERSION}; run shardwise train again to prepare it"

@@ -25,8 +25,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: of the rank that used
-    most."""
+    """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: the largest rank's."""
 
     step: int
     epoch: float | None = None

@@ -59,8 +59,7 @@ class Weights:
         return set(self._keys)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Calls all tensors as the model does, by key in the files -> name. Raises ModelError: two keys are one
-        weight."""
+        """Calls all tensors as the model does, by key in the files -> name. Raises ModelError: two keys are one."""
         problems: list[Problem] = []
         self._keys = {}
         for key in sorted(names):

@@ -1,23 +1,10 @@
 """Arithmetic: pure functions from nouns to forecasts. No I/O, no torch."""
 
-from shardwise.plan.answer import answer, make_plan
+from shardwise.plan.answer import make_plan
 from shardwise.plan.explain.timeline import timeline_of_plan
 from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
-from shardwise.plan.search.question import Question, ask
-from shardwise.plan.search.search import best_alone
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 
-__all__ = [
-    "MOST_GPUS_OFFERED",
-    "Question",
-    "answer",
-    "ask",
-    "best_alone",
-    "best_of_catalogue",
-    "best_of_list",
-    "find_unknown",
-    "make_plan",
-    "solve",
-    "timeline_of_plan",
-]
+__all__ = ["MOST_GPUS_OFFERED", "best_of_catalogue", "best_of_list", "find_unknown", "make_plan", "solve"]
+__all__ += ["timeline_of_plan"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from shardwise.plan.explain.comparison import why_faster, why_slower
 from shardwise.plan.explain.compiling import too_short
 from shardwise.plan.explain.reasons import why
-from shardwise.plan.explain.remedies import left_wide, on_fewer, remedies
+from shardwise.plan.explain.remedies import left_wide, remedies
 from shardwise.plan.explain.shortage import why_not
 from shardwise.plan.search.forecasts import hardware_json, model_json
 from shardwise.plan.search.goals import best_first, simplicity_of
@@ -51,15 +51,14 @@ def answer(question: Question) -> Plan:
         if eager.best is not None:
             return eager
     if best is None:
-        fewer = on_fewer(question, None)
-        said = (left_wide(question.job, question.model), fewer, *remedies(question))
-        return _plan(question, first_of_all, [], advice=tuple(filter(None, said)))
+        wide = left_wide(question.job, question.model)
+        return _plan(question, first_of_all, [], advice=(*([wide] if wide else []), *remedies(question)))
     search, found = best
     first = search.candidate(found.execution)
     bests = [one.best for _, one in _by_simplicity(first_of_all) if one.best is not None]
     fitting = [first_of_all.candidate(one.execution) for one in bests]
     fitting = [one for one in fitting if one.execution.layout.strategy != first.execution.layout.strategy]
-    reasons = (*_reasons(question, searches, search, first), *filter(None, [on_fewer(question, first), *notes]))
+    reasons = (*_reasons(question, searches, search, first), *notes)
     goal, gpu = question.job.goal, part.gpu
     others = [
         replace(one, reasons=(why_faster(one, first, goal=goal, gpu=gpu) or why_slower(one, first, goal=goal),))

@@ -115,8 +115,7 @@ def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[C
 
 
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) -> Plan:
-    """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError: the job can be planned
-    on none of them."""
+    """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError: there is none."""
     comparison = _Comparison(job, model, clusters)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)

@@ -95,10 +95,7 @@ def _written(unknown: Unknown, value: int, plan: Plan, *, is_last: bool) -> str:
     if unknown.key == "gpus" or is_last:
         return written
     question = unknown.at(value)
-    spare = max(
-        (c.memory.capacity_bytes - c.memory.peak_high_bytes for c in plan.candidates if c.fits),
-        default=0,
-    )
+    spare = max((c.memory.capacity_bytes - c.memory.peak_high_bytes for c in plan.candidates if c.fits), default=0)
     return f"about {written} ({question.cluster.name}, {spare / GIB:.1f} GiB to spare)"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from math import inf
 from os import stat_result
 from pathlib import Path
@@ -33,25 +34,26 @@ def result_fault(final: Path, *, most_bytes: float = inf) -> str | None:
 
     for name in sorted(files):
         entry = cast(dict[str, Any], files[name]) if isinstance(files[name], dict) else {}
-        try:
-            fault = _fault(final / name, entry)
-            if fault is None and is_hashed((final / name).stat()) and _sha256(final / name) != entry.get("sha256"):
-                fault = f"is not what was written: its sha256 is another than in {MANIFEST}"
-        except OSError as error:
-            fault = f"cannot be read: {error.strerror}"
+        fault = file_fault(final / name, entry, is_hashed=is_hashed)
         if fault is not None:
             return f"{name} {fault}"
     return None
 
 
-def _fault(path: Path, entry: dict[str, Any]) -> str | None:
-    """What of a file can be seen without reading it."""
-    if not path.is_file():
-        return "is missing"
-    size = path.stat().st_size
-    return None if size == entry.get("size") else f"has {size} bytes, and {entry.get('size')} were written"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def file_fault(
+    path: Path, recorded: dict[str, Any], *, is_hashed: Callable[[stat_result], bool] = lambda _: True
+) -> str | None:
+    """How a file differs from the size and sha256 that were recorded when it was written, or None."""
+    try:
+        if not path.is_file():
+            return "is missing"
+        status = path.stat()
+        if status.st_size != recorded.get("size"):
+            return f"has {status.st_size} bytes, and {recorded.get('size')} were written"
+        if not is_hashed(status):
+            return None
+        with path.open("rb") as file:
+            same = hashlib.file_digest(file, "sha256").hexdigest() == recorded.get("sha256")
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    return None if same else f"is not what was written: its sha256 is another than in {MANIFEST}"

@@ -62,8 +62,7 @@ def held(
 
 
 def _storages(tensors: Iterable[torch.Tensor], device: torch.device | None) -> dict[int, int]:
-    """Where the local parts on a device are stored -> bytes of that, which are more than a shard's where it is
-    padded."""
+    """Where the local parts on a device are stored -> bytes of that: more than a shard's where it is padded."""
     storages: dict[int, int] = {}
     for tensor in tensors:
         local = local_part(tensor)

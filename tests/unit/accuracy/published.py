@@ -28,13 +28,7 @@ PLAIN = {
     "tokens_per_s_per_gpu": "9000",
     "spec_grade": "A",
 }
-LORA = {
-    "method": "lora",
-    "lora_rank": "16",
-    "lora_alpha": "32",
-    "lora_targets": "q_proj,v_proj",
-    "master_weights": "",
-}
+LORA = {"method": "lora", "lora_rank": "16", "lora_alpha": "32", "lora_targets": "q_proj,v_proj", "master_weights": ""}
 
 
 def row(**cells: str) -> Published:

@@ -32,7 +32,7 @@ def test_model_parallel_is_seen_as_a_staircase() -> None:
     lines = [line.plain for line in timeline_lines(staircase(), width=53)]
     assert lines == [
         "GPU 0   " + "F" * 10 + "." * 19 + "B" * 10 + "  50 %",
-        "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 10 + "." * 9 + "  75 %",
+        "GPU 1-2 " + "." * 10 + "F" * 10 + "B" * 9 + "." * 10 + "  75 %",
     ]
     assert heading(staircase()) == "one step of mp, 1 of its 3 micro-batches: 40 s from left to right"
     assert legend(staircase()).startswith("F forward  B backward  . waits for others")

@@ -164,17 +164,11 @@ SHORT = {"max_length": 2}
         ({"chat_template": "FOLDER/large"}, "data.chat_template: FOLDER/large: is larger than"),
         ({"chat_template": "FOLDER/gone"}, "data.chat_template: FOLDER/gone: cannot be read"),
         ({"over_long": "drop", **SHORT}, "data.max_length: ROWS: every row was dropped"),
-        (
-            {"over_long": "truncate", **SHORT},
-            "data.max_length: ROWS: no row has a token to train on among its first 2",
-        ),
+        ({"over_long": "truncate", **SHORT}, "data.max_length: ROWS: no row has a token to train on among its first 2"),
         ({"eval_fraction": 0.5}, "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
         ({"path": {"path": "ROWS", "weight": 1e6}}, "data.path: ROWS: weight: 1e+06 is too much"),
         ({"path": {"path": "ROWS", "name": "main"}}, "data.path: ROWS: name: main chooses a configuration"),
-        (
-            {"path": {"path": "ROWS", "split": "a"}},
-            "data.path: ROWS: split: a chooses a split of a hub data set, but",
-        ),
+        ({"path": {"path": "ROWS", "split": "a"}}, "data.path: ROWS: split: a chooses a split of a hub data set, but"),
         ({"eval_path": {"path": "ROWS", "weight": 2.0}}, "data.eval_path: ROWS: weight: means nothing here"),
     ],
 )

@@ -8,13 +8,7 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.launch.processes import torchrun as joined
-from shardwise.launch.processes.torchrun import (
-    Place,
-    place_in_group,
-    send_others_away,
-    tell_others,
-    wait_for_first,
-)
+from shardwise.launch.processes.torchrun import Place, place_in_group, send_others_away, tell_others, wait_for_first
 
 STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
 

@@ -51,10 +51,7 @@ outcome("finished")
     updates: list[Update] = []
     outcome = run_workers(run, processes=2, module=module, on_update=updates.append)
     assert outcome == Outcome(outcome="finished", step=3)
-    assert updates == [
-        Phase(name="training", total_steps=3, detail={}),
-        Step(step=1, loss=2.5, peak_memory_bytes=20),
-    ]
+    assert updates == [Phase(name="training", total_steps=3, detail={}), Step(step=1, loss=2.5, peak_memory_bytes=20)]
     for rank in (0, 1):
         assert run.rank_log(rank).read_text() == f"{STARTED}\nto stdout\nto stderr\n"
         threads = max(1, len(os.sched_getaffinity(0)) // 2)

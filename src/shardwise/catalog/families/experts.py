@@ -44,8 +44,7 @@ def experts(
     active: str = "num_experts_per_tok",
     width: str | None = None,
 ) -> Matrices:
-    """A router, and the stacked gate-and-up and down projections of all experts; `count`, `active` and `width` are
-    keys."""
+    """A router, and the stacked gate-and-up and down projections; `count`, `active` and `width` are keys."""
 
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
         number, inner = d.numbers[count], d.numbers[width] if width else d.intermediate

@@ -87,8 +87,7 @@ class _File:
 
 
 def ingest(asked: Preparation, *, into: Path) -> None:
-    """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: every problem of every
-    file."""
+    """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: all problems of all files."""
     files = [_survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or useful_workers(len(chunks))

@@ -80,8 +80,7 @@ def renamed(row: Row, columns: Mapping[Any, str]) -> Row:
 
 
 def read_row(form: Format, row: Row) -> Example:
-    """A row as an example of its file's format. Raises RowError: a column is missing, or holds something else than the
-    format says."""
+    """A row as an example of its file's format. Raises RowError: a column is missing, or holds something else."""
     missing = [column for column in form.required if column not in row]
     if missing:
         found = f"has the columns {', '.join(row)}"

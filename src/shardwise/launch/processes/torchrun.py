@@ -41,8 +41,7 @@ class Place:
 
 
 def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """This process's place, or None where nothing but the user started it. Raises InputError: the launcher's variables
-    are not numbers."""
+    """This process's place; None where the user started it. Raises InputError: the variables are not numbers."""
     if any(name not in environment for name in REQUIRED):
         return None
     try:
@@ -57,21 +56,12 @@ def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
             "a rank lies below the world size"
         )
     return Place(
-        rank=rank,
-        size=size,
-        local_size=local_size,
-        launch=_launch_name(environment, one_node=local_size == size),
+        rank=rank, size=size, local_size=local_size, launch=_launch_name(environment, one_node=local_size == size)
     )
 
 
 def _launch_name(environment: Mapping[str, str], *, one_node: bool) -> str:
-    names = (
-        "TORCHELASTIC_RUN_ID",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RESTART_COUNT",
-        "SLURM_JOB_ID",
-    )
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
     parts = [environment.get(name, "") for name in names]
     if one_node:
         # Ports and run ids repeat from one start to the next; the process that started all ranks does not.

@@ -127,12 +127,7 @@ def follow_ranks(
         ranks.end()
     tell(follower.updates(), on_update)
     return conclude(
-        run,
-        failed=ranks.failed,
-        exits=ranks.exits,
-        requests=requests,
-        processes=processes,
-        on_update=on_update,
+        run, failed=ranks.failed, exits=ranks.exits, requests=requests, processes=processes, on_update=on_update
     )
 
 

@@ -18,7 +18,7 @@ from shardwise.plan.time.pieces import masked_share
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
 from shardwise.spec.layout.axes import STRATEGIES
-from shardwise.spec.plan.forecast import Candidate, Plan
+from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.plan.offers import format_dollars
 from shardwise.units import format_bytes, format_gib
 
@@ -199,12 +199,6 @@ def _rates(work: Work) -> str | None:
     if compute not in gpu.dense_flops:
         return f"{gpu.name} has no {compute} units; times are counted at its float32 rate"
     return None
-
-
-def advice(plan: Plan) -> str:
-    """What to say of a plan in which nothing is chosen: each strategy's reason, then what to do."""
-    first = "no layout fits the hardware" if plan.candidates else "no forecast can be made of any layout"
-    return "\n".join([first, *(f"{one.strategy}: {one.reason}" for one in plan.rejected), *plan.advice])
 
 
 def price_sentence(gpu: Gpu, *, goal: Goal) -> str | None:

@@ -1,24 +1,20 @@
-"""What would make a job fit, or run faster on fewer GPUs; each change is tried before it is named."""
+"""What would make a job fit; each change is tried before it is named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.tensors import FLOAT32_BYTES
 from shardwise.plan.search.executions import offloads
-from shardwise.plan.search.goals import tie_of
-from shardwise.plan.search.gpu_counts import rounder_parts
 from shardwise.plan.search.question import Question
-from shardwise.plan.search.search import Search, best_alone
+from shardwise.plan.search.search import Search
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import Candidate
-from shardwise.units import format_gib, format_seconds
+from shardwise.units import format_gib
 
 _SHORTEST_LENGTH = 64
 _MOST_GPUS_ADVISED, _LARGEST_NODE_ADVISED = 1024, 8
@@ -90,8 +86,7 @@ def _longest_thatfits(question: Question) -> int | None:
 
 
 def _gpus_that_fit(question: Question) -> Cluster | None:
-    """More of the same GPUs, on which the job fits: in one node up to eight, then doubled nodes, then numbers
-    between."""
+    """More of the same GPUs on which the job fits: up to eight in a node, then doubled nodes, then numbers between."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
         return None
@@ -130,29 +125,3 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
         f"qlora does not quantise experts that a block keeps in one tensor, and widens them to float32: "
         f"{format_gib(FLOAT32_BYTES * elements)} of all weights; method: lora leaves them in the type that they come in"
     )
-
-
-def on_fewer(question: Question, best: Candidate | None) -> str | None:
-    """A sentence where the job is faster on a rounder number of GPUs, by more than a tie, or fits only there."""
-    job, cluster = question.job, question.cluster
-    if job.goal != "fastest" or job.stated_layout is not None:
-        return None
-    found, name = None, ""
-    most = inf if best is None else best.time.step_seconds
-    limit = most / (1 + tie_of(cluster.gpu))
-    for part in rounder_parts(cluster):
-        # What is chosen there may take a little longer than the best there.
-        better = best_alone(replace(question, cluster=part), limit=min(most, limit * (1 + tie_of(cluster.gpu))))
-        if better is not None and better.time.step_seconds < limit:
-            found, name, limit = better, part.name, better.time.step_seconds
-    return found and _sentence(found, best, name=name)
-
-
-def _sentence(better: Candidate, best: Candidate | None, *, name: str) -> str:
-    strategy, seconds = better.execution.layout.strategy, better.time.step_seconds
-    step = f"{strategy} takes {format_seconds(seconds)} a step there"
-    if best is None:
-        return f"{name} would fit: {step}"
-    times = best.time.step_seconds / seconds
-    much = f"{100 * times - 100:.0f} % faster" if times < 2 else f"{times:.1f} times as fast"
-    return f"{name}, a part of this, would be {much}: {step}"

@@ -30,9 +30,7 @@ _ALONE_WITH_HOST = {
 }
 
 #: Where a backward is cut in two, and what it gathers and makes waits for the end of a step.
-_POSTPONED = {
-    "zero2": "optimizer states are sharded; gathered weights and whole gradients stay until a step ends",
-}
+_POSTPONED = {"zero2": "optimizer states are sharded; gathered weights and whole gradients stay until a step ends"}
 
 
 def what_it_does(execution: Execution) -> str:

@@ -128,8 +128,7 @@ class Tensor:
         return self.count * self.columns * rows_of_shard(self.rows, degree=degree, index=index)
 
     def factors(self, kept: int) -> int:
-        """Row and column sums that Adafactor keeps for so many elements; all elements of a vector (Shazeer and Stern,
-        2018)."""
+        """Row and column sums that Adafactor keeps of elements; of a vector all of them (Shazeer and Stern, 2018)."""
         if self.columns == 1 or not kept:
             return kept
         if self.last:

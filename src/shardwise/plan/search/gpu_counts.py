@@ -18,8 +18,6 @@ from shardwise.spec.layout.execution import Offload
 #: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part.
 #: `cheapest` forecasts times on all of them, which numbers in between hardly change.
 _STEPS: dict[Goal, tuple[int, int]] = {"cheapest": (8, 1), "fewest-gpus": (1024, 128)}
-#: The largest node there is.
-_LARGEST_NODE = 72
 
 
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
@@ -46,18 +44,6 @@ def _numbers(most: int, every: int, step: int) -> list[int]:
         found.append(number)
         number += 1 if number < every else number // step
     return found
-
-
-def rounder_parts(cluster: Cluster) -> list[Cluster]:
-    """Parts whose number of GPUs has more divisors, where the cluster's is no power of two: every smaller number in one
-    node, of several nodes the next power of two."""
-    inside, nodes = cluster.node.num_gpus, cluster.num_nodes
-    split = nodes if nodes > 1 else inside
-    if cluster.gpu.kind == "cpu" or not split & (split - 1):
-        return []
-    if nodes > 1:
-        return [cluster.part(inside << (nodes.bit_length() - 1))]
-    return [cluster.part(count) for count in range(2, min(inside, _LARGEST_NODE))]
 
 
 def best_part(question: Question) -> tuple[Cluster, Sequence[str]]:

@@ -118,8 +118,7 @@ def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choi
 
 
 def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
-    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp; those that shard most come
-    first."""
+    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp, those that shard most first."""
     return _products(world, (*allowed, "dp_shard"), allowed)
 
 

@@ -210,7 +210,7 @@ class Search:
         return candidate_of(self.question, self.forecasts.of(execution))
 
 
-def search_offloads(question: Question, *, limit: float = inf, all_strategies: bool = True) -> list[Search]:
+def search_offloads(question: Question, *, all_strategies: bool = True) -> list[Search]:
     """Looks for the best of each strategy with every offload that a job leaves open.
 
     Returns:
@@ -224,7 +224,9 @@ def search_offloads(question: Question, *, limit: float = inf, all_strategies: b
         if known and question.cluster.num_gpus > _MOST_OFFLOADED:
             break
         if search.has_room if all_strategies else search.something_fits():
-            search.look(limit=min([limit, *(tie * one for one in known)]), all_strategies=all_strategies and not known)
+            search.look(
+                limit=min((tie * one for one in known), default=inf), all_strategies=all_strategies and not known
+            )
         if search.found and searches and not searches[0].found:
             searches.clear()
         searches.append(search)
@@ -241,7 +243,7 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     return found[id(best)]
 
 
-def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
-    """What is chosen on all of a question's hardware within `limit` seconds; None where nothing fits."""
-    best = chosen(search_offloads(question, limit=limit, all_strategies=False))
+def best_alone(question: Question) -> Candidate | None:
+    """What is chosen on all of a question's hardware; None where nothing fits."""
+    best = chosen(search_offloads(question, all_strategies=False))
     return best and best[0].candidate(best[1].execution)

@@ -200,8 +200,7 @@ def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...
 
 
 def merged(spans: Sequence[Span], *, within: float = MERGED_WITHIN) -> list[tuple[str, str, float, float]]:
-    """(kind, name, start, end) of a stream's spans; short ones of one kind become one across gaps of a share
-    `within`."""
+    """(kind, name, start, end) of a stream's spans; short ones of a kind become one across gaps of a share `within`."""
     found: list[tuple[str, str, float, float]] = []
     gap = within * max((span.end for span in spans), default=0.0)
     for span in spans:

@@ -16,11 +16,7 @@ _EXPECTED, _NEAR = "; expected ", "; did you mean "
 
 
 def problems_in(
-    data: dict[str, Any],
-    error: ValidationError,
-    *,
-    root: type[BaseModel],
-    places: Places | None,
+    data: dict[str, Any], error: ValidationError, *, root: type[BaseModel], places: Places | None
 ) -> list[Problem]:
     """One problem per invalid key. `data`: what was validated; `root`: the model it was validated as; `places`: where
     each key was written, if anywhere."""

@@ -38,8 +38,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def plan_from_json(data: Any) -> Plan:
-    """Plain data as a Plan. Raises InputError: of another version, or one problem for each key that is not what a plan
-    has there."""
+    """Plain data as a Plan. Raises InputError: of another version, or one problem for each key that is wrong."""
     if not isinstance(data, dict):
         raise InputError(f"is {quoted(data)}; expected what `shardwise plan --output` writes")
     found = cast(dict[str, Any], data)

@@ -23,16 +23,7 @@ VERSION = 1
 _OPEN = ConfigDict(extra="ignore", strict=True)
 
 #: The parts of a rank's memory, in the order they are drawn.
-PARTS = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "activations",
-    "logits",
-    "communication",
-    "temporary",
-    "context",
-)
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context")
 
 
 @dataclass(frozen=True, kw_only=True)

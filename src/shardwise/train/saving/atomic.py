@@ -104,25 +104,6 @@ def seal(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": digest}
 
 
-def file_fault(path: Path, recorded: dict[str, Any]) -> str | None:
-    """How a file differs from its record, or None."""
-    try:
-        return _differs(path, recorded)
-    except OSError as error:
-        return f"{path.name} cannot be read: {error.strerror or error}"
-
-
-def _differs(path: Path, recorded: dict[str, Any]) -> str | None:
-    if not path.is_file() or path.is_symlink():
-        return f"{path.name} is missing"
-    if path.stat().st_size != recorded["size"]:
-        return f"{path.name} has {path.stat().st_size} bytes; {recorded['size']} were written"
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != recorded["sha256"]:
-            return f"{path.name} is not what was written (its sha256 differs)"
-    return None
-
-
 def remove_leftovers(folder: Path) -> None:
     """Removes the staged folders of a run that was killed, and restores a target that was being replaced."""
     for replaced in folder.glob(".*.replaced"):

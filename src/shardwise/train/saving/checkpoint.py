@@ -22,10 +22,11 @@ from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.stepped import Stepped
 from shardwise.parallel.ownership import Ownership
 from shardwise.spec.job.places import read_places
+from shardwise.spec.result import file_fault
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
-from shardwise.train.saving.atomic import SaveError, commit_stage, file_fault, open_stage, removed_on_error, together
+from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
 from shardwise.train.saving.background import HostCopies, in_background
 from shardwise.train.saving.checkpoint_reader import FORMAT_VERSION, MANIFEST, Reader, digest, read_manifest
 from shardwise.train.saving.identity import refuse_another
@@ -214,8 +215,9 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read: {error}"
         files = sorted(manifest["files"].items())
-        faults = (file_fault(folder / name, record) for name, record in files[self.world.rank :: self.world.size])
-        return next((fault for fault in faults if fault), None)
+        mine = files[self.world.rank :: self.world.size]
+        faults = ((name, file_fault(folder / name, record)) for name, record in mine)
+        return next((f"{name} {fault}" for name, fault in faults if fault), None)
 
     def _load(self, folder: Path) -> str | None:
         """Why a checkpoint does not load, alike on all ranks, or None."""

@@ -58,8 +58,7 @@ class Result:
 
 
 class Files:
-    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come in the order of
-    `wanted`."""
+    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come as in `wanted`."""
 
     def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
         self._folder = folder

@@ -126,8 +126,7 @@ class Watch:
         return [found[rank] for rank in sorted(found)]
 
     def _write(self, verdict: Verdict, *, first: int) -> None:
-        """Writes the failure files. The launcher names the earliest: the culprit's, written by the first rank that
-        answered."""
+        """Writes the failure files. The launcher names the earliest: the culprit's, by the first rank that answered."""
         rank, cause = self._journal.rank, self._run.rank_failure(verdict.culprit)
         if rank == first:
             self._journal.write_failure(StallError(verdict.sentence), rank=verdict.culprit, phase=verdict.phase)
