@@ -5,6 +5,7 @@
 #   TORCH        another torch than the pinned one, as a requirement: `make demo TORCH=torch==2.12.1`
 #   PIP_ARGS     passed to every `pip install`, such as an index that has CPU or CUDA builds of torch
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
+#   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu
 #   WORKERS      how many files of tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
@@ -30,7 +31,7 @@ DOCS_READY := $(VENV)/.docs-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pairwise test-all check bench accuracy docs clean
+.PHONY: help demo test test-pairwise test-all check bench gpu gpu-many accuracy docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -59,6 +60,12 @@ check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without to
 
 bench: $(DEV_READY) ## time to first step, tokens/s and time to the end, beside Trainer and a plain accelerate loop (about 12 minutes)
 	$(BIN)/python benchmarks/run.py
+
+gpu: $(TRAIN_READY) ## one GPU: speed, memory and promises, each PASS, FAIL or a figure, into docs/gpu.json (10 minutes; ARGS="--only ...")
+	$(BIN)/python benchmarks/gpu/run.py $(ARGS); status=$$?; $(BIN)/python tools/gpu.py --write && exit $$status
+
+gpu-many: $(TRAIN_READY) ## two and more GPUs: links, parity, failures and speed of layouts, into docs/gpu-many.json (10 minutes)
+	$(BIN)/python benchmarks/gpu/run.py --many $(ARGS); status=$$?; $(BIN)/python tools/gpu.py --write && exit $$status
 
 accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/accuracy.md (seconds; needs ../shared/published)
 	$(BIN)/python -m accuracy $(if $(PUBLISHED),--published $(PUBLISHED))

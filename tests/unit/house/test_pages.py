@@ -9,6 +9,7 @@ PAGES = {
     "tools/matrix.py": ("support.md",),
     "tools/seeds.py": ("seeds.md",),
     "tools/reference.py": ("reference/cli.md", "reference/job.md", "reference/plan.md", "reference/run.md"),
+    "tools/gpu.py": ("how/measured.md",),
     "tools/toy.py": ("learn/parallelism.md",),
 }
 
