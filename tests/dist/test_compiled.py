@@ -50,8 +50,8 @@ def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Without its last stage, the compiler, which takes minutes. Of LoRA the first block is a kind of its own: its input
-    has no gradient."""
+    """Without its last stage, the compiler, which takes minutes. Of LoRA the first block is a kind of its own: its
+    input has no gradient."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     job = make_job(model, method=method, data={"packing": "packed" in cell}, train=OPTIMIZERS["sgd"])
     chosen = replace(CELLS[cell], optimizer="sgd", compile=True)
