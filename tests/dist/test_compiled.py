@@ -20,6 +20,7 @@ from tests.dist.worlds import run_world
 CELLS: dict[str, Execution] = {
     "fsdp(2), selective": spread(Layout(dp_shard=2), gradient_checkpointing="selective"),
     "single, packed": spread(micros=2),
+    "single, packed, by document": spread(micros=2, attn_implementation="varlen"),
     "single, full recompute": spread(micros=2, gradient_checkpointing="full"),
     "ddp(2), accumulation 2": spread(Layout(dp_replicate=2), micros=2),
     "zero1(2)": spread(Layout(dp_shard=2, **ZERO1)),
@@ -58,7 +59,7 @@ def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
     run = prepare_cell(job, tmp_path)
     ranks = run_world(chosen.layout.world_size, train_compiled, run, chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
-    masks = 2 if "packed" in cell else 1  # a row that is one document has no mask
+    masks = 2 if "packed" in cell else 1  # a row that is one document has no mask; as many documents as there are
     for _, graphs, breaks in ranks:
         assert 0 < graphs <= 2 * kinds * masks
         assert breaks == 0

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
+from shardwise.spec.layout.execution import Attention, Execution
 from tests.dist.cells import (
     OPTIMIZERS,
     PAIRS,
@@ -140,13 +140,35 @@ def test_each_sample_is_seen_exactly_once_per_epoch(
     assert sorted(sample for rank in ranks for sample in rank.seen) == list(range(53))
 
 
-def test_packed_equals_unpacked(make_job: Callable[..., Job], tmp_path: Path) -> None:
+PACKED: dict[str, Execution] = {
+    "single, accumulation 2": spread(micros=2),
+    "ddp(2)": spread(Layout(dp_replicate=2)),
+    "fsdp(2), selective": spread(FSDP2, gradient_checkpointing="selective"),
+    "tp(2), recompute": spread(Layout(tp=2), gradient_checkpointing="full"),
+    "pp(2)": spread(Layout(pp=2), micros=2),
+    "pp(2), zero bubble": spread(Layout(pp=2, schedule="zero_bubble"), micros=2),
+}
+
+
+@pytest.mark.parametrize("cell", PACKED)
+@pytest.mark.parametrize(("method", "model"), PAIRS)
+def test_documents_one_by_one_train_as_one_process_does_with_a_mask(
+    method: str, model: str, cell: str, make_job: Callable[..., Job], single: Callable[..., Trained], tmp_path: Path
+) -> None:
+    asked = make_job(model, method=method, data={"packing": True})
+    must_equal(single(asked), train_cell(asked, tmp_path, replace(PACKED[cell], attn_implementation="varlen")))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "varlen"])
+def test_packed_equals_unpacked(attention: Attention, make_job: Callable[..., Job], tmp_path: Path) -> None:
     """With a rate of zero nothing moves, so the mean over an epoch is one figure of the data and the model."""
     losses: list[float] = []
     for packing in (False, True):
         train = {"max_steps": None, "num_train_epochs": 1, "learning_rate": 1e-30, "global_batch_size": 4}
         job = make_job(data={"packing": packing}, train=train)
-        trained = train_cell(job, tmp_path / str(packing), execution(micro_batch_size=4))[0]
+        kernel: Attention = attention if packing else "sdpa"
+        chosen = execution(micro_batch_size=4, attn_implementation=kernel)
+        trained = train_cell(job, tmp_path / str(packing), chosen)[0]
         tokens = trained.series("trained_tokens")
         losses.append(sum(a * b for a, b in zip(trained.series("loss"), tokens, strict=True)) / sum(tokens))
         steps = len(tokens)

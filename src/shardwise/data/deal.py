@@ -3,12 +3,14 @@
 Samples are sorted by length and dealt in blocks, so that micro-batches need little padding. Every rank computes the
 shapes of all ranks. Missing samples of the last batch are filled with rows of zero weight.
 
-There is no attention mask: transformers builds one from positions that restart, where `use_cache=False`.
+There is no attention mask: kernels are told where packed documents lie, or transformers builds a mask from positions
+that restart, where `use_cache=False`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,32 @@ Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Where the documents of packed rows lie, once the rows of a micro-batch are concatenated.
+
+    Attributes:
+        ends: int32 [documents + 1], 0 and where each document ends; the padding of a row is one too.
+        longest: tokens of the longest, rounded up to a power of two, so that compiled code meets few values.
+    """
+
+    ends: Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, position_ids: Tensor) -> Documents:
+        """From positions [micro_batch_size, length] on the CPU, which restart in each document."""
+        starts = (position_ids.flatten() == 0).nonzero().squeeze(1).int()
+        ends = torch.cat([starts, starts.new_tensor([position_ids.numel()])])
+        return cls(ends=ends, longest=1 << (int(ends.diff().max()) - 1).bit_length())
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What transformers' models hand to a kernel that takes documents one by one."""
+        ends, longest = ("cu_seq_lens_q", "cu_seq_lens_k"), ("max_length_q", "max_length_k")
+        return dict.fromkeys(ends, self.ends) | dict.fromkeys(longest, self.longest)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MicroBatch:
     """What one forward pass of one rank sees.
 
@@ -32,12 +60,14 @@ class MicroBatch:
         input_ids: int64, shape [micro_batch_size, length].
         position_ids: same shape; they restart at 0 in each document of packed data.
         labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not count.
+        documents: of packed rows.
     """
 
     input_ids: Tensor
     position_ids: Tensor
     labels: Tensor
     sample_ids: tuple[int, ...]
+    documents: Documents | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +140,13 @@ class Dealer:
             input_ids[row, :stop], position_ids[row, :stop], labels[row, :stop] = ids, positions, targets
             if self.data.packed:  # padding is one more document; unpacked rows stay causal, which needs no mask
                 position_ids[row, stop:] = np.arange(length - stop)
+        positions = torch.from_numpy(position_ids)
         return MicroBatch(
             input_ids=torch.from_numpy(input_ids),
-            position_ids=torch.from_numpy(position_ids),
+            position_ids=positions,
             labels=torch.from_numpy(labels),
             sample_ids=tuple(mine.tolist()),
+            documents=Documents.of(positions) if self.data.packed else None,
         )
 
     def _length(self, samples: Ids) -> int:

@@ -63,6 +63,10 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
     transformers has no causal language model for it, or not with this attention."""
     from transformers import AutoModelForCausalLM
 
+    if attn_implementation == "varlen":
+        from shardwise.models.varlen import register
+
+        register()
     try:
         with _parameters_on_meta():
             model: nn.Module = AutoModelForCausalLM.from_config(

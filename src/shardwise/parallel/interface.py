@@ -18,11 +18,13 @@ class Inputs:
         input_ids: [batch, length].
         position_ids: [batch, length].
         targets: passed to the root module's loss.
+        documents: passed to the root module; where the documents of packed rows lie.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     targets: Any = None
+    documents: Any = None
 
 
 class Spread(Protocol):

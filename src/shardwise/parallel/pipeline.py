@@ -134,6 +134,7 @@ class _Run:
             hidden=received,
             position_ids=inputs.position_ids,
             targets=inputs.targets,
+            documents=inputs.documents,
         )
         if action.stage == self.pipeline.last_stage:
             self.results[action.micro] = output.detach()

@@ -47,7 +47,8 @@ def _selective(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _policy(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE
+    saved = op in _SAVED or op.namespace == "torch_attn"  # varlen_attn, which is imported where it is used
+    return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 _RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "selective": _selective}

@@ -57,7 +57,12 @@ class WholeModel:
         return [self.world.counted(self._call(inputs)) for inputs in micros]
 
     def _call(self, inputs: Inputs) -> torch.Tensor:
-        return self.module(input_ids=inputs.input_ids, position_ids=inputs.position_ids, targets=inputs.targets)
+        return self.module(
+            input_ids=inputs.input_ids,
+            position_ids=inputs.position_ids,
+            targets=inputs.targets,
+            documents=inputs.documents,
+        )
 
     def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
         """DDP reduces once, after the last micro-batch.

@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from shardwise.data.deal import Documents
 from shardwise.data.store import IGNORED
 from shardwise.models.anatomy import Anatomy
 from shardwise.spec.layout.execution import CHUNK_TOKENS, LossKind
+from shardwise.spec.support.attention import BY_DOCUMENT
 from shardwise.train.precision import Types
 
 
@@ -58,6 +60,7 @@ class LossModule(nn.Module):
         super().__init__()
         self.model = anatomy.model
         self._makes_loss = makes_loss
+        self._told_documents = cast(Any, anatomy.model).config._attn_implementation in BY_DOCUMENT
         self._types = types
         self._chunked = kind == "chunked" and anatomy.plain_head
         if types.autocasts:
@@ -70,6 +73,7 @@ class LossModule(nn.Module):
         input_ids: torch.Tensor | None = None,
         hidden: torch.Tensor | None = None,
         targets: Targets | None = None,
+        documents: Documents | None = None,
     ) -> torch.Tensor:
         """Sums the loss over the trained positions; a stage without the head returns hidden states.
 
@@ -79,9 +83,12 @@ class LossModule(nn.Module):
             input_ids: [batch, length]; None where `hidden` is given.
             hidden: [batch, length, width], from the stage before.
             targets: trained positions and their tokens.
+            documents: where packed documents lie, for a kernel that is told.
         """
-        inputs = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
+        inputs: dict[str, Any] = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
         inputs["position_ids"] = position_ids
+        if documents is not None and self._told_documents:
+            inputs |= documents.words
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
             if targets is None or not self._makes_loss:
                 return self._hidden(inputs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
-from shardwise.data.deal import GlobalBatch, MicroBatch
+from shardwise.data.deal import Documents, GlobalBatch, MicroBatch
 from shardwise.parallel.interface import Inputs, Spread
 from shardwise.parallel.mesh import World, to_device
 from shardwise.train.loss import Targets
@@ -53,6 +53,7 @@ class Step:
                 input_ids=to_device(micro.input_ids, device),
                 position_ids=to_device(micro.position_ids, device),
                 targets=Targets.of(micro.labels, device=device),
+                documents=micro.documents and replace(micro.documents, ends=to_device(micro.documents.ends, device)),
             )
             for micro in micros
         ]
@@ -67,4 +68,5 @@ def _rows(micro: MicroBatch) -> Iterator[MicroBatch]:
             position_ids=micro.position_ids[here],
             labels=micro.labels[here],
             sample_ids=(sample,),
+            documents=micro.documents and Documents.of(micro.position_ids[here]),
         )

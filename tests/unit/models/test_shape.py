@@ -15,6 +15,7 @@ from shardwise.errors import ModelError
 from shardwise.models.built import shape as module
 from shardwise.models.built.shape import built_shape
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.attention import UNTOLD
 from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
 from tests.dist.worlds import installed
 from tests.marks import every_second
@@ -85,6 +86,7 @@ def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     assert ("stages" in found) == (kind in STAGED_FAMILIES and kind != "seed_oss")
     # Of Cohere 2, attention and MLP stand side by side, which is not what is looked for.
     assert ("slices" in found) == (kind in TENSOR_FAMILIES and kind != "cohere2")
+    assert ("documents" in found) == (kind not in UNTOLD)
 
 
 def stranger(kind: str, **changes: Any) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], con
 def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask(monkeypatch, capsys, {**small_config("llama"), **SPECIALS})
     shape = built(small_config("llama"))
-    assert shape.built == ("stages", "slices")
+    assert shape.built == ("stages", "slices", "documents")
     assert ModelShape.from_json(answer["shape"]) == shape
     (reason,) = ask(monkeypatch, capsys, {**small_config("llama"), "quantization_config": {"bits": 4}})["refused"]
     assert reason.startswith("quantization_config says the weights are quantised already")

@@ -10,8 +10,10 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
+from shardwise.data.deal import Documents
 from shardwise.methods.lora import leave_inputs
 from shardwise.models.anatomy import find_anatomy
+from shardwise.models.varlen import register
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.plan.memory.activations import Setting, saved_bytes
 from shardwise.plan.memory.inventory import take_inventory
@@ -47,6 +49,7 @@ def one_thread():
 def build(config, *, precision, method, attention="sdpa", dora=False, saved=()):
     keys = {key: value for key, value in config.items() if key != "model_type"}
     theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
+    register()
     model = AutoModelForCausalLM.from_config(theirs, attn_implementation=attention)
     types = DTYPES[precision]
     if method == "full":
@@ -279,7 +282,7 @@ def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
     assert peaks["adamw_foreach"] - peaks["adamw"] == pytest.approx(trained, rel=0.05)
 
 
-def saved_by_second_block(model, tokens, *, autocast):
+def saved_by_second_block(model, tokens, *, autocast, packed):
     """Bytes per token of distinct storages that the second block keeps, parameters and their casts left out."""
     blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 3)
     parameters = list(model.parameters())
@@ -299,7 +302,9 @@ def saved_by_second_block(model, tokens, *, autocast):
         torch.autograd.graph.saved_tensors_hooks(note, lambda t: t),
         torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
     ):
-        model(input_ids=torch.randint(0, 97, tokens), use_cache=False)
+        positions = torch.arange(tokens[1]).remainder(30).expand(tokens)
+        told = {"position_ids": positions, **Documents.of(positions).words} if packed else {}
+        model(input_ids=torch.randint(0, 97, tokens), use_cache=False, **told)
     return sum(count for count, _ in list(found.values())[marks[1] : marks[2]]) / (tokens[0] * tokens[1])
 
 
@@ -308,23 +313,24 @@ def saved_by_second_block(model, tokens, *, autocast):
 #: what these small ones keep), gpt_neo and gptj write out attention in ways of their own; and experts.
 ESTIMATED = {"ernie4_5", "falcon", "glm", "glm4", "gpt_neo", "gptj", "helium"}
 COUNTED = [kind for kind, family in FAMILIES.items() if kind not in ESTIMATED and family.experts is None]
+PACKED = [(kind, True) for kind in ("llama", "gpt2", "phi", "phi3", "gemma3_text", "qwen3", "olmo2", "gpt_neox")]
 DROPOUTS = "resid_pdrop embd_pdrop attn_pdrop dropout hidden_dropout residual_dropout attention_dropout"
 NO_DROPOUT = dict.fromkeys(DROPOUTS.split(), 0.0)
 
 
-@pytest.mark.parametrize("kind", COUNTED)
+@pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in COUNTED), *PACKED])
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "mixed"])
-def test_what_a_block_saves_is_counted_operator_by_operator(kind, method, precision):
+def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method, precision):
     family = FAMILIES[kind]
     own = {family.keys.get(key, key): value for key, value in SMALL.items() if key in family.defaults}
     config = {"model_type": kind, **own}
     ours = shape(config)
-    attention = "eager" if ours.eager_attention or ours.attention_softcap else "sdpa"
+    attention = "varlen" if packed else "eager" if ours.eager_attention or ours.attention_softcap else "sdpa"
     model = build({**config, **NO_DROPOUT}, precision=precision, method=method, attention=attention)
     if precision == "mixed":
         model.get_input_embeddings().register_forward_hook(lambda _m, _i, output: output.to(torch.bfloat16))
-    measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed")
+    measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
     inventory = take_inventory(asked(method), ours)
     setting = Setting(
         inventory=inventory,

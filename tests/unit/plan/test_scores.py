@@ -55,7 +55,8 @@ def test_a_mask_costs_time_and_memory_where_a_kernel_is_handed_one_and_only_ther
     masked_seconds, masked_held = cost("sdpa", packing=True)
     assert masked_seconds > 2 * seconds
     assert masked_held - held > 16384**2
-    assert cost("flex_attention", packing=True) == cost("flex_attention")
+    for kind in ("flex_attention", "varlen"):
+        assert cost(kind, packing=True) == cost("flex_attention")
 
 
 @pytest.mark.parametrize(("kind", "again"), [("sdpa", 0), ("flash_attention_2", 1), ("eager", 1)])
@@ -77,12 +78,14 @@ def test_selective_recompute_runs_attention_again_unless_its_result_is_kept(kind
 
 def test_a_plan_says_what_a_mask_costs_where_that_is_much():
     def said(text, length=32768):
-        reasons = plan(
-            "mistral-7b", "8x H100-SXM", f"method: lora\ndata: {{max_length: {length}}}\n{text}"
-        ).best.reasons
+        data = f"data: {{max_length: {length}}}\n" if length else ""
+        reasons = plan("mistral-7b", "8x H100-SXM", f"method: lora\n{data}{text}").best.reasons
         return [reason for reason in reasons if "handed a mask" in reason]
 
     (window,) = said("")
     assert window.startswith("for windows of 4096 tokens sdpa is handed a mask and computes all scores, ")
     assert said("train: {attn_implementation: flash_attention_2}\n") == []
     assert said("", length=2048) == []
+    (packed,) = said("data: {packing: true, max_length: 32768}\n", length=None)
+    assert packed.startswith("for packed documents sdpa is handed a mask ")
+    assert packed.endswith("; varlen has no window, and this model's is 4096 tokens")

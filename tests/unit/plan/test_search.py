@@ -177,6 +177,23 @@ def test_capped_scores_are_planned_with_eager_attention():
         plan("gemma-2-2b", "4x H100-SXM", "train: {attn_implementation: sdpa}\n")
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "text", "kernel"),
+    [
+        ("llama-3.2-1b", "4x A100-80GB", "", "varlen"),
+        ("llama-3.2-1b", "cpu:2", "", "varlen"),
+        ("llama-3.2-1b", "4x A100-80GB", "train: {precision: fp32}\n", "sdpa"),
+        ("llama-3.2-1b", "4x T4", "", "sdpa"),
+        ("gemma-2-2b", "4x A100-80GB", "", "eager"),
+        ("gpt2", "4x A100-80GB", "", "sdpa"),
+        ("gpt2", "4x A100-80GB", "train: {disable_dropout: true}\n", "varlen"),
+    ],
+)
+def test_packed_rows_are_computed_by_document_where_that_is_possible(model, hardware, text, kernel):
+    asked = f"method: lora\ndata: {{packing: true, max_length: 512}}\n{text}"
+    assert {c.execution.attn_implementation for c in plan(model, hardware, asked).candidates} == {kernel}
+
+
 def test_sdpa_is_refused_where_transformers_has_none_of_a_model():
     with pytest.raises(UnsupportedError, match="is sdpa, which transformers has not for this model; use eager"):
         plan("gpt-oss-20b", "4x H100-SXM", "train: {attn_implementation: sdpa}\n")

@@ -152,7 +152,8 @@ def test_all_that_does_not_come_out_even_is_told_at_once(model: ModelShape) -> N
     )
 
 
-SECOND = "flash_attention_2, which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+SIXTEEN = "which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+SECOND = f"flash_attention_2, {SIXTEEN}"
 THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 
 
@@ -160,6 +161,7 @@ THIRD = "flash_attention_3, which needs a GPU like the H100; use "
     ("name", "attention", "said"),
     [
         *((name, "flash_attention_2", SECOND) for name in ("T4", "V100-16GB", "RTX-2080-Ti", "Quadro-RTX-8000")),
+        ("T4", "varlen", f"varlen, {SIXTEEN}"),
         ("T4", "flash_attention_3", f"{THIRD}sdpa"),
         ("A100-40GB", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),
         ("B200", "flash_attention_3", f"{THIRD}flash_attention_2 or sdpa"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.errors import ModelError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
+from shardwise.spec.layout.execution import Attention, Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import impossibilities, not_trained, open_refusal, refusal
 
@@ -32,6 +33,35 @@ def test_packing_is_refused_where_a_model_s_code_cannot_tell_documents_apart(fam
     (sentence,) = said(shape(family), packing=True)
     assert sentence.startswith(f"packing is not trained for {family}, ")
     assert said(shape(family), packing=False) == said(shape("llama"), packing=True) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "kernel", "why"),
+    [
+        (shape("llama"), "varlen", None),
+        (shape("stablelm"), "varlen", "is not told by stablelm's code in transformers where packed documents lie"),
+        (shape("stablelm"), "flash_attention_2", "is not told by stablelm's code in transformers"),
+        (replace(shape("llama"), built=("slices",)), "varlen", "is not told by llama's code"),
+        (replace(shape("llama"), built=("documents",)), "varlen", None),
+        (shape("mistral", sliding_window=16), "varlen", "has no window, and this model's is 16 tokens"),
+        (shape("mistral", sliding_window=16), "flash_attention_2", None),
+        (shape("gemma2"), "varlen", "cannot cap scores"),
+        (shape("llama", head_dim=20), "varlen", "wants heads of keys and values alike, at most 256 wide"),
+        (shape("gpt2"), "varlen", "drops nothing out, as this model does without train.disable_dropout: true"),
+    ],
+)
+def test_kernels_that_are_told_of_documents_say_what_they_lack(
+    model: ModelShape, kernel: Attention, why: str | None
+) -> None:
+    def found(**data: Any) -> list[str]:
+        job = Job.model_validate({"model": "m", "data": {"max_length": 64, **data}})
+        return impossibilities(job, replace(execution(), attn_implementation=kernel), model=model)
+
+    said = [
+        sentence.removeprefix(f"attn_implementation {kernel} ")[: len(why or "")] for sentence in found(packing=True)
+    ]
+    assert said == ([why] if why else [])
+    assert len(found()) == (kernel == "varlen"), "which is for packed rows"
 
 
 @pytest.mark.parametrize(

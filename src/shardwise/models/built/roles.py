@@ -14,12 +14,14 @@ import torch
 from shardwise.errors import UnsupportedError
 from shardwise.models.built.operators import HARMLESS, VIEWS, activation_ops, norm_kind, norm_of, only_views
 from shardwise.models.built.seen import POSITIONS, STREAM, Attention, BlockCall, Call, Origins, Seen
-from shardwise.models.built.watch import is_linear
+from shardwise.models.built.watch import DOCUMENTS, is_linear
 from shardwise.spec.model.shape import Matrix, MlpKind, Norm, NormKind, Reads
 
 #: What attention is told beside queries, keys, values and a mask, and does not change what it keeps.
 _KERNEL_WORDS = frozenset({"dropout", "scaling", "sliding_window", "softcap", "is_causal"})
-_CALLER_WORDS = frozenset({"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states"})
+_CALLER_WORDS = frozenset(
+    {"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", DOCUMENTS}
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from shardwise.models.built.outside import Outside, read_outside
 from shardwise.models.built.roles import Block, attention_of, read_block
 from shardwise.models.built.seen import Seen
 from shardwise.models.built.sliced import slices_alike
-from shardwise.models.built.watch import WATCHED, watch, watchable
+from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split
 
 #: Keys by which configurations say how many experts there are.
@@ -133,8 +133,9 @@ class _Reading:
         # What drops out between embedding and blocks leaves no trace here, and each stage would do it again.
         way: Split = "stages without dropout" if drops_out(self._anatomy.model) else "stages"
         sliced = outside.ended and slices_alike(self._anatomy, self._seen, blocks)
-        stages: tuple[Split, ...] = (way,) if outside.staged else ()
-        return (*stages, "slices") if sliced else stages
+        told = all(DOCUMENTS in attention_of(block).words for block in self._seen.blocks)
+        found: dict[Split, bool] = {way: outside.staged, "slices": sliced, "documents": told}
+        return tuple(split for split, holds in found.items() if holds)
 
 
 def _config(data: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -30,6 +31,8 @@ from shardwise.models.built.seen import (
 )
 
 WATCHED = "shardwise_watched"
+#: How a kernel is told where packed documents lie.
+DOCUMENTS = "cu_seq_lens_q"
 _BATCH, _LENGTH = 2, 8
 #: What a norm runs and nothing else in a block does.
 NORMALISING = frozenset({"native_layer_norm", "mean", "rms_norm", "_fused_rms_norm", "rsqrt", "var_mean"})
@@ -70,8 +73,10 @@ def watch(anatomy: Anatomy) -> Seen:
     positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
     seen = watcher.seen
     seen.origins |= {id(ids): frozenset({TOKENS}), id(positions): frozenset({POSITIONS})}
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in signature(anatomy.model.forward).parameters.values())
+    told = {DOCUMENTS: positions} if takes_all else {}
     with torch.no_grad(), watcher.hooked(positions), watcher:
-        output = cast(Any, anatomy.model)(input_ids=ids, position_ids=positions, use_cache=False)
+        output = cast(Any, anatomy.model)(input_ids=ids, position_ids=positions, use_cache=False, **told)
     seen.logits = output.logits
     return seen
 

@@ -20,6 +20,7 @@ from shardwise.spec.job.keys import Goal, LayoutSpec
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.plan.offers import format_dollars
+from shardwise.spec.support.attention import documents_refusal
 from shardwise.units import format_bytes, format_gib
 
 #: Of a block's forward, what is worth a sentence.
@@ -185,10 +186,12 @@ def _mask(work: Work) -> str | None:
     share = masked_share(work)
     if share < _MUCH_OF_A_BLOCK:
         return None
+    lacking = documents_refusal(work.job, work.model, "varlen") if work.job.data.packing else None
+    unless = f"; varlen {lacking}" if lacking else ""
     what = "packed documents" if work.job.data.packing else f"windows of {work.model.sliding_window} tokens"
     return (
         f"for {what} {work.execution.attn_implementation} is handed a mask and computes all scores, "
-        f"{percent(share)} of a block's forward; flex_attention computes those that count"
+        f"{percent(share)} of a block's forward; flex_attention computes those that count{unless}"
     )
 
 

@@ -122,7 +122,7 @@ def _products(model: ModelShape, setting: Setting) -> float:
     c = setting.types.compute
     outputs = sum(matrix.run * matrix.rows for matrix in model.matrices)
     adapters = sum(_rank(m.name, setting) + m.rows for m in model.matrices if m.name in setting.inventory.adapted)
-    attention = _attention_output(model, setting) if setting.attention == KEPT_BY_SELECTIVE else 0
+    attention = _attention_output(model, setting) if setting.attention in KEPT_BY_SELECTIVE else 0
     return block_input_bytes(model, setting) + (outputs + adapters) * c + attention
 
 
@@ -191,7 +191,8 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
     if cast_anew or cast_by_autocast:
         return len(kept) * size
     # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
-    copies_output = model.partial_rotary or setting.attention == "eager" or setting.masked
+    rejoined = model.partial_rotary and setting.attention != "varlen"
+    copies_output = rejoined or setting.attention == "eager" or setting.masked
     return 0.0 if reads == "attention_output" and not copies_output else size
 
 

@@ -9,10 +9,19 @@ from math import isqrt
 
 from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.search.layouts import Choice
-from shardwise.spec.cluster import Cluster
+from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Attention, Execution, LossKind, Offload, Recompute, accumulation_steps
+from shardwise.spec.layout.execution import (
+    Attention,
+    Execution,
+    LossKind,
+    Offload,
+    Precision,
+    Recompute,
+    accumulation_steps,
+)
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.attention import attention_refusal, documents_refusal
 from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under
 from shardwise.units import MIB
 
@@ -51,16 +60,17 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     train = job.train
     recomputes = RECOMPUTE_ORDER if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
     default = "fp32" if choice.cluster.gpu.kind == "cpu" else "mixed"
+    precision = default if train.precision == "auto" else train.precision
     for recompute in recomputes:
         yield Execution(
             layout=choice.layout,
             micro_batch_size=1,
             gradient_accumulation_steps=1,
             gradient_checkpointing=recompute,
-            precision=default if train.precision == "auto" else train.precision,
+            precision=precision,
             optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
             offload="none" if train.offload == "auto" else train.offload,
-            attn_implementation=_attention(job, model),
+            attn_implementation=_attention(job, model, choice.cluster.gpu, precision),
             compile=why_eager(job, model, choice) is None if train.compile == "auto" else train.compile,
         )
 
@@ -98,9 +108,11 @@ def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:
     )
 
 
-def _attention(job: Job, model: ModelShape) -> Attention:
+def _attention(job: Job, model: ModelShape, gpu: Gpu, precision: Precision) -> Attention:
     if job.train.attn_implementation != "auto":
         return job.train.attn_implementation
+    if not (documents_refusal(job, model, "varlen") or attention_refusal("varlen", gpu, precision=precision)):
+        return "varlen"
     return "eager" if model.attention_softcap or model.eager_attention else "sdpa"
 
 
@@ -118,8 +130,6 @@ def sizes_on(job: Job, ranks: int) -> tuple[int, ...]:
     smallest. Beyond `_EVERY_SIZE`, sizes within `_SIZE_STEP` of another are left out."""
     if job.train.micro_batch_size != "auto":
         return (job.train.micro_batch_size,)
-    if job.data.packing and str(job.train.attn_implementation).startswith("flash"):
-        return (1,)  # spec/support/trained.py says why
     return _sizes(-(-job.train.global_batch_size // ranks))
 
 

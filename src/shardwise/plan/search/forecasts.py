@@ -37,7 +37,8 @@ def candidate_of(question: Question, forecast: Forecast) -> Candidate:
     work, time = forecast.work, forecast.time
     price = work.cluster.gpu.typical_usd_per_hour
     hourly = None if price is None else price * work.execution.layout.world_size
-    kernel = attention_refusal(work.execution.attn_implementation, work.cluster.gpu)
+    execution = work.execution
+    kernel = attention_refusal(execution.attn_implementation, work.cluster.gpu, precision=execution.precision)
     refused = [*not_trained(question.job, work.execution, model=question.model), *([kernel] if kernel else [])]
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
     return Candidate(

@@ -86,7 +86,7 @@ def pieces_of(work: Work) -> Pieces:
     between = _FORWARD_PASSES * moved
     forward = products + attention + between
     backward = inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
-    kept = execution.attn_implementation == KEPT_BY_SELECTIVE
+    kept = execution.attn_implementation in KEPT_BY_SELECTIVE
     again = {"none": 0.0, "selective": between + (0.0 if kept else attention), "full": forward}[recompute]
     slices, ring, ring_back = _talking(work, tokens, attention)
     looped = recompute == "full" or (recompute == "selective" and not kept)

@@ -13,7 +13,7 @@ Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "parameters", "optimizer", "all"]
 LossKind = Literal["full", "chunked"]
 OptimizerName = Literal["adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"]
-Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
+Attention = Literal["sdpa", "varlen", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 #: Sequences are padded to a multiple of this, which tensor cores want.
 PAD_MULTIPLE = 8

@@ -13,8 +13,8 @@ MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
 #: away before, written out.
 NormKind = Literal["rms", "layer", "gemma", "centred"]
-#: How blocks are split: over pipeline stages, or each of them by tensor parallel.
-Split = Literal["stages", "stages without dropout", "slices"]
+#: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
+Split = Literal["stages", "stages without dropout", "slices", "documents"]
 #: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
 Reads = Literal[
     "attention_input",

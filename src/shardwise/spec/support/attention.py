@@ -1,10 +1,11 @@
-"""Attention kernels, and the GPUs that have them."""
+"""Attention kernels: the GPUs, models and rows that they are for."""
 
 from __future__ import annotations
 
 from shardwise.spec.cluster import Gpu
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Attention
+from shardwise.spec.job.keys import Auto, Job
+from shardwise.spec.layout.execution import Attention, Precision
+from shardwise.spec.model.shape import ModelShape
 
 #: How the names of Hopper's GPUs begin: FlashAttention-3 is written for them (its README: "H100 / H800 GPU").
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
@@ -12,30 +13,68 @@ _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 #: The kernels that are handed a mask for packed documents and for windows shorter than the sequence, over keys and
 #: values repeated for each group of heads; the others know both themselves.
 MASKED: tuple[Attention, ...] = ("sdpa", "eager")
-#: The one whose result selective recompute keeps (`parallel/recompute.py`): others are no operators that it knows.
-KEPT_BY_SELECTIVE: Attention = "sdpa"
+#: Those that are told where packed documents lie, and compute in 16 bits on a GPU.
+BY_DOCUMENT: tuple[Attention, ...] = ("varlen", "flash_attention_2", "flash_attention_3")
+#: Those whose result selective recompute keeps (`parallel/recompute.py`): others are no operators that it knows.
+KEPT_BY_SELECTIVE: tuple[Attention, ...] = ("sdpa", "varlen")
+
+#: Families whose code in transformers does not pass on to attention where documents lie.
+UNTOLD = ("gpt_neo", "gptj", "nemotron", "stablelm")
+#: The widest head of FlashAttention's kernels, which want a multiple of 8.
+_WIDEST_HEAD = 256
 
 
-def attention_refusal(attention: Attention, gpu: Gpu) -> str | None:
+def attention_refusal(attention: Attention, gpu: Gpu, *, precision: Precision | Auto = "auto") -> str | None:
     """Why a GPU does not run an attention kernel, and what it does run; None where it runs it.
 
-    FlashAttention-2 needs Ampere or newer (its README): the first NVIDIA GPUs with bfloat16.
+    FlashAttention-2 needs Ampere or newer (its README): the first NVIDIA GPUs with bfloat16. `varlen` is made of it.
     """
     named = f"train.attn_implementation is {attention}, which"
     if gpu.kind == "cpu":
         # Flash attention has no kernel there, and PyTorch's flex attention no backward.
-        return None if attention in ("sdpa", "eager") else f"{named} is not trained on processors; use sdpa or eager"
+        trained = attention in ("sdpa", "eager", "varlen")
+        return None if trained else f"{named} is not trained on processors; use sdpa or eager"
     if attention == "flash_attention_3" and not gpu.name.startswith(_HOPPER):
         return f"{named} needs a GPU like the H100; use {'sdpa' if _old(gpu) else 'flash_attention_2 or sdpa'}"
-    if attention == "flash_attention_2" and _old(gpu):
+    if attention in BY_DOCUMENT and _old(gpu):
         return f"{named} needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+    if attention in BY_DOCUMENT and precision == "fp32":
+        return f"{named} computes in 16 bits, and train.precision is fp32; use sdpa"
     return None
 
 
 def stated_attention_refusal(job: Job, gpu: Gpu) -> str | None:
     """Likewise, of the kernel that a job states."""
     stated = job.train.attn_implementation
-    return None if stated == "auto" else attention_refusal(stated, gpu)
+    return None if stated == "auto" else attention_refusal(stated, gpu, precision=job.train.precision)
+
+
+def documents_refusal(job: Job, model: ModelShape, attention: Attention) -> str | None:
+    """What keeps a kernel that is told where documents lie from a job's rows; None where nothing does."""
+    if attention not in BY_DOCUMENT:
+        return None
+    told = "documents" in model.built if model.built is not None else model.family not in UNTOLD
+    if job.data.packing and not told:
+        return f"is not told by {model.family}'s code in transformers where packed documents lie"
+    return _varlen_refusal(job, model) if attention == "varlen" else None
+
+
+def _varlen_refusal(job: Job, model: ModelShape) -> str | None:
+    if not job.data.packing:
+        return "is for packed rows, and data.packing is false"
+    wide = model.head_dim > _WIDEST_HEAD or model.head_dim % 8 or model.value_head_dim is not None
+    lacks = {
+        "cannot cap scores": model.attention_softcap,
+        f"transformers has not for {model.family}": model.eager_attention,
+        f"has no window, and this model's is {model.sliding_window} tokens": (
+            (model.sliding_window or job.data.max_length) < job.data.max_length
+        ),
+        f"wants heads of keys and values alike, at most {_WIDEST_HEAD} wide and a multiple of 8": wide,
+        "drops nothing out, as this model does without train.disable_dropout: true": (
+            model.drops_out and not job.train.disable_dropout
+        ),
+    }
+    return next((what for what, holds in lacks.items() if holds), None)
 
 
 def _old(gpu: Gpu) -> bool:

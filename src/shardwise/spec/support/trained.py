@@ -12,6 +12,7 @@ from shardwise.spec.job.keys import Job, Method
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution, Offload, OptimizerName, Precision
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.rows import follows_the_batch, follows_the_layout
 from shardwise.spec.support.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
 
@@ -182,9 +183,8 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
         )
     if execution.parameters_on_host:
         reasons += _streaming_contradictions(execution)
-    if job.data.packing and execution.attn_implementation.startswith("flash") and execution.micro_batch_size > 1:
-        # transformers tells packed documents apart by their positions for one sequence at a time only.
-        reasons.append(f"packing with {execution.attn_implementation} needs train.micro_batch_size: 1, or use sdpa")
+    if model is not None and (lacking := documents_refusal(job, model, execution.attn_implementation)):
+        reasons.append(f"attn_implementation {execution.attn_implementation} {lacking}; use sdpa")
     if model is not None and execution.loss == "chunked" and not model.plain_head:
         reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
     if model is not None:
@@ -227,7 +227,7 @@ def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
     kernel = job.train.attn_implementation
     if model.built is not None:
         return f"no test has compiled {model.family}"
-    if kernel not in ("auto", "sdpa", "eager"):
+    if kernel not in ("auto", "sdpa", "eager", "varlen"):
         return f"no test has compiled {kernel}"
     return _eager_under(layout)
 

@@ -1,0 +1,117 @@
+"""Packed rows through `varlen_attn`: every document is as if it were alone, and no scores are held or waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.families.known import FAMILIES
+from shardwise.data.deal import Documents
+from shardwise.models.varlen import register
+from shardwise.spec.job.keys import Job
+from shardwise.spec.support.attention import documents_refusal
+from shardwise.spec.support.trained import refused_everywhere
+from tests.dist.worlds import installed
+from tests.unit.catalog.small import small_config
+
+LENGTHS = [[5, 1, 9, 3], [11, 7]]
+JOB = Job.model_validate(
+    {"model": "m", "data": {"packing": True, "max_length": 40}, "train": {"disable_dropout": True}}
+)
+DENSE = {kind: small_config(kind) for kind, family in FAMILIES.items() if family.experts is None}
+
+
+def is_told(config: dict[str, Any]) -> bool:
+    shape = shape_from_data(config, file="-")
+    return not (refused_everywhere(JOB, shape) or documents_refusal(JOB, shape, "varlen"))
+
+
+def build(config: dict[str, Any], attention: str) -> Any:
+    if not installed([config["model_type"]]):
+        pytest.skip(f"the installed transformers has no {config['model_type']}")
+    register()
+    torch.manual_seed(0)
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    specials = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    stated = AutoConfig.for_model(config["model_type"], **specials | keys)
+    return AutoModelForCausalLM.from_config(stated, attn_implementation=attention).eval()
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and positions of two rows, [2, 18]."""
+    positions = torch.tensor([[at for length in row for at in range(length)] for row in LENGTHS])
+    return torch.randint(1, 97, positions.shape, generator=torch.Generator().manual_seed(1)), positions
+
+
+class Operators(TorchDispatchMode):
+    """The names of operators that run, and the elements of the largest tensor that one of them made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.names.add(func.overloadpacket.__name__)
+        self.largest = max([self.largest, *(one.numel() for one in tree_leaves(made) if isinstance(one, torch.Tensor))])
+        return made
+
+
+@pytest.mark.parametrize("config", [*filter(is_told, DENSE.values())], ids=lambda config: config["model_type"])
+def test_documents_of_packed_rows_are_trained_as_if_each_were_alone(config: dict[str, Any]) -> None:
+    ids, positions = rows()
+    documents = [part for row, sizes in zip(ids, LENGTHS, strict=True) for part in row.split(sizes)]
+    found = []
+    for attention in ("sdpa", "varlen"):
+        model = build(config, attention)
+        if attention == "varlen":
+            logits = model(ids, position_ids=positions, use_cache=False, **Documents.of(positions).words).logits
+            parts = [part for row, sizes in zip(logits, LENGTHS, strict=True) for part in row.split(sizes)]
+        else:
+            parts = [model(document[None], use_cache=False).logits[0] for document in documents]
+        loss = sum(
+            cross_entropy(part[:-1], document[1:], reduction="sum")
+            for part, document in zip(parts, documents, strict=True)
+        )
+        loss.backward()
+        found.append((loss.detach(), {name: weight.grad for name, weight in model.named_parameters()}))
+    (loss, gradients), (packed_loss, packed) = found
+    torch.testing.assert_close(packed_loss, loss, rtol=1e-6, atol=0)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(
+            packed[name], gradient, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: name + text
+        )
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_packed_forward_makes_no_mask_and_waits_for_nothing(autocast: bool) -> None:
+    length = 512
+    positions = torch.arange(length).remainder(90)[None]
+    words = Documents.of(positions).words
+    seen = {}
+    for attention in ("sdpa", "varlen"):
+        model = build({**DENSE["qwen3"], "max_position_embeddings": length}, attention)
+        told = words if attention == "varlen" else {}
+        with torch.autocast("cpu", enabled=autocast), Operators() as seen[attention]:
+            logits = model.model(positions, position_ids=positions, use_cache=False, **told).last_hidden_state
+            logits.float().square().mean().backward()
+    assert seen["sdpa"].largest >= length**2
+    assert seen["varlen"].largest < length**2
+    assert "_local_scalar_dense" in seen["sdpa"].names
+    assert not {"_local_scalar_dense", "nonzero", "item"} & seen["varlen"].names
+    assert {"_varlen_attn", "_varlen_attn_backward"} <= seen["varlen"].names
+
+
+def test_where_documents_end_is_known_on_the_host() -> None:
+    told = Documents.of(rows()[1])
+    assert told.ends.tolist() == [0, 5, 6, 15, 18, 29, 36]
+    assert told.ends.dtype == torch.int32
+    assert told.longest == 16
