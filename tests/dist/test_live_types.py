@@ -118,7 +118,7 @@ def test_weights_of_other_types_than_asked_stop_the_run(layout, trained, frozen,
 def _states_otherwise(run: RunDirectory) -> str:
     """The optimizer's states come out in half the bits."""
     built = composed(run, execution(FSDP, micro_batch_size=4, optimizer="adamw_foreach"))
-    parameter = built.model.trainable[0]
+    parameter = built.checkpoints.stepped.parameters[0]
     step, states = built.optimizer.step, built.optimizer.state
     hooks = built.optimizer._optimizer_step_post_hooks
 

@@ -115,11 +115,10 @@ def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
     on_host = {id(parameter) for parameter in _streamed(built.model.spread.modules)}
     here = [local_part(p) for _, p in built.model.parameters if id(p) not in on_host]
     trained = [local_part(p) for p in built.model.trainable if id(p) not in on_host]
-    own = {local_part(p).data_ptr() for _, p in built.model.parameters}
-    stepped = [p for p in built.checkpoints.stepped.parameters if id(p) not in on_host]
-    stepped_here = [p for p in stepped if local_part(p).data_ptr() in own]
+    own = {weight.data_ptr() for weight in here}
+    stepped_here = [p for p in built.checkpoints.stepped.parameters if p.data_ptr() in own]
     states = [v for p in stepped_here for v in built.optimizer.state[p].values() if isinstance(v, torch.Tensor)]
-    return _size(here), _size(trained), _size(local_part(v) for v in states)
+    return _size(here), _size(trained), _size(states)
 
 
 def _streamed(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Parameter]:

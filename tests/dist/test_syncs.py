@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -123,6 +124,7 @@ def counting(built: Build) -> Iterator[Device]:
 def _waits(run: RunDirectory, chosen: Execution) -> list[Counter[str]]:
     """By step, in a loop as it runs."""
     built = composed(run, chosen)
+    assert not any(isinstance(p, DTensor) for p in built.checkpoints.stepped.parameters), "it takes twice as long"
     begun: list[Counter[str]] = []
     with counting(built) as device:
         journal = Journal(run=run, rank=built.world.rank)

@@ -16,7 +16,7 @@ from shardwise.errors import ModelError, RunDirectoryError
 from shardwise.models.documents import state_packed
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.offload import HostCopies
-from shardwise.parallel.optimizer.stepped import Detour, Stepped
+from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
 from shardwise.parallel.optimizer.zero1 import Windows
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import read_places
@@ -82,7 +82,7 @@ def build(
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
     steps.follow(optimizer)
-    read_back_states(optimizer, world, steps.named)
+    read_back_states(optimizer, world, steps)
     read_back_places(optimizer, model.parameters, steps.named, execution=execution, device=world.device)
     types = LiveTypes(optimizer, model.parameters, steps.named, execution=execution)
     meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
@@ -127,13 +127,13 @@ def build(
 
 
 def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Stepped:
-    """What the optimizer steps: sharded windows under ZeRO-1, copies on the host with offload."""
-    detours: list[Detour] = []
+    """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with offload."""
+    detours: list[Detour] = [LocalParts(model.trained)]
     if world.layout.shards_states_only:
-        detours.append(Windows(model.trained, world.mesh["dp_shard", "tp"]))
+        detours.append(Windows(detours[-1], world.mesh["dp_shard", "tp"]))
     if execution.optimizer_on_host and not execution.parameters_on_host:
-        detours.append(HostCopies(detours[-1].named if detours else model.trained, world.device))
-    return Stepped(trained=model.trained, detours=tuple(detours))
+        detours.append(HostCopies(detours[-1], world.device))
+    return Stepped(detours=tuple(detours))
 
 
 def _prepared(run: RunDirectory) -> dict[str, Any]:

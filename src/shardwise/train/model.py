@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,12 @@ class TrainedModel:
         """Trained parameters, by name."""
         return [(name, parameter) for name, parameter in self.parameters if parameter.requires_grad]
 
-    @property
+    @cached_property
     def trainable(self) -> list[nn.Parameter]:
         """Trained parameters."""
         return [parameter for _, parameter in self.trained]
 
-    @property
+    @cached_property
     def counted(self) -> list[nn.Parameter]:
         """Trained parameters that this rank owns."""
         return [p for name, p in self.parameters if p.requires_grad and self.ownership.counts(name, p)]

@@ -54,6 +54,7 @@ def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
     return any(rate.lr_lambdas[0](step) for step in range(total_steps))
 
 
+@torch.no_grad()
 def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> torch.Tensor:
     """The norm of all ranks' gradients, a float64 scalar on this rank's device.
 

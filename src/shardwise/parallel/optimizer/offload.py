@@ -1,9 +1,8 @@
 """Optimizer offload: the optimizer steps copies of the weights in host memory, and its states lie beside them.
 
 Behind backward the gradients of what a rank steps go to the host, the step is computed there, and the new values go
-back (Ren et al., 2021, "ZeRO-Offload"). A copy has its parameter's type, global shape and placement, so that everything
-that reads sharded parameters and their states (checkpoints, guards) reads these too, and a step on the host is the step
-that the device would take. On a GPU copies are page-locked and do not block the host, which waits once for all
+back (Ren et al., 2021, "ZeRO-Offload"). A copy has the type and shape of a local part, so that a step on the host is
+the step that the device would take. On a GPU copies are page-locked and do not block the host, which waits once for all
 gradients; without a GPU the host is the device, and what holds is the arithmetic, not the saving.
 """
 
@@ -14,23 +13,21 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from shardwise.parallel.optimizer.stepped import Named
-from shardwise.parallel.ownership import local_part
+from shardwise.parallel.optimizer.stepped import Detour, Named
 
 
 class HostCopies:
     """Copies in host memory of what a device holds: a detour of the optimizer's (`parallel/optimizer/stepped.py`).
 
     Attributes:
-        originals: parameters with their values; plain or sharded, of which a copy has the local part.
+        originals: what has the values: local parts.
         device: where they lie.
-        named: the copies, under the names of their originals.
     """
 
-    def __init__(self, originals: Named, device: torch.device) -> None:
-        self.originals = originals
+    def __init__(self, originals: Detour, device: torch.device) -> None:
+        self.originals, self.placed = originals.named, originals.placed
         self.device = device
-        self.named: Named = [(name, nn.Parameter(self._room_for(original))) for name, original in originals]
+        self.named: Named = [(name, nn.Parameter(self._room_for(original))) for name, original in self.originals]
         self.reread()
 
     def before_step(self) -> None:
@@ -39,19 +36,21 @@ class HostCopies:
         for copy, original in self._pairs():
             if original.grad is not None:
                 copy.grad = self._room_for(original.grad)
-                _copy(original.grad, copy.grad)
+                copy.grad.copy_(original.grad, non_blocking=True)
                 original.grad = None
         self._wait()
 
+    @torch.no_grad()
     def after_step(self) -> None:
         """Brings the new values to the device; what computes with them waits, the host does not."""
         for copy, original in self._pairs():
-            _copy(copy, original)
+            original.copy_(copy, non_blocking=True)
 
+    @torch.no_grad()
     def reread(self) -> None:
         """Copies the originals again."""
         for copy, original in self._pairs():
-            _copy(original, copy)
+            copy.copy_(original, non_blocking=True)
         self._wait()
 
     def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
@@ -59,14 +58,10 @@ class HostCopies:
             yield copy, original
 
     def _room_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Host memory for the local part of a tensor; PyTorch keeps page-locked memory that was freed for the next."""
+        """Host memory for a tensor; PyTorch keeps page-locked memory that was freed for the next."""
         return torch.empty_like(tensor.detach(), device="cpu", pin_memory=self.device.type == "cuda")
 
     def _wait(self) -> None:
         """Until everything that was copied has arrived."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-
-
-def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    local_part(target).copy_(local_part(source), non_blocking=True)

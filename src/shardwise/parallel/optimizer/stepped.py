@@ -1,27 +1,34 @@
-"""What the optimizer steps: the trained parameters, or parameters that stand in for them (shards, copies on the host).
+"""What the optimizer steps: local parts of the trained parameters, or stand-ins for these (rows, copies on the host).
 
-A detour maps parameters to stand-ins of the same names and global shapes. It passes gradients on before a step and
-values back after it.
+All of it is plain tensors: a step of DTensors takes several times as long, and every optimizer here is elementwise. A
+detour maps parameters to parts of the same names. It passes gradients on before a step and values back after it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+
+from shardwise.parallel.ownership import local_part
 
 Named = list[tuple[str, nn.Parameter]]
 
 
 class Detour(Protocol):
-    """Maps parameters to those that are stepped in their place."""
+    """Maps parameters to those that are stepped in their place.
 
-    @property
-    def named(self) -> Named:
-        """The stand-ins, under the names of the original parameters."""
-        ...
+    Attributes:
+        named: plain local parts, under the names of the original parameters.
+        placed: for each, a tensor with its global shape and its placement.
+    """
+
+    named: Named
+    placed: list[torch.Tensor]
 
     def before_step(self) -> None:
         """Passes gradients to the stand-ins."""
@@ -36,22 +43,57 @@ class Detour(Protocol):
         ...
 
 
+class LocalParts:
+    """Local parts of parameters, sharing their memory: the first detour. A plain parameter is its own part."""
+
+    def __init__(self, trained: Named) -> None:
+        self.placed: list[torch.Tensor] = [parameter for _, parameter in trained]
+        self._sharded = [(p, nn.Parameter(local_part(p))) for _, p in trained if isinstance(p, DTensor)]
+        parts = {id(sharded): part for sharded, part in self._sharded}
+        self.named: Named = [(name, parts.get(id(p), p)) for name, p in trained]
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Hands gradients on; a parameter without one leaves its part's alone, so that states can be created by a step
+        of zeros."""
+        self.reread()
+        for sharded, part in self._sharded:
+            if sharded.grad is not None:
+                part.grad, sharded.grad = local_part(sharded.grad), None
+
+    def after_step(self) -> None:
+        """Nothing: a part is a view, and its gradient the only one."""
+
+    @torch.no_grad()
+    def reread(self) -> None:
+        """Finds the parts again: at its first forward FSDP2 moves them into padded or page-locked memory."""
+        for sharded, part in self._sharded:
+            part.data = sharded.to_local()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
-    """The optimizer's parameters: the trained ones, or stand-ins of these through detours, applied in their order."""
+    """The optimizer's parameters, behind detours that are applied in their order."""
 
-    trained: Named
-    detours: tuple[Detour, ...] = ()
+    detours: tuple[Detour, ...]
 
     @property
     def named(self) -> Named:
         """The optimizer's parameters by name."""
-        return self.detours[-1].named if self.detours else self.trained
+        return self.detours[-1].named
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The optimizer's parameters."""
         return [parameter for _, parameter in self.named]
+
+    def states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
+        """Each tensor of the optimizer's states: the name of its weight, its key, itself, and a tensor with its global
+        shape and placement. A count of steps is placed nowhere."""
+        for (name, parameter), placed in zip(self.named, self.detours[-1].placed, strict=True):
+            for key, state in optimizer.state.get(parameter, {}).items():
+                if isinstance(state, torch.Tensor):
+                    yield name, key, state, placed if state.ndim else state
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Registers the detours as hooks around every step of the optimizer."""

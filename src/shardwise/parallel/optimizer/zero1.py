@@ -1,8 +1,7 @@
 """ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
-The optimizer steps windows: parameters of the same global shape, sharded by rows over `dp_shard`, whose local part is a
-view of the weight's rows. After the step the ranks exchange rows. Under tensor parallelism, windows are rows of this
-rank's slice, placed as FSDP2 places shards of slices.
+The optimizer steps windows: views of this rank's rows of each weight, sharded over `dp_shard`. After the step the ranks
+exchange rows. Under tensor parallelism, windows are rows of this rank's slice, placed as FSDP2 places shards of slices.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.parallel.optimizer.stepped import Named
-from shardwise.parallel.ownership import local_part
+from shardwise.parallel.optimizer.stepped import Detour, Named
 from shardwise.spec.layout.axes import rows_of_shard
 from shardwise.spec.layout.execution import FLAT_BYTES
 
@@ -31,38 +29,43 @@ class Windows:
     """Windows of this rank's rows of whole weights: a detour (`parallel/optimizer/stepped.py`).
 
     Attributes:
-        weights: trained parameters; contiguous, and alike on every rank but for slices.
+        weights: local parts of trained parameters; contiguous, and alike on every rank but for slices.
         mesh: the axes `dp_shard`, over which states are sharded, and `tp`.
-        named: the windows, under the names of their weights.
     """
 
-    def __init__(self, weights: Named, mesh: DeviceMesh) -> None:
-        self.weights = weights
+    def __init__(self, weights: Detour, mesh: DeviceMesh) -> None:
+        self.weights = weights.named
         self.mesh = mesh
-        self.named: Named = [(name, nn.Parameter(_window(weight.detach(), mesh))) for name, weight in weights]
+        self.named: Named = [(name, nn.Parameter(_rows(whole.detach(), mesh))) for name, whole in self.weights]
+        windows = (window.detach() for _, window in self.named)
+        self.placed: list[torch.Tensor] = [_placed(*pair, mesh) for pair in zip(windows, weights.placed, strict=True)]
 
     def before_step(self) -> None:
         """Makes each window's gradient a view of the whole gradient's rows."""
         for (_, window), (_, whole) in zip(self.named, self.weights, strict=True):
             if whole.grad is not None:
-                window.grad = _window(whole.grad, self.mesh)
+                window.grad = _rows(whole.grad, self.mesh)
 
     def after_step(self) -> None:
         """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not reach."""
         wholes = [whole for _, whole in self.weights]
         for whole in wholes:
             whole.grad = None
-        exchange_rows([local_part(whole) for whole in wholes], axis=self.mesh["dp_shard"])
+        exchange_rows([whole.detach() for whole in wholes], axis=self.mesh["dp_shard"])
 
     def reread(self) -> None:
         """Nothing: a window is a view."""
 
 
-def _window(whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-    """This rank's rows of a tensor or slice, as a view with the whole's shape."""
-    held, degree, index = local_part(whole), mesh.size(0), mesh.get_local_rank(0)
-    before = min(index * rows_of_shard(held.shape[0], degree=degree, index=0), held.shape[0])
-    rows = held.narrow(0, before, rows_of_shard(held.shape[0], degree=degree, index=index))
+def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """This rank's rows of a plain tensor, as a view."""
+    degree, index = mesh.size(0), mesh.get_local_rank(0)
+    before = min(index * rows_of_shard(whole.shape[0], degree=degree, index=0), whole.shape[0])
+    return whole.narrow(0, before, rows_of_shard(whole.shape[0], degree=degree, index=index))
+
+
+def _placed(rows: torch.Tensor, whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    """This rank's rows of a parameter, which may be sliced, with the parameter's shape."""
     sliced: Placement = whole.placements[0] if isinstance(whole, DTensor) else Replicate()
     sharded = _StridedShard(0, split_factor=mesh.size(1)) if sliced == Shard(0) else Shard(0)
     placements = [sharded, sliced]

@@ -17,6 +17,7 @@ from shardwise.data.seen import STRANGER, Sight, join, samples_seen
 from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
+from shardwise.parallel.optimizer.stepped import Stepped
 from shardwise.parallel.ownership import Ownership, local_part
 from shardwise.spec.layout.axes import rows_of_shard
 
@@ -51,7 +52,7 @@ def check_layout(
     """Checks on live tensors that this rank holds its part of every weight, and all ranks every element once. Raises
     GuardError naming the first weight that differs. `elements` are those of each weight of the whole model."""
     for name, parameter in parameters:
-        _check_part(world, name, parameter, shards=world.layout.weight_shards)
+        _check_part(world, name, parameter, held=local_part(parameter).numel(), shards=world.layout.weight_shards)
     if world.layout.tp > 1 and not any(_sliced_dims(parameter) for _, parameter in parameters):
         raise GuardError(
             f"rank {world.rank} holds no slice of any weight; the layout is {world.layout.strategy}. What was asked is "
@@ -85,14 +86,14 @@ def check_trained(
         )
 
 
-def _check_part(world: World, name: str, tensor: torch.Tensor, *, shards: int) -> None:
-    """This rank must hold its place among `shards` of its slice of a tensor."""
+def _check_part(world: World, name: str, tensor: torch.Tensor, *, held: int, shards: int) -> None:
+    """This rank must hold its place among `shards` of its slice of a tensor, of which it has `held` elements."""
     layout, at = world.layout, world.layout.coordinates(world.rank)
     shape = list(tensor.shape)
     for dim in _sliced_dims(tensor):
         shape[dim] = rows_of_shard(shape[dim], degree=layout.tp, index=at.tp)
     shape[0] = rows_of_shard(shape[0], degree=shards, index=at.dp_shard if shards > 1 else 0)
-    held, expected = local_part(tensor).numel(), math.prod(shape)
+    expected = math.prod(shape)
     if held != expected:
         raise GuardError(
             f"rank {world.rank} holds {held} of the {tensor.numel()} elements of {name}; the layout "
@@ -100,14 +101,14 @@ def _check_part(world: World, name: str, tensor: torch.Tensor, *, shards: int) -
         )
 
 
-def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: list[tuple[str, nn.Parameter]]) -> None:
+def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: Stepped) -> None:
     """Checks after the first step that every optimizer state covers this rank's rows; GuardError names one."""
 
     def check() -> None:
-        for name, parameter in stepped:
-            for key, state in optimizer.state.get(parameter, {}).items():
-                if isinstance(state, torch.Tensor) and state.ndim:  # a count of steps has no rows
-                    _check_part(world, f"the optimizer's {key} of {name}", state, shards=world.layout.dp_shard)
+        for name, key, state, placed in stepped.states(optimizer):
+            if state.ndim:  # a count of steps has no rows
+                what, shards = f"the optimizer's {key} of {name}", world.layout.dp_shard
+                _check_part(world, what, placed, held=state.numel(), shards=shards)
 
     after_first_step(optimizer, check)
 

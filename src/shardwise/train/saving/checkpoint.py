@@ -141,7 +141,7 @@ class Checkpoints:
     def _owned_pieces(self) -> list[Piece]:
         """The pieces this rank writes: of replicas one rank writes."""
         weights = weight_pieces(self.parameters, counted=self.ownership.counts)
-        states = optimizer_pieces(self.stepped.named, self.optimizer, counted=self.ownership.counts)
+        states = optimizer_pieces(self.stepped, self.optimizer, counted=self.ownership.counts)
         return [piece for piece in (*weights, *states) if piece.local.numel()]
 
     def _manifest(self, step: int, written: list[dict[str, Any]]) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class Checkpoints:
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
-        for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped.named, self.optimizer):
+        for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped, self.optimizer):
             reader.fill(target)
         self.stepped.reread()
         restore_random(

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from shardwise.models.load import local_window
+from shardwise.parallel.optimizer.stepped import Stepped
+from shardwise.parallel.ownership import local_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class Piece:
     local: torch.Tensor
 
 
-def piece(name: str, tensor: torch.Tensor) -> Piece:
-    """The local part of a plain or sharded tensor."""
+def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None) -> Piece:
+    """The local part of a plain or sharded tensor, or one of something with the same shape and placement."""
     offsets, _ = local_window(tensor)
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return Piece(name=name, shape=tuple(tensor.shape), offsets=offsets, local=local.detach())
+    part = local_part(tensor) if local is None else local.detach()
+    return Piece(name=name, shape=tuple(tensor.shape), offsets=offsets, local=part)
 
 
 Counted = Callable[[str, torch.Tensor], bool]
@@ -44,15 +44,14 @@ def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]], *, counted: Co
 
 
 def optimizer_pieces(
-    stepped: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer, *, counted: Counted | None = None
+    stepped: Stepped, optimizer: torch.optim.Optimizer, *, counted: Counted | None = None
 ) -> list[Piece]:
-    """Pieces of optimizer states, named `optimizer.STATE.PARAMETER`; `stepped` are the optimizer's parameters."""
-    found: list[Piece] = []
-    for name, parameter in stepped:
-        state: dict[str, Any] = optimizer.state.get(parameter, {})
-        tensors = ((key, value) for key, value in state.items() if isinstance(value, torch.Tensor))
-        found += [piece(f"optimizer.{key}.{name}", v) for key, v in tensors if counted is None or counted(name, v)]
-    return found
+    """Pieces of optimizer states, named `optimizer.STATE.PARAMETER`."""
+    return [
+        piece(f"optimizer.{key}.{name}", placed, local=state)
+        for name, key, state, placed in stepped.states(optimizer)
+        if counted is None or counted(name, placed)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
