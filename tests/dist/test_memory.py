@@ -163,7 +163,8 @@ def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
     """The share of the blocks whose weights are whole on this rank between a forward and its backward."""
     built = composed(run, chosen)
     (root,) = built.model.spread.modules
-    blocks = [part._get_fsdp_state() for part in root.modules() if isinstance(part, FSDPModule) and part is not root]
+    named = ((name.rpartition(".")[2], part) for name, part in root.named_modules() if isinstance(part, FSDPModule))
+    blocks = [part._get_fsdp_state() for end, part in named if end.isdigit()]
     groups = [group for block in blocks for group in groups_of(block)]
     seen: list[float] = []
     root.register_forward_hook(lambda *_: seen.append(sum(group.is_unsharded for group in groups) / len(groups)))

@@ -1,8 +1,9 @@
-"""Blocks that are gathered together, and ahead: as many whole weights are alive as the planner says."""
+"""What is gathered together, and ahead: as many whole weights are alive as the planner says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import composed, prepare_cell, spread
+from tests.dist.cells import OPTIMIZERS, ZERO2, Trained, composed, must_equal, prepare_cell, spread, train_cell
 from tests.dist.test_parity import ALL_BLOCKS, TWO_BLOCKS
 from tests.dist.worlds import run_world
 
@@ -81,3 +82,51 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(
     # FSDP2's own prefetch is a gather that runs beside the computation, which processors do one after the other.
     asked = 2 if layout.prefetch > 1 else 1
     assert gathered(scene, units=asked) - root == forward * work.types.compute
+
+
+def _of_the_ends(run: RunDirectory, chosen: Execution) -> tuple[list[bool], list[bool], list[bool]]:
+    """Whether (embedding, head) are whole when the last block begins its forward, and its backward; and whether their
+    gradients are reduced by then."""
+    built = composed(run, chosen)
+    (root,) = built.model.spread.modules
+    model: Any = root.model
+    of = {one._module_info.module: (group, one) for group in _groups(root) for one in group.fsdp_params}
+    found = [of[model.model.embed_tokens], of[model.lm_head]]
+    seen: list[list[bool]] = []
+
+    def look(*_: Any) -> None:
+        seen.append([group.is_unsharded for group, _ in found])
+        seen.append([one.sharded_param.grad is not None for _, one in found])
+
+    model.model.layers[-1].register_forward_pre_hook(look)
+    model.model.layers[-1].register_full_backward_pre_hook(look)
+    built.step(next(iter(built.batches.from_(0))))
+    assert all(parameter.grad is not None for parameter in root.parameters())
+    return seen[0], seen[2], seen[3]
+
+
+def test_the_embedding_is_freed_and_the_head_reduced_while_blocks_run(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = spread(Layout(dp_shard=2), loss="chunked")
+    for forward, backward, reduced in run_world(2, _of_the_ends, prepare_cell(make_job("untied"), tmp_path), chosen):
+        assert (forward, backward, reduced) == ([False, False], [False, False], [False, True])
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(spread(Layout(dp_shard=2), micros=2, loss="chunked"), marks=pytest.mark.core),
+        spread(Layout(dp_shard=2, **ZERO2), gradient_checkpointing="full"),
+        spread(Layout(dp_shard=2, prefetch=2), offload="parameters"),
+        spread(Layout(dp_shard=2, tp=2), micros=2),
+        spread(Layout(dp_shard=2, pp=2), micros=2),
+        spread(Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2),
+    ],
+    ids=lambda chosen: f"{chosen.layout.strategy} {chosen.layout.schedule} {chosen.offload}",
+)
+def test_a_trained_embedding_and_head_of_their_own_units_train_as_one_process_does(
+    chosen: Execution, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = make_job("untied", train=OPTIMIZERS["sgd"])
+    must_equal(single(job), train_cell(job, tmp_path, replace(chosen, optimizer="sgd")))

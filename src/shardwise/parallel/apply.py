@@ -33,6 +33,7 @@ class Stage:
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
         width: hidden size.
         parts: what tensor parallelism slices, or None.
+        before, behind: what is called before the blocks and behind them, each a unit of sharding; none where tied.
         tied: names, in `root`, of parameters that another stage holds a copy of.
     """
 
@@ -40,6 +41,8 @@ class Stage:
     root: nn.Module
     blocks: Sequence[nn.Module]
     width: int
+    before: Sequence[nn.Module] = ()
+    behind: Sequence[nn.Module] = ()
     parts: Parts | None = None
     tied: frozenset[str] = frozenset()
 
@@ -76,6 +79,8 @@ def parallelize(
             apply_sharding(
                 stage.root,
                 blocks=stage.blocks,
+                before=stage.before,
+                behind=stage.behind,
                 mesh=world.mesh,
                 layout=execution.layout,
                 compute_dtype=compute_dtype,

@@ -1,4 +1,5 @@
-"""ZeRO-2/3 and hybrid sharding with FSDP2: one unit for each block or several, and a root unit for the rest.
+"""ZeRO-2/3 and hybrid sharding with FSDP2: a unit for each block or several, for the embedding, and for norm and head.
+What is left, such as learned positions, is in the root's unit, and so is all outside blocks where it is tied.
 
 Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective. With weights in host
 memory FSDP2 also serves a single rank.
@@ -24,6 +25,8 @@ def apply_sharding(
     root: nn.Module,
     *,
     blocks: Sequence[nn.Module],
+    before: Sequence[nn.Module] = (),
+    behind: Sequence[nn.Module] = (),
     mesh: DeviceMesh,
     layout: Layout,
     compute_dtype: torch.dtype,
@@ -37,6 +40,8 @@ def apply_sharding(
     Args:
         root: the module whose forward is called; parameters on the meta device.
         blocks: its decoder blocks.
+        before: the embedding, where it shares no weight with the head.
+        behind: then what is called behind the blocks, each once: the final norm, and what calls the head.
         mesh: all axes of the layout.
         compute_dtype: in which weights are gathered.
         on_host: weights, gradients and optimizer states stay in host memory.
@@ -47,15 +52,22 @@ def apply_sharding(
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
     shard = partial(fully_shard, mesh=mesh[axes], mp_policy=policy, offload_policy=host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
-    for block in blocks:
-        block.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
+    for module in (*before, *blocks, *behind):
+        module.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
     units = [[blocks[index] for index in unit] for unit in unit_blocks(sizes, least=layout.min_num_params)]
-    for unit in units:
-        shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
-    # The root's weights are needed last in forward and first in backward, so they stay gathered in between.
-    shard(root, reshard_after_forward=False)
+    for unit in (*units, list(before)):
+        if unit:
+            shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
+    # The head's weights, and the root's, are needed last in forward and first in backward: they stay gathered between.
+    if behind:
+        shard(list(behind), reshard_after_forward=False)
+    behinds = {parameter for module in behind for parameter in module.parameters()}
+    shard(root, reshard_after_forward=False, ignored_params=behinds or None)
     if layout.prefetch > 1:
         _prefetch(units, ahead=layout.prefetch)
+    if before and not any(parameter.requires_grad for module in before for parameter in module.parameters()):
+        # A frozen embedding has no backward. The root is there, so that nothing is prefetched in its place.
+        cast(FSDPModule, units[0][0]).set_modules_to_backward_prefetch([cast(FSDPModule, root)])
 
 
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:

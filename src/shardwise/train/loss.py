@@ -1,7 +1,6 @@
 """The root module: a model, or a pipeline stage of it, that returns the summed token loss of a micro-batch.
 
-A sum, because the loss is divided by the trained tokens of the global batch. It is the root because FSDP gathers
-embedding and head when the root is called.
+A sum, because the loss is divided by the trained tokens of the global batch.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class LossModule(nn.Module):
         self._makes_loss = makes_loss
         self._told_documents = cast(Any, anatomy.model).config._attn_implementation in BY_DOCUMENT
         self._types = types
-        self._chunked = kind == "chunked" and anatomy.plain_head
+        self.head_loss = HeadLoss(anatomy.head, kind=kind) if makes_loss and anatomy.plain_head else None
         if types.autocasts:
             anatomy.blocks[first_block].register_forward_pre_hook(self._cast_stream)
 
@@ -92,8 +91,8 @@ class LossModule(nn.Module):
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
             if targets is None or not self._makes_loss:
                 return self._hidden(inputs)
-            if self._chunked:
-                return self._chunked_loss(inputs, targets)
+            if self.head_loss is not None:
+                return self.head_loss(self._hidden(inputs), targets.positions, targets.tokens)
             logits = cast(Any, self.model)(**inputs, use_cache=False).logits
             return _token_losses(logits.flatten(0, 1).index_select(0, targets.positions), targets.tokens)
 
@@ -101,22 +100,35 @@ class LossModule(nn.Module):
         model = cast(Any, self.model)
         return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
 
-    def _chunked_loss(self, inputs: dict[str, Any], targets: Targets) -> torch.Tensor:
-        """Computes logits of trained positions in chunks, recomputed in backward.
-
-        A micro-batch of at most one chunk keeps its logits, however many of its positions are trained.
-        """
-        head = cast(Any, self.model).get_output_embeddings()
-        hidden, labels = self._hidden(inputs).flatten(0, 1).index_select(0, targets.positions), targets.tokens
-        if inputs["position_ids"].numel() <= CHUNK_TOKENS:
-            return _token_losses(head(hidden), labels)
-        chunks = zip(hidden.split(CHUNK_TOKENS), labels.split(CHUNK_TOKENS), strict=True)
-        losses = [checkpoint(_head_loss, head, h, t, use_reentrant=False) for h, t in chunks]
-        return torch.stack(cast(list[torch.Tensor], losses)).sum()
-
     def _cast_stream(self, _module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Casts the residual stream to the compute dtype; autocast does not reach embeddings."""
         return (inputs[0].to(self._types.compute), *inputs[1:])
+
+
+class HeadLoss(nn.Module):
+    """The head and its summed loss. One call a micro-batch, however often it calls the head: FSDP gathers the head's
+    weight for this module, and reduces its gradient when the backward of this module is done."""
+
+    def __init__(self, head: nn.Module, *, kind: LossKind) -> None:
+        super().__init__()
+        self.head = head
+        self._chunked = kind == "chunked"
+
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Of hidden states [batch, length, width], `Targets.positions` of them and `Targets.tokens`.
+
+        Chunks of positions are computed again in backward. A micro-batch of at most one keeps its logits, however many
+        of its positions are trained.
+        """
+        rows = hidden.flatten(0, 1)
+        if not self._chunked:
+            return _token_losses(self.head(rows).index_select(0, positions), tokens)
+        trained = rows.index_select(0, positions)
+        if len(rows) <= CHUNK_TOKENS:
+            return _token_losses(self.head(trained), tokens)
+        chunks = zip(trained.split(CHUNK_TOKENS), tokens.split(CHUNK_TOKENS), strict=True)
+        losses = [checkpoint(_head_loss, self.head, h, t, use_reentrant=False) for h, t in chunks]
+        return torch.stack(cast(list[torch.Tensor], losses)).sum()
 
 
 def _head_loss(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

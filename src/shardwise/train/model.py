@@ -204,6 +204,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
             root=root,
             blocks=[anatomy.blocks[index] for index in place.blocks],
             width=config.hidden_size,
+            **_outside(anatomy, root, place),
             parts=_slicing(anatomy, place, drops=root.training) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
@@ -212,6 +213,20 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
         elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
         copies=frozenset(shared) if place.is_last else frozenset(),
     )
+
+
+def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str, list[nn.Module]]:
+    """What a stage calls before its blocks and behind them, where these share no weight."""
+    if _shared_ends(anatomy):
+        return {}
+    try:
+        norm = [anatomy.backbone.get_submodule(outer_modules(anatomy)[1])]
+    except UnsupportedError:  # transformers does not say where it is
+        norm = []
+    return {
+        "before": [anatomy.embedding] if place.is_first else [],
+        "behind": [*norm, root.head_loss or anatomy.head] if place.is_last else [],
+    }
 
 
 def _shared_ends(anatomy: Anatomy) -> set[int]:

@@ -19,7 +19,7 @@ def test_padding_is_named_where_ranks_do_not_divide_the_batch():
 
 
 def test_the_same_work_is_not_called_smaller():
-    found = reasons("llama-3.1-8b", "8x H100-SXM", "layout: [zero2, fsdp, hsdp]\n")
+    found = reasons("llama-3.1-8b", "8x A100-SXM-80GB", "layout: [zero2, fsdp, hsdp]\n")
     assert found["hsdp"].endswith("what it moves takes the GPU's time beside the same work")
 
 

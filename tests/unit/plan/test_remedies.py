@@ -26,13 +26,6 @@ def test_advice_names_no_more_nodes_than_are_needed():
     [
         ("mixtral-8x7b", "3 x 5x RTX-3060", "method: lora\ndata: {max_length: 4096}\n", "4 x 5x RTX-3060"),
         (
-            "mixtral-8x7b",
-            "10x RTX-4070",
-            "method: full\ndata: {max_length: 4096}\n"
-            "train: {global_batch_size: 1, micro_batch_size: 1, offload: parameters}\n",
-            "2 x 10x RTX-4070",
-        ),
-        (
             "deepseek-v2-lite",
             "10x RTX-3060",
             "method: full\ndata: {max_length: 2048}\ntrain: {global_batch_size: 16, precision: fp32, offload: none}\n",

@@ -24,7 +24,8 @@ maybe = st.one_of(st.just(0.0), some)
 def stages(draw):
     gather = draw(maybe)
     again = draw(st.sampled_from((0.0, gather)))
-    messages = Messages(gather, again, draw(maybe), draw(maybe) if gather else 0.0, draw(maybe))
+    outer = (draw(maybe) if gather else 0.0, draw(maybe), draw(maybe) if again else 0.0)
+    messages = Messages(gather, again, draw(maybe), *outer, draw(maybe) if gather else 0.0, draw(maybe))
     forward, backward, loss = (Piece(seconds, seconds) for seconds in (draw(some), draw(some), draw(maybe)))
     return Stage(draw(st.integers(1, 9)), forward, backward, 0.0, loss, messages)
 

@@ -146,7 +146,7 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
     """Lays out a forward; returns its end. Block i's gather waits until block i - 2 has freed its weights."""
     message, ends = stage.messages, [begin, begin]
     if message.outer_gather:
-        streams.add("links", message.outer_gather, kind="gather", name="gather embedding and head", not_before=begin)
+        streams.add("links", message.outer_gather, kind="gather", name="gather embedding", not_before=begin)
     for layer in range(stage.blocks):
         ready = ends[-1]
         if message.gather:
@@ -155,6 +155,9 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
         elif layer == 0:
             ready += message.outer_gather
         ends.append(_block(streams, stage.forward, "forward", f"forward of layer {layer}", ready))
+    if message.head_gather:
+        there = streams.add("links", message.head_gather, kind="gather", name="gather head", not_before=ends[-2])
+        return max(ends[-1], there)
     return ends[-1]
 
 
@@ -167,16 +170,21 @@ def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
         ready = streams.add("links", message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
     if stage.loss.seconds:
         done = _block(streams, stage.loss, "loss", "head and loss", begin)
+    if message.head_reduce:
+        streams.add("links", message.head_reduce, kind="reduce", name="reduce head", not_before=done)
     for layer in range(last, -1, -1):
         start = max(ready, done)
         if message.again and layer:
             name = f"gather layer {layer - 1} again"
             ready = streams.add("links", message.again, kind="gather", name=name, not_before=start)
+        if message.outer_again and not layer:
+            name = "gather embedding again"
+            streams.add("links", message.outer_again, kind="gather", name=name, not_before=start)
         done = _block(streams, stage.backward, "backward", f"backward of layer {layer}", start)
         if message.reduce:
             streams.add("links", message.reduce, kind="reduce", name=f"reduce layer {layer}", not_before=done)
     if message.outer_reduce:
-        streams.add("links", message.outer_reduce, kind="reduce", name="reduce embedding and head", not_before=done)
+        streams.add("links", message.outer_reduce, kind="reduce", name="reduce embedding", not_before=done)
     return max(done, streams.end)
 
 

@@ -23,19 +23,25 @@ def kept_casts(scene: Scene, *, blocks: float) -> float:
     return weight_casts(scene, blocks=blocks if scene.work.execution.gradient_checkpointing == "none" else 0)
 
 
-def gathered(scene: Scene, *, units: int, keeps: bool = True) -> float:
+def gathered(scene: Scene, *, units: int, keeps: bool = True, before: bool = False, behind: int = 0) -> float:
     """Whole weights under sharding: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
 
     Args:
         units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead of it.
-        keeps: gathered blocks stay, where the layout keeps them.
+        keeps: gathered blocks stay, where the layout keeps them, and the embedding.
+        before: the embedding is there in any case.
+        behind: as many copies of the head, which stays for other micro-batches in flight too.
     """
     work, inventory = scene.work, scene.part.inventory
     if not work.sharded:
         return 0
     layout, most = work.execution.layout, max(1, scene.part.num_blocks)
     root, block = inventory.root.gathered_bytes(work.types), inventory.block.gathered_bytes(work.types)
-    if keeps and not layout.reshard_after_forward:
+    embedding, head = (end.gathered_bytes(work.types) for end in inventory.ends)
+    stays = keeps and not layout.reshard_after_forward
+    copies = max(behind, int(scene.flight.heads > 1 or work.execution.postpones_reduction))
+    root += (copies - 1) * head - (0 if before or stays else embedding)
+    if stays:
         return (
             root
             + block * min(work.unit_blocks, most)
@@ -53,9 +59,13 @@ def whole_gradients(part: Part) -> float:
     ) * REDUCTION_BYTES
 
 
-def in_reduction(work: Work, unit: Unit) -> float:
-    """Whole gradients of the unit at work, and the float32 buffer of the unit before it."""
-    return work.unit_blocks * unit.trained_elements * (work.types.compute + REDUCTION_BYTES) if work.sharded else 0
+def in_reduction(scene: Scene, unit: Unit, *, reduced: int = 0) -> float:
+    """Whole gradients of the unit at work, and the float32 buffer of the unit before it, of at least so many
+    elements."""
+    if not scene.work.sharded:
+        return 0
+    own = scene.work.unit_blocks * unit.trained_elements
+    return own * scene.work.types.compute + max(own, reduced) * REDUCTION_BYTES
 
 
 def head_gradient(scene: Scene) -> float:
@@ -64,7 +74,7 @@ def head_gradient(scene: Scene) -> float:
 
 
 def whole_head_gradient(scene: Scene) -> float:
-    """Under sharding, the root's gradients stay whole, in the compute type, until the end."""
+    """Under sharding, a gradient waits whole, in the compute type, until all of its unit are there."""
     return scene.part.trained_head * scene.work.types.compute if scene.work.sharded else 0
 
 

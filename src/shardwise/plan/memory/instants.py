@@ -127,7 +127,8 @@ def _end_of_forward(scene: Scene) -> Alive:
         "activations": saved_by_all(scene),
         "logits": logits_forward(scene),
         "temporary": weight_casts(scene, blocks=len(scene.part.span)) + head_cast(scene),
-        "communication": gathered(scene, units=0),
+        # FSDP2 keeps the buffer that the head arrived in until the forward ends.
+        "communication": gathered(scene, units=0, behind=2 if scene.work.execution.layout.weight_shards > 1 else 1),
     }
 
 
@@ -136,7 +137,7 @@ def _backward_of_loss(scene: Scene) -> Alive:
         "activations": saved_by_all(scene),
         "logits": scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD,
         "temporary": kept_casts(scene, blocks=len(scene.part.span)),
-        "communication": gathered(scene, units=0),
+        "communication": gathered(scene, units=0, behind=1),
     }
     if scene.chunks:
         alive["gradients"] = 0 if scene.whole or scene.work.sharded else head_gradient(scene)
@@ -151,13 +152,13 @@ def _backward_of_head(scene: Scene) -> Alive:
         "activations": saved_by_all(scene) + scene.tokens * work.model.hidden_size * work.types.compute,
         "logits": scene.head_tokens * work.model.vocab_size * work.types.compute,
         "temporary": casts + fresh_gradient(work, scene.part.trained_head),
-        "communication": gathered(scene, units=0) + whole_head_gradient(scene),
+        "communication": gathered(scene, units=0, behind=1) + whole_head_gradient(scene),
     }
 
 
 def _backward_of_last_block(scene: Scene) -> Alive:
     blocks = len(scene.part.span) - 1
-    alive = _backward_of_block(scene)
+    alive = _backward_of_block(scene, reduced=scene.part.inventory.ends[1].trained_elements)
     alive["activations"] += saved_by_blocks(scene, blocks) + shared(scene)
     alive["temporary"] += kept_casts(scene, blocks=blocks)
     alive["communication"] += gathered(scene, units=2)
@@ -166,20 +167,22 @@ def _backward_of_last_block(scene: Scene) -> Alive:
 
 def _backward_of_first_block(scene: Scene) -> Alive:
     alive = _backward_of_block(scene)
-    # Backward gathers one unit ahead; before the first block there is none, but its predecessor is being reduced.
+    # Backward gathers one unit ahead: before the first block a trained embedding. Its predecessor is being reduced.
     keeps = scene.flight.pairs > 1 or scene.work.execution.postpones_reduction
-    alive["communication"] += gathered(scene, units=1, keeps=keeps)
+    alive["communication"] += gathered(scene, units=1, keeps=keeps, before=scene.part.trained_embedding > 0)
     return alive
 
 
-def _backward_of_block(scene: Scene) -> Alive:
-    """What any block's backward needs."""
+def _backward_of_block(scene: Scene, *, reduced: int = 0) -> Alive:
+    """What any block's backward needs, while as many elements behind it are reduced."""
     work = scene.work
+    tied = scene.part.inventory.tied
     return {
         "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
         "activations": of_one_block(scene),
         "temporary": weight_casts(scene, blocks=1, head=False) + inside_block(scene),
-        "communication": whole_head_gradient(scene) + in_reduction(work, scene.part.inventory.block),
+        "communication": in_reduction(scene, scene.part.inventory.block, reduced=reduced)
+        + (whole_head_gradient(scene) if tied else 0),
     }
 
 
@@ -187,11 +190,11 @@ def _backward_of_embedding(scene: Scene) -> Alive:
     work, part = scene.work, scene.part
     alive: Alive = {"activations": scene.tokens * work.block_input}
     if work.sharded:
-        # Whole gradients of the root in the compute type, copied into the float32 buffer that is reduced.
-        whole = part.inventory.root.trained_elements
+        # Whole gradients in the compute type, copied into the float32 buffer that is reduced; the head's are by now.
+        whole = part.inventory.root.trained_elements - part.inventory.ends[1].trained_elements
         alive["communication"] = whole * (work.types.compute + REDUCTION_BYTES)
         if work.execution.postpones_reduction:
-            alive["communication"] += gathered(scene, units=0)
+            alive["communication"] += gathered(scene, units=0, before=True)
     elif part.trained_embedding:
         # A dense gradient of the table; a tied head's waits to be added to it.
         tied = part.inventory.head_name == part.inventory.embedding_name and part.is_last

@@ -111,6 +111,16 @@ class Inventory:
         """Elements that have gradients."""
         return sum(count * unit.trained_elements for count, unit in self.blocks) + self.root.trained_elements
 
+    @cached_property
+    def ends(self) -> tuple[Unit, Unit]:
+        """What FSDP gathers by itself outside the blocks: the embedding, and final norm with head. Both are empty where
+        these share a weight: all is the root's then."""
+
+        def starting(*names: str) -> Unit:
+            return Unit(tensors=tuple(t for t in self.root.tensors if not self.tied and t.name.startswith(names)))
+
+        return starting("embedding", "saved.embedding"), starting("final_norm", "head", "saved.head")
+
     @property
     def head_name(self) -> str:
         """The tensor that the head reads: PEFT's copy of it, its own, or the embedding."""

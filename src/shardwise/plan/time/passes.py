@@ -7,9 +7,10 @@ alone waits for them). DDP reduces a block's gradients while earlier blocks go b
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
-from shardwise.plan.memory.inventory import Unit
+from shardwise.plan.memory.inventory import Inventory, Unit
 from shardwise.plan.memory.persistent import weight_degree
 from shardwise.plan.memory.tensors import REDUCTION_BYTES
 from shardwise.plan.memory.work import Work
@@ -22,14 +23,17 @@ from shardwise.spec.model.stages import stage_blocks
 
 
 class Messages(NamedTuple):
-    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; and the
-    same of what a stage holds beside its blocks (`outer_`)."""
+    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; the same
+    of what a stage holds before its blocks and beside them (`outer_`); and of its final norm and head."""
 
     gather: float = 0.0
     again: float = 0.0
     reduce: float = 0.0
     outer_gather: float = 0.0
     outer_reduce: float = 0.0
+    outer_again: float = 0.0
+    head_gather: float = 0.0
+    head_reduce: float = 0.0
 
 
 class Stage(NamedTuple):
@@ -47,10 +51,10 @@ class Stage(NamedTuple):
     messages: Messages
 
     def forward_pass(self) -> Piece:
-        """All blocks. The first gather is waited for; each other one runs beside the block before its own."""
+        """All blocks. The first gather is waited for; each other one, and the head's, runs beside the block before."""
         n, piece, message = self.blocks, self.forward, self.messages
         waited = message.outer_gather + (min(message.gather, piece.seconds) if message.gather else 0.0)
-        seconds = waited + n * max(message.gather, piece.seconds)
+        seconds = waited + n * max(message.gather, piece.seconds) + max(0.0, message.head_gather - piece.seconds)
         computing = n * piece.computing
         return Piece(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
 
@@ -62,15 +66,18 @@ class Stage(NamedTuple):
         loss = max(self.loss.seconds, again)
         tail = reduce + message.outer_reduce
         if n == 1:
-            seconds = loss + b + tail
+            seconds = loss + max(b, message.head_reduce + message.outer_again) + tail
         else:
-            seconds = loss + max(b, again) + (n - 2) * max(b, again + reduce) + max(b, reduce) + tail
+            first, last = message.head_reduce + again if again else 0.0, reduce + message.outer_again
+            seconds = loss + max(b, first) + (n - 2) * max(b, again + reduce) + max(b, last) + tail
+            seconds = max(seconds, loss + message.head_reduce + (n - 1) * reduce + tail)
         computing = self.loss.computing + n * piece.computing
         busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
         return Piece(seconds, computing, busy - computing)
 
 
 NO_TIME = Piece(0.0, 0.0)
+_NOTHING = Unit(tensors=())
 
 
 def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: bool) -> Stage:
@@ -120,6 +127,9 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
     """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
     reduced in float32; `outer` is what the stage holds beside its blocks."""
     layout = work.execution.layout
+    embedding, head, rest = _ends_of(work.inventory, outer)
+    if not _fetches_ahead(work):
+        head, rest = _NOTHING, outer
     shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
 
     def gather(unit: Unit, count: float = blocks) -> float:
@@ -140,9 +150,20 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
         gather=ahead,
         again=ahead if layout.reshard_after_forward else 0.0,
         reduce=mean(work, reduce),
-        outer_gather=gather(outer, 1) + _fetch_seconds(work, outer),
-        outer_reduce=reduce(outer, 1),
+        outer_gather=gather(rest, 1) + _fetch_seconds(work, rest),
+        outer_reduce=reduce(rest, 1),
+        outer_again=gather(embedding, 1) if embedding.trained_elements and layout.reshard_after_forward else 0.0,
+        head_gather=gather(head, 1) + _fetch_seconds(work, head),
+        head_reduce=reduce(head, 1),
     )
+
+
+@lru_cache(maxsize=256)
+def _ends_of(inventory: Inventory, outer: Unit) -> tuple[Unit, Unit, Unit]:
+    """Of what a stage holds beside its blocks: the embedding, the final norm with the head, and all but these last."""
+    embedding, head = ([t for t in outer.tensors if t in end.tensors] for end in inventory.ends)
+    rest = [tensor for tensor in outer.tensors if tensor not in head]
+    return Unit(tensors=tuple(embedding)), Unit(tensors=tuple(head)), Unit(tensors=tuple(rest))
 
 
 def shard_group(cluster: Cluster, layout: Layout) -> Group:
@@ -154,7 +175,7 @@ def shard_group(cluster: Cluster, layout: Layout) -> Group:
 def gathered_once(sent: Messages, work: Work) -> Messages:
     """What is sent for the mean micro-batch where weights stay gathered, and gradients whole, until a step ends."""
     micros = work.execution.gradient_accumulation_steps
-    return Messages(gather=sent.gather / micros, outer_gather=sent.outer_gather / micros)
+    return Messages(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)
 
 
 def reduced_at_once(work: Work, held: float) -> float:
@@ -185,9 +206,11 @@ def reduced_messages(work: Work, *, outer: Unit) -> Messages:
     """What DDP sends in the last micro-batch's backward: a bucket for each block, in the gradients' own type."""
     width = work.types.trainable
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
+    _, head, rest = _ends_of(work.inventory, outer)
     return Messages(
         reduce=group.all_reduce(mean(work, lambda unit: unit.trained_elements) * width),
-        outer_reduce=group.all_reduce(outer.trained_elements * width),
+        outer_reduce=group.all_reduce(rest.trained_elements * width),
+        head_reduce=group.all_reduce(head.trained_elements * width),
     )
 
 
@@ -206,14 +229,16 @@ def blocks_of_stages(work: Work) -> tuple[int, ...]:
 
 def outer_of_stage(work: Work, stage: int) -> Unit:
     """What a stage holds beside its blocks: the embedding in the first, norm and head in the last."""
-    root, last = work.inventory.root, work.execution.layout.num_stages - 1
-    if last == 0:
-        return root
-    if 0 < stage < last:
-        return Unit(tensors=())
-    first = tuple(tensor for tensor in root.tensors if tensor.place == "front")
-    if stage == 0:
+    return _outer(work.inventory, stage == 0, stage == work.execution.layout.num_stages - 1)
+
+
+@lru_cache(maxsize=256)
+def _outer(inventory: Inventory, is_first: bool, is_last: bool) -> Unit:
+    if is_first and is_last:
+        return inventory.root
+    first = tuple(tensor for tensor in inventory.root.tensors if is_first and tensor.place == "front")
+    if not is_last:
         return Unit(tensors=first)
     # A tied head is a copy of the embedding there.
-    tied = (tensor for tensor in first if work.model.tied and tensor.name == "embedding")
-    return Unit(tensors=(*(tensor for tensor in root.tensors if tensor.place == "back"), *tied))
+    tied = (tensor for tensor in inventory.root.tensors if inventory.tied and tensor.name == "embedding")
+    return Unit(tensors=(*(tensor for tensor in inventory.root.tensors if tensor.place == "back"), *tied))
