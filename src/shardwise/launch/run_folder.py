@@ -196,7 +196,9 @@ def known_data(run: RunDirectory) -> tuple[int | None, Lengths | None]:
     samples, tokens, longest = (train.get(key) for key in ("num_samples", "num_tokens", "longest"))
     if not (isinstance(samples, int) and samples > 0 and isinstance(tokens, int) and isinstance(longest, int)):
         return None, None
-    return samples, Lengths(longest=longest, mean=tokens / samples)
+    rows = train.get("num_rows")
+    document = tokens / rows if isinstance(rows, int) and rows > samples else None
+    return samples, Lengths(longest=longest, mean=tokens / samples, document=document)
 
 
 def run_of(job: Job) -> RunDirectory:

@@ -84,7 +84,7 @@ def test_the_number_of_samples_is_known_once_the_data_are_prepared(run: RunDirec
     assert known_data(run) == (None, None)
     train = {"num_rows": 10, "num_samples": 4, "num_tokens": 100, "longest": 40}
     write_json(run.data, {"version": 1, "train": train, "eval": None})
-    assert known_data(run) == (4, Lengths(longest=40, mean=25.0))
+    assert known_data(run) == (4, Lengths(longest=40, mean=25.0, document=10.0))
 
 
 def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:

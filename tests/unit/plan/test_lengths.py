@@ -9,11 +9,11 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.plan.forecast import Lengths, MemoryForecast, Plan, TimeForecast
 
 
-def answer(lengths: Lengths | None) -> Plan:
+def answer(lengths: Lengths | None, *, packing: bool = False) -> Plan:
     job = job_from_data(
         {
             "model": "tinyllama-1.1b",
-            "data": {"max_length": 1024},
+            "data": {"max_length": 1024, "packing": packing},
             "train": {"micro_batch_size": 2, "global_batch_size": 8, "gradient_checkpointing": "none", "loss": "full"},
             "layout": "ddp",
         }
@@ -22,8 +22,8 @@ def answer(lengths: Lengths | None) -> Plan:
     return make_plan(job, model=model, cluster=parse_hardware("4x A100-80GB-SXM"), lengths=lengths)
 
 
-def best(lengths: Lengths | None) -> tuple[MemoryForecast, TimeForecast]:
-    plan = answer(lengths)
+def best(lengths: Lengths | None, *, packing: bool = False) -> tuple[MemoryForecast, TimeForecast]:
+    plan = answer(lengths, packing=packing)
     assert plan.best is not None
     return plan.best.memory, plan.best.time
 
@@ -41,3 +41,9 @@ def test_sequences_as_long_as_they_may_be_change_nothing() -> None:
 
 def test_the_job_in_the_plan_is_the_one_that_was_asked() -> None:
     assert answer(Lengths(longest=500, mean=100)).job == answer(None).job
+
+
+def test_attention_of_packed_rows_takes_the_time_of_documents_where_their_length_is_known() -> None:
+    whole, parts = (best(Lengths(longest=1024, mean=1024, document=of), packing=True)[1] for of in (1024, 64))
+    assert parts.step_seconds < whole.step_seconds
+    assert whole == best(None, packing=True)[1]

@@ -1,5 +1,7 @@
 """Attention by its kernel: which scores are computed, what a mask costs, and what recompute runs again."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.plan.time.pieces import multiplications, pieces_of
@@ -35,6 +37,11 @@ def test_what_a_kernel_computes_is_what_counting_pairs_finds():
     assert counted("sdpa", **window) == (0, every)
     assert counted("sdpa", PACKED) == (0, every)
     assert counted("flex_attention", PACKED) == pytest.approx((causal, 0))
+    known = replace(asked("varlen", PACKED), document=LENGTH / 4)  # four documents, each a sixteenth of the scores
+    each = sum(query + 1 for query in range(LENGTH // 4))
+    assert multiplications(known)[0] / (2 * known.model.num_attention_heads * known.model.head_dim) == 4 * each
+    masked = replace(asked("sdpa", PACKED), document=LENGTH / 4)
+    assert multiplications(masked) == multiplications(asked("sdpa", PACKED))
 
 
 def test_of_layers_of_two_kinds_only_those_with_a_window_are_masked():

@@ -107,6 +107,7 @@ class Peaks:
     model: ModelShape
     cluster: Cluster
     inventory: Inventory
+    document: float | None = None
     _parts: dict[object, tuple[Part, ...]] = field(default_factory=dict[object, tuple[Part, ...]])
     _held: dict[object, tuple[Holding, ...]] = field(default_factory=dict[object, tuple[Holding, ...]])
     _works: dict[object, Work] = field(default_factory=dict[object, Work])
@@ -160,7 +161,7 @@ class Peaks:
             self._works[key] = work_of(
                 self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
             )
-        return replace(self._works[key], execution=execution)
+        return replace(self._works[key], execution=execution, document=self.document)
 
     def _fullest(self, execution: Execution) -> Iterable[Holding]:
         """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps

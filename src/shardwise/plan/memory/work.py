@@ -34,7 +34,8 @@ class Work:
     """What every rank does in one optimizer step.
 
     `block` is the model as one tensor-parallel rank sees it. `saved_whole` are bytes per token that the largest block
-    saves without recompute, `saved` those of the mean block with the execution's.
+    saves without recompute, `saved` those of the mean block with the execution's. `document` is the mean length of a
+    packed row, where it is known.
     """
 
     job: Job
@@ -47,6 +48,7 @@ class Work:
     setting: Setting
     saved_whole: float = field(repr=False)
     saved: float = field(repr=False)
+    document: float | None = None
 
     @property
     def tokens(self) -> int:

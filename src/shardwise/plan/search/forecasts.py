@@ -96,7 +96,13 @@ class Forecasts:
     def _at_mean_length(self) -> Peaks:
         """The works that time is forecast of."""
         asked = self.question
-        return Peaks(job=asked.mean, model=asked.model, cluster=asked.cluster, inventory=asked.inventory)
+        return Peaks(
+            job=asked.mean,
+            model=asked.model,
+            cluster=asked.cluster,
+            inventory=asked.inventory,
+            document=asked.document,
+        )
 
     def fits(self, execution: Execution) -> bool:
         """Whether an execution fits the GPUs."""

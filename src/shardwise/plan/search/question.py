@@ -41,6 +41,7 @@ class Question:
     num_rows: int | None
     length: int
     mean_length: int
+    document: float | None = None
     tries_offload: bool = False
     too_short: str | None = None
     memo: Memo = field(default_factory=Memo, compare=False, repr=False)
@@ -84,6 +85,7 @@ def ask(
         num_rows=job.data.num_rows if num_rows is None else num_rows,
         length=padded_length(limit if lengths is None else lengths.longest, max_length=limit),
         mean_length=padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit),
+        document=lengths and lengths.document,
     )
 
 

@@ -159,12 +159,13 @@ def _loss(work: Work, device: Device) -> Piece:
 def multiplications(work: Work) -> tuple[float, float]:
     """Multiplications of attention in the mean block's forward of one sequence, on all its ranks: without a mask, and
     with one. Causal attention counts half the scores, a window as many as it is long; `sdpa` with a mask (windows,
-    packed documents) and eager attention compute all."""
-    model, length, kind = work.model, work.job.data.max_length, work.execution.attn_implementation
+    packed documents) and eager attention compute all. Other kernels compute documents one by one."""
+    model, row, kind = work.model, work.job.data.max_length, work.execution.attn_implementation
+    length = row if kind in MASKED or work.document is None else min(row, work.document)
     seen = min(length, model.sliding_window or length)
     windowed = 0 if seen == length else model.num_layers if model.windowed_layers is None else model.windowed_layers
     share = windowed / model.num_layers
-    widths = length * model.num_attention_heads * (model.head_dim + (model.value_head_dim or model.head_dim))
+    widths = row * model.num_attention_heads * (model.head_dim + (model.value_head_dim or model.head_dim))
     whole, causal, behind = widths * length, widths * _mean_of(length, length), widths * _mean_of(seen, length)
     if kind == "eager":
         return whole, 0.0

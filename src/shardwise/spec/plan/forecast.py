@@ -29,10 +29,11 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "communic
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
     """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long as they may be.
-    `longest`: tokens of the longest sequence; `mean`: tokens of a sequence on average."""
+    `longest`: tokens of the longest sequence; `mean`: of a sequence on average; `document`: of a packed row."""
 
     longest: int
     mean: float
+    document: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
