@@ -181,6 +181,6 @@ def score_bytes(work: Work, size: int) -> float:
     return tokens * work.job.data.max_length * work.model.num_attention_heads * FLOAT32_BYTES
 
 
-def _mean_of(seen: int, length: int) -> float:
+def _mean_of(seen: float, length: float) -> float:
     """Keys that the mean token of a causal sequence sees, of the last so many."""
     return seen - seen * (seen - 1) / (2 * length)
