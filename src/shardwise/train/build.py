@@ -113,7 +113,7 @@ def build(
         execution=execution,
         world=world,
         model=model,
-        step=Step(spread=model.spread, world=world),
+        step=Step(spread=model.spread, world=world, keeps_casts=execution.keeps_casts),
         batches=batches,
         evaluation=_evaluation(execution, prepared, world=world),
         data=data,

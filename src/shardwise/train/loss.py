@@ -18,7 +18,7 @@ from shardwise.data.store import IGNORED
 from shardwise.models.anatomy import Anatomy
 from shardwise.spec.layout.execution import CHUNK_TOKENS, LossKind
 from shardwise.spec.support.attention import BY_DOCUMENT
-from shardwise.train.precision import Types
+from shardwise.train.precision import Types, cast_activations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class LossModule(nn.Module):
         self._types = types
         self.head_loss = HeadLoss(anatomy.head, kind=kind) if makes_loss and anatomy.plain_head else None
         if types.autocasts:
-            anatomy.blocks[first_block].register_forward_pre_hook(self._cast_stream)
+            cast_activations(anatomy, first_block=first_block, dtype=types.compute)
 
     def forward(
         self,
@@ -99,10 +99,6 @@ class LossModule(nn.Module):
     def _hidden(self, inputs: dict[str, Any]) -> torch.Tensor:
         model = cast(Any, self.model)
         return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
-
-    def _cast_stream(self, _module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Casts the residual stream to the compute dtype; autocast does not reach embeddings."""
-        return (inputs[0].to(self._types.compute), *inputs[1:])
 
 
 class HeadLoss(nn.Module):

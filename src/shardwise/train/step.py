@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,15 +18,22 @@ from shardwise.train.loss import Targets
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Accumulates the gradients of one global batch; each of its trained tokens has the same weight."""
+    """Accumulates the gradients of one global batch; each of its trained tokens has the same weight.
+
+    Attributes:
+        keeps_casts: weights that autocast casts are cast once for all micro-batches.
+    """
 
     spread: Spread
     world: World
+    keeps_casts: bool
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
         """Runs all micro-batches of this rank; the loss of the global batch per trained token, on every rank: a float64
         scalar on its device, which the host has not waited for."""
-        mine = self.spread.gradients(self._inputs(batch.micro_batches), scale=1 / batch.trained_tokens)
+        # Casts live until the outermost context ends, which is this one, though autocast is on in forwards alone.
+        with torch.autocast(self.world.device.type, enabled=False) if self.keeps_casts else nullcontext():
+            mine = self.spread.gradients(self._inputs(batch.micro_batches), scale=1 / batch.trained_tokens)
         dist.all_reduce(mine)
         return mine / batch.trained_tokens
 

@@ -20,7 +20,6 @@ from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
 
 #: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
-_MADE_BY_NORM: frozenset[Reads] = frozenset({"attention_input", "mlp_input", "query_latent", "key_value_latent"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +65,7 @@ class Setting:
 
 def block_input_bytes(model: ModelShape, setting: Setting) -> float:
     """Bytes per token of the residual stream."""
-    return model.hidden_size * _stream_bytes(setting) / setting.tp
-
-
-def _stream_bytes(setting: Setting) -> int:
-    """Bytes per element of the residual stream: a table of positions in float32 keeps all of it in float32."""
-    widened = setting.casts and setting.inventory.trained("positions")
-    return setting.types.trainable if widened else setting.types.compute
+    return model.hidden_size * setting.types.compute / setting.tp
 
 
 def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
@@ -138,9 +131,7 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
     match model.norm:
         case "layer":
             # Native: input, mean and inverse deviation. Autocast runs it in float32, on a copy of the input.
-            width = max(setting.layer_norm_bytes, _stream_bytes(setting))
-            if not norm.size:
-                width = FLOAT32_BYTES  # without a weight it is run on a float32 copy, whatever the type
+            width = setting.layer_norm_bytes if norm.size else FLOAT32_BYTES  # without a weight always on a copy
             return norm.width * width + 2 * statistics * width
         case "rms":
             normed = norm.width * c if trained else 0
@@ -151,17 +142,6 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
             normed = norm.width * FLOAT32_BYTES * (2 if trained else 1)
     # Written out: the input in float32, the inverse root mean square, and the normed input for the weight's gradient.
     return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
-
-
-def _norm_output_bytes(model: ModelShape, setting: Setting) -> int:
-    """Bytes per element of what a norm hands to the matrices."""
-    c = setting.types.compute
-    if model.norm == "layer" and _norms(model)[0].size:
-        return max(setting.layer_norm_bytes, _stream_bytes(setting))
-    if model.norm != "rms":
-        return c
-    trained = setting.inventory.trained(_norms(model)[0].name)
-    return setting.types.trainable if trained and not setting.sharded else c
 
 
 def _matrices(model: ModelShape, setting: Setting) -> float:
@@ -186,9 +166,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
         # Each adapter drops other elements: a copy of its own, and a mask.
         mask = 1 if setting.cuda else setting.adapter_bytes
         return len(adapted) * (size + kept[0].columns * mask)
-    cast_anew = bool(adapted) and setting.widens
-    cast_by_autocast = reads in _MADE_BY_NORM and _norm_output_bytes(model, setting) != setting.types.compute
-    if cast_anew or cast_by_autocast:
+    if adapted and setting.widens:
         return len(kept) * size
     # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
     rejoined = model.partial_rotary and setting.attention != "varlen"

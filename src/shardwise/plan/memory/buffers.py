@@ -10,7 +10,17 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 
 
 def weight_casts(scene: Scene, *, blocks: float, head: bool = True) -> float:
-    """Copies of trained matrices in the compute type, which autocast makes at first use and keeps."""
+    """Copies of trained matrices in the compute type, which autocast makes at first use and keeps; those that stay for
+    the whole step are counted by `step_casts`."""
+    return 0 if scene.work.execution.keeps_casts else _casts(scene, blocks=blocks, head=head)
+
+
+def step_casts(scene: Scene) -> float:
+    """Those that all micro-batches of a step use."""
+    return _casts(scene, blocks=len(scene.part.span)) if scene.work.execution.keeps_casts else 0
+
+
+def _casts(scene: Scene, *, blocks: float, head: bool = True) -> float:
     work, part = scene.work, scene.part
     if not work.setting.casts:
         return 0

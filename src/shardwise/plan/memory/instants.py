@@ -17,6 +17,7 @@ from shardwise.plan.memory.buffers import (
     in_reduction,
     kept_casts,
     logits_forward,
+    step_casts,
     step_temporaries,
     weight_casts,
     whole_gradients,
@@ -102,7 +103,7 @@ def _alive(scene: Scene, gradients: Gradients, beside: Alive, own: Alive) -> Ali
 
 def _during(scene: Scene) -> Alive:
     """What is alive throughout a micro-batch: its messages, and what is kept of those in flight beside it."""
-    alive = at_work(scene)
+    alive = {**at_work(scene), "temporary": step_casts(scene)}
     for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
         if count:
             for part, kept in of_one(scene).items():

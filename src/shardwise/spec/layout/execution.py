@@ -85,6 +85,13 @@ class Execution:
         """Whether gathered weights and whole gradients are kept until the end of a step, as zero_bubble needs."""
         return self.gathers_weights and self.layout.pp > 1 and self.layout.schedule == "zero_bubble"
 
+    @property
+    def keeps_casts(self) -> bool:
+        """Whether weights that autocast casts are cast once a step: where the copies live through a forward anyway, and
+        blocks read parameters, not slices made of them or what a compiled block casts itself."""
+        again = self.gradient_accumulation_steps > 1 and self.gradient_checkpointing == "none"
+        return again and self.layout.tp == 1 and not self.compile
+
     def to_json(self) -> dict[str, Any]:
         """Plain data: `strategy`, `layout`, then the fields by their names."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "layout"}
