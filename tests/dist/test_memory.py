@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.autograd.profiler import profile
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -245,27 +243,3 @@ def test_each_rank_reads_only_its_slices(make_job: Callable[..., Job], models: d
     read = run_world(4, _loaded_elements, prepare_cell(make_job(), tmp_path), chosen)
     assert sum(read) == read_model(str(models["untied"])).num_parameters
     assert max(read) < 0.27 * sum(read)
-
-
-def _recorded(kind: type[profile]) -> tuple[set[str], int]:
-    dist.init_process_group("gloo")
-    with kind(profile_memory=True) as profiler:
-        kept = [torch.ones(1000) for _ in range(3)]
-        works = [dist.all_reduce(one, async_op=True) for one in kept]
-        for work in works:
-            assert work is not None
-            work.wait()
-        with torch.profiler.record_function("named"):
-            torch.ones(500).sum()
-    assert profiler.kineto_results is not None
-    return {event.name() for event in profiler.kineto_results.events()}, _highest(profiler)
-
-
-def test_nothing_but_memory_is_recorded_and_that_is_what_a_whole_profile_has() -> None:
-    """Threads of gloo tell the profiler where collectives end; it may have given up by then what it wrote down."""
-    for (names, highest), (every, whole) in zip(
-        run_world(2, _recorded, Allocations), run_world(2, _recorded, profile), strict=True
-    ):
-        assert names == {"[memory]"}
-        assert {"gloo:all_reduce", "named", "[memory]"} <= every
-        assert highest == whole

@@ -10,7 +10,6 @@ import pytest
 
 from shardwise.data.batches import Batches
 from shardwise.data.deal import GlobalBatch
-from shardwise.data.seen import digest, join
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.guards.checks import GuardError
@@ -73,10 +72,3 @@ def test_a_rank_that_sees_rows_of_an_earlier_step_stops_the_run(sabotage, senten
     assert said[1] == 3
     assert [step for step, _ in run.checkpoints()] == [2, 1], "the step that was taken on them is saved nowhere"
     assert [record["step"] for record in read_metrics(run)] == [1, 2]
-
-
-def test_a_digest_is_of_a_multiset() -> None:
-    assert digest([3, 1, 2]) == digest([1, 2, 3]) == join([digest([1]), digest([2, 3])])
-    assert digest([]) == 0
-    assert len({digest([number]) for number in range(-2, 10_000)}) == 10_002
-    assert digest([1, 1]) != digest([1, 2]) != digest([2, 2])

@@ -82,12 +82,6 @@ def test_every_name_in_the_tables_leads_to_an_entry():
         assert find_gpu(name).gpu.name == name
 
 
-def test_experts_are_modules_that_are_quantised_as_in_the_stacks_that_were_measured():
-    qlora = {**LORA, "method": "qlora", "model": "mistralai/Mixtral-8x7B-Instruct-v0.1"}
-    found = answer(case_of(row(**qlora)))
-    assert found.parts["weights"] < 16e9  # two shards of 47 billion parameters in 4 bits; in 16 bits it would be 47e9
-
-
 @pytest.mark.parametrize("cells", [{}, {"tp": "2"}, {"pp": "2", "grad_accum": "4"}, {"shard_strategy": "ZeRO-1"}])
 def test_every_layout_of_the_tables_is_forecast(cells):
     found = answer(case_of(row(**cells)))

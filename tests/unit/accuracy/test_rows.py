@@ -2,7 +2,7 @@
 
 import pytest
 
-from accuracy.rows import memory_figures, read, tokens_per_second
+from accuracy.rows import memory_figures, tokens_per_second
 from shardwise.units import GIB, MIB
 from tests.unit.accuracy.published import row
 
@@ -43,10 +43,3 @@ def test_figures_are_kept_apart_by_kind_and_are_those_of_one_gpu(cells, figures)
 )
 def test_throughput_is_tokens_per_second_over_all_gpus_however_it_was_printed(cells, expected):
     assert tokens_per_second(row(**cells), num_gpus=2, step_tokens=4096, length=1024) == expected
-
-
-def test_a_table_is_read_with_its_columns(tmp_path):
-    (tmp_path / "memory.csv").write_text('row_id,notes\none-1,"a, b"\n', encoding="utf-8")
-    (found,) = read(tmp_path / "memory.csv")
-    assert (found.row_id, found.text("notes"), found.text("absent")) == ("one-1", "a, b", "")
-    assert found.number("notes") is None

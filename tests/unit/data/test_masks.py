@@ -10,7 +10,7 @@ import pytest
 
 from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
 from shardwise.data.read.messages import RowError
-from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten, trained_tokens
+from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
 from shardwise.spec.job.data import OverLong, TrainOn
 
 GENERATION = (
@@ -163,14 +163,6 @@ def test_a_template_that_raises_refuses_the_row_with_its_own_words(chat: Tokeniz
         shown(chat, talk("hi", "hello"), rules(template="{{ ''.__class__.__mro__ }}"))
 
 
-def test_a_token_counts_when_it_overlaps_a_span_and_an_empty_one_belongs_to_what_stands_before_it() -> None:
-    offsets = [(0, 0), (0, 2), (2, 5), (5, 6), (5, 6), (6, 8)]
-    assert trained_tokens(offsets, [(3, 6)]).tolist() == [False, False, True, True, True, False]
-    assert trained_tokens(offsets, []).tolist() == [False] * 6
-    # "Answer: 42": the token of the space is reported as (8, 8), and the span begins at 8
-    assert trained_tokens([(0, 7), (8, 8), (8, 10)], [(8, 10)]).tolist() == [False, False, True]
-
-
 def tokens(length: int, *, trained_from: int) -> Tokens:
     return Tokens(ids=np.arange(length, dtype=np.int32), trained=np.arange(length) >= trained_from)
 
@@ -196,8 +188,3 @@ def test_a_row_is_cut_to_max_length() -> None:
     assert isinstance(kept, Tokens)
     assert (len(kept.ids), kept.num_trained, kept.was_truncated) == (10, 5, True)
     assert shorten(row, rules(max_length=11)) is row
-
-
-def test_the_first_token_is_never_a_target() -> None:
-    assert tokens(5, trained_from=0).num_trained == 4
-    assert isinstance(shorten(tokens(1, trained_from=0), rules()), str)

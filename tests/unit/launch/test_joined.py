@@ -29,17 +29,6 @@ def test_a_place_is_read_from_the_launchers_variables() -> None:
     assert (place.rank, place.size, place.local_size) == (1, 4, 2)
 
 
-def test_ranks_of_one_start_share_a_name_and_other_starts_have_another() -> None:
-    def name(**changed: str) -> str:
-        place = place_in_group({**STARTED, "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "a", **changed})
-        assert place is not None
-        return place.launch
-
-    assert name() == name(RANK="3", LOCAL_RANK="0")
-    different = {name(), name(MASTER_PORT="29501"), name(TORCHELASTIC_RUN_ID="b"), name(TORCHELASTIC_RESTART_COUNT="1")}
-    assert len(different) == 4
-
-
 @pytest.mark.parametrize("wrong", [{"RANK": "one"}, {"RANK": "4"}, {"LOCAL_WORLD_SIZE": "9"}, {"WORLD_SIZE": ""}])
 def test_impossible_variables_are_refused(wrong) -> None:
     with pytest.raises(InputError, match="the environment says"):

@@ -71,12 +71,3 @@ def test_a_file_that_differs_has_another_hash_and_weights_do_where_they_are_samp
 ) -> None:
     monkeypatch.setattr(content, "WHOLE_BYTES", (folder / WEIGHTS).stat().st_size - 1)
     assert _differing(folder, change) == {name}
-
-
-def test_of_large_weights_three_blocks_of_a_tensor_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _differing(folder, _set("first", 2 * BLOCK)) == {WEIGHTS}
-    shutil.rmtree(folder.with_name("other"))
-    monkeypatch.setattr(content, "WHOLE_BYTES", 1024)
-    assert _differing(folder, _set("first", 2 * BLOCK)) == set()
-    shutil.rmtree(folder.with_name("other"))
-    assert _differing(folder, lambda other: (other / "README.md").write_text("other words")) == set()

@@ -39,18 +39,3 @@ def test_products_reach_the_share_of_their_own_gpu(name: str, share: float) -> N
 def test_attention_keeps_an_h20_busier_than_a_hopper_with_all_its_units(kind: str, hopper: float, cut: float) -> None:
     """Published: 66 to 84 of 148 TFLOP/s forward, and 96 to 126 with the kernels that were written for Hopper."""
     assert [attended(name, kind) for name in ("H20", "H100", "H200")] == pytest.approx([cut, hopper, hopper])
-
-
-def test_a_smaller_cut_of_a_chip_is_no_faster_in_products() -> None:
-    """At 70 to 250 watts the Ada cards below the RTX-6000-Ada do not hold the clocks of their data sheets."""
-    names = ["RTX-4000-Ada", "RTX-4500-Ada", "RTX-5000-Ada", "RTX-6000-Ada"]
-    seconds = [device(name).product(8192, 8192, 8192) for name in names]
-    assert seconds == sorted(seconds, reverse=True)
-
-
-def test_small_products_reach_less_of_the_peak():
-    one = device("H100")
-    shares = [2 * n**3 / one.product(n, n, n) / one.peak for n in (64, 512, 4096, 16384)]
-    assert shares == sorted(shares)
-    assert 0.6 < shares[-1] < 0.76
-    assert shares[0] < 0.1

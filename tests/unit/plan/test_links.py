@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware
@@ -57,34 +55,3 @@ def test_ring_collectives_follow_their_formula() -> None:
     assert group.gather(0.75e9) == pytest.approx(0.75 * 1.0 + 3e-3 + START_SECONDS)  # three quarters of the link's rate
     assert group.all_reduce(1e9) == pytest.approx(2 * group.gather(1e9))
     assert Group(size=1, link=group.link).gather(1e9) == 0
-
-
-def test_a_port_that_a_node_s_gpus_share_is_counted_once_for_all_of_them() -> None:
-    cluster = parse_hardware("2 x 4x RTX-A6000")
-    port, inside = cluster.network.bytes_per_second, cluster.node.link
-    whole = group_of(cluster, Layout(dp_shard=8), "dp_shard")
-    assert (whole.link.name, whole.link.bytes_per_second) == (cluster.network.name, port)
-    across = group_of(cluster, Layout(dp_replicate=2, dp_shard=4), "dp_replicate")
-    assert across.link.bytes_per_second == port / 4, "four such groups talk at once"
-    assert group_of(cluster, Layout(dp_replicate=2, dp_shard=4), "dp_shard").link == inside
-
-
-def test_a_ring_across_nodes_is_no_faster_than_what_its_members_have_inside_one() -> None:
-    """PCI Express carries a smaller share of its nominal rate than a network of eight ports."""
-    cluster = parse_hardware("2 x 8x H100-PCIe")
-    cluster = replace(cluster, network=parse_hardware("2 x 8x H100-SXM").network)
-    within = group_of(cluster, Layout(dp_replicate=2, dp_shard=8), "dp_shard")
-    across = group_of(cluster, Layout(dp_shard=16), "dp_shard")
-    assert across.link == within.link == cluster.node.link
-    assert across.gather(1e9) > within.gather(1e9)
-
-
-def test_one_message_between_nodes_has_one_port_or_its_part_of_the_shared_one() -> None:
-    fast, slow = parse_hardware("2 x 8x H100-SXM"), parse_hardware("2 x 4x RTX-A6000")
-    pipeline = group_of(fast, Layout(pp=16), "pp")
-    assert pipeline.hop.bytes_per_second == fast.network.bytes_per_second
-    assert pipeline.message(1e9) > 1e9 / fast.network.bytes_per_second
-    alone = group_of(slow, Layout(pp=8), "pp")
-    together = group_of(slow, Layout(pp=2, dp_shard=4), "pp")
-    assert alone.hop.bytes_per_second == slow.network.bytes_per_second
-    assert together.hop.bytes_per_second == slow.network.bytes_per_second / 4

@@ -1,7 +1,5 @@
 """What plans say of prices: what costs are counted at, or that none is known."""
 
-from dataclasses import replace
-
 import pytest
 
 from shardwise.catalog.gpus import find_gpu, parse_hardware
@@ -55,14 +53,3 @@ def test_a_lowest_offer_is_said_and_no_cost_is_forecast_from_it():
     )
     assert said in best.reasons
     assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)
-
-
-def test_nobody_rents_cpu_processes():
-    best = plan("cpu:2").best
-    assert best is not None
-    assert not any("price" in reason or "rents" in reason for reason in best.reasons)
-
-
-def test_a_price_that_is_in_no_list_is_said_without_a_source():
-    gpu = replace(find_gpu("H20").gpu, usd_per_hour=(1.0, 2.0), typical_usd_per_hour=1.5)
-    assert price_sentence(gpu, goal="fastest") == "costs are at the price of the H20, $1.50 an hour"

@@ -122,8 +122,3 @@ def test_what_would_not_be_copied_as_counted_is_refused_in_a_sentence(model, sav
     assert isinstance(said, str)
     assert said.startswith(f"lora.modules_to_save names {says}")
     assert saved_refusal(model, asking(*saved).adapters) == said
-
-
-def test_no_module_is_counted_twice():
-    once = ours(LLAMA, asking("embed_tokens", "norm", "lm_head"))
-    assert once == ours(LLAMA, asking("embed_tokens", "model.norm", "norm", "norm", "lm_head"))

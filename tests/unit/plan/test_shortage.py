@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.plan.explain.shortage import why_not
-from shardwise.plan.memory.forecast import forecast_memory
-from tests.unit.plan.asking import execution, job, plan, shape, work
+from tests.unit.plan.asking import plan
 
 
 @pytest.mark.parametrize(
@@ -74,9 +72,3 @@ def test_chunks_are_advised_to_heads_that_go_with_them(model: str, train: str, l
     reason = next(one.reason for one in made.rejected if one.strategy == "single")
     assert "logits and their gradients are" in reason
     assert reason.endswith(f"of it; {advised}")
-
-
-def test_chunks_are_not_advised_where_all_logits_are_one_chunk() -> None:
-    asked, model = job(data={"max_length": 1024}), shape(vocab_size=2_000_000)
-    made = work(asked, model, execution(loss="full"), "1x RTX-3060")
-    assert why_not(made, forecast_memory(made)).endswith("of it; shorten data.max_length")

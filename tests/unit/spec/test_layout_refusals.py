@@ -21,7 +21,6 @@ from shardwise.spec.support.trained import (
     impossibilities,
     misfit,
     not_trained,
-    open_refusal,
     refusal,
 )
 
@@ -115,11 +114,6 @@ def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str, job: Job, mode
     assert any(f"tp = {tp} does not divide the model's" in reason and says in reason for reason in reasons)
 
 
-def test_what_is_left_open_is_chosen_among_what_the_model_can_be_sliced_into(model: ModelShape) -> None:
-    assert open_refusal(method="lora", layout=Layout(tp=8), model=model) is None
-    assert "8 key-value heads" in str(open_refusal(method="lora", layout=Layout(tp=16), model=model))
-
-
 @pytest.mark.parametrize("tp", [2, 3, 16])
 def test_a_family_that_is_not_sliced_is_refused_as_such_whatever_its_heads(tp: int, model: ModelShape) -> None:
     other = replace(model, family="phi3")
@@ -127,13 +121,6 @@ def test_a_family_that_is_not_sliced_is_refused_as_such_whatever_its_heads(tp: i
     assert refusal(method="full", layout=Layout(tp=tp), model=other) == said + "fsdp"
     assert misfit(other, Layout(tp=tp)) == (None if tp == 2 else said + "fsdp")
     assert refusal(method="full", layout=Layout(tp=tp, pp=2), model=other) == said + "fsdp"
-
-
-def test_experts_are_planned_under_any_tp_that_divides_their_heads() -> None:
-    mixtral = shape_from_data({"model_type": "mixtral"}, file="config.json")
-    assert misfit(mixtral, Layout(tp=8)) is None
-    assert "the largest tp that slices it evenly is 8" in str(misfit(mixtral, Layout(tp=16)))
-    assert str(misfit(mixtral, Layout(tp=16), stated=True)).endswith("is 8; or use fsdp")
 
 
 def test_the_reason_for_a_stated_layout_ends_with_what_to_write_instead(job: Job, model: ModelShape) -> None:

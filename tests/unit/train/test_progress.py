@@ -46,13 +46,6 @@ def after(clock: Clock, *steps: float, stated_seconds: float | None = None) -> P
     return progress
 
 
-def test_before_the_first_step_the_limit_is_long_and_a_request_to_stop_loses_nothing() -> None:
-    progress = Progress()
-    progress.touch()
-    assert progress.limit(stopping=False) == LONG_SECONDS
-    assert progress.limit(stopping=True) == STOPPING_SECONDS
-
-
 @pytest.mark.parametrize(
     ("steps", "limit"),
     [
@@ -70,26 +63,6 @@ def test_the_limit_is_several_times_the_longest_of_the_last_steps(steps, limit, 
 @pytest.mark.parametrize(("steps", "limit"), [((1.0, 1.0), STOPPING_SECONDS), ((1.0, 30.0), 60.0)])
 def test_who_asks_to_stop_waits_for_a_step_and_no_longer(steps, limit, clock) -> None:
     assert after(clock, *steps).limit(stopping=True) == limit
-
-
-def test_what_may_take_long_is_not_cut_short_and_tells_nothing_about_steps(clock) -> None:
-    progress = after(clock, 1.0, 1.0)
-    with progress.patient():
-        assert progress.limit(stopping=False) == progress.limit(stopping=True) == LONG_SECONDS
-        clock.now += 2000
-    before = progress.count
-    clock.now += 1
-    progress.step()
-    assert progress.count == before + 1
-    assert progress.limit(stopping=False) == LEAST_SECONDS
-
-
-def test_a_rank_that_nobody_waits_for_may_take_any_time_for_its_first_step(clock) -> None:
-    progress = Progress(alone=True)
-    assert progress.limit(stopping=False) == float("inf")
-    assert progress.limit(stopping=True) == STOPPING_SECONDS
-    progress.step()
-    assert progress.limit(stopping=False) == LEAST_SECONDS
 
 
 def test_the_environment_may_state_the_limit_of_a_step(clock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,14 +56,6 @@ def test_who_waits_for_others_does_so_for_so_long(ended) -> None:
     failure = read_json(ended.journal.run.rank_failure(0))
     assert failure is not None
     assert failure["message"].startswith("nothing has moved for 1.")
-
-
-def test_waiting_for_one_collective_after_the_other_is_getting_on(ended, monkeypatch) -> None:
-    count = iter(range(1000))
-    monkeypatch.setattr(watch, "begun", lambda _: (((0, 1), next(count)),))
-    threading.Timer(3 * LONG, ended.released.set_result, [None]).start()
-    ended.released.wait()
-    assert ended.status is None
 
 
 def test_a_step_has_an_end_whatever_it_does(ended, monkeypatch) -> None:
