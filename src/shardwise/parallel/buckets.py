@@ -16,8 +16,8 @@ def sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor], *, most_
     for bucket in _buckets(tensors, most_bytes=most_bytes):
         flat = torch.cat([tensor.flatten() for tensor in bucket])
         dist.all_reduce(flat, group=group)
-        for tensor, its_sum in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
-            tensor.copy_(its_sum.view_as(tensor))
+        sums = flat.split([tensor.numel() for tensor in bucket])
+        torch._foreach_copy_(bucket, [one.view_as(tensor) for one, tensor in zip(sums, bucket, strict=True)])
 
 
 def _buckets(tensors: Iterable[torch.Tensor], *, most_bytes: int) -> Iterator[list[torch.Tensor]]:

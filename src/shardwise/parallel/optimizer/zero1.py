@@ -90,7 +90,10 @@ class _Span:
 
 @torch.no_grad()
 def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh, most_bytes: int = FLAT_BYTES) -> None:
-    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of `most_bytes`."""
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of `most_bytes`.
+
+    In their own type: these weights are the masters on every rank, so that shorter messages would change them.
+    """
     for bucket in _buckets(wholes, degree=axis.size(), most_bytes=most_bytes):
         _exchange(bucket, axis)
 
@@ -109,12 +112,9 @@ def _exchange(bucket: list[_Span], axis: DeviceMesh) -> None:
 
 def _copy(bucket: list[_Span], flat: torch.Tensor, *, rank: int, out: bool) -> None:
     """Copies one rank's rows out of the weights into a flat buffer, or back."""
-    at = 0
-    for span in bucket:
-        part = span.of(rank)
-        place = flat[at : at + len(part)]
-        _ = place.copy_(part) if out else part.copy_(place)
-        at += span.length
+    parts = [span.of(rank) for span in bucket]
+    places = [place[: len(part)] for place, part in zip(flat.split([s.length for s in bucket]), parts, strict=True)]
+    torch._foreach_copy_(*((places, parts) if out else (parts, places)))
 
 
 def _buckets(wholes: Sequence[torch.Tensor], *, degree: int, most_bytes: int) -> Iterator[list[_Span]]:

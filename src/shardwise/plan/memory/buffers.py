@@ -125,6 +125,15 @@ def flat_gradients(scene: Scene) -> float:
     return min(scene.holding.gradients, max(FLAT_BYTES, scene.part.largest_trained * work.types.trainable))
 
 
+def exchanged_rows(scene: Scene) -> float:
+    """ZeRO-1's buffers for a message of new weights: everyone's rows, and this rank's own."""
+    layout, part = scene.work.execution.layout, scene.part
+    if not layout.shards_states_only:
+        return 0
+    whole = part.inventory.trained_elements * scene.work.types.trainable
+    return min(FLAT_BYTES, whole) * (1 + 1 / layout.dp_shard)
+
+
 def step_temporaries(scene: Scene) -> float:
     """What an optimizer's step needs beside its states.
 

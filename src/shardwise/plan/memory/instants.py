@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from shardwise.plan.memory.buffers import (
+    exchanged_rows,
     flat_gradients,
     fresh_gradient,
     gathered,
@@ -66,6 +67,7 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     summed: Alive = {"communication": flat_gradients(scene)}
     yield "sum of gradients over replicas", _alive(scene, "all", between, summed)
     yield "optimizer step", _alive(scene, "all", between, {"temporary": step_temporaries(scene)})
+    yield "exchange of new weights", _alive(scene, "buckets", between, {"communication": exchanged_rows(scene)})
     if scene.work.evaluates:
         yield "evaluation", _alive(scene, "buckets", between, _evaluation(scene))
     yield "saving", _alive(scene, "buckets", between, _saving(scene))

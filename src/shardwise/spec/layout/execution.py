@@ -20,7 +20,7 @@ PAD_MULTIPLE = 8
 
 #: Tensors that are summed or exchanged together are copied into one flat buffer of so many bytes at a time: enough to
 #: fill a link, little beside what training holds anyway.
-FLAT_BYTES = 25 * MIB
+FLAT_BYTES = 256 * MIB
 
 #: With the chunked loss, trained positions go through the head this many at a time.
 CHUNK_TOKENS = 1024
