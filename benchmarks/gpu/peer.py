@@ -52,9 +52,10 @@ def load(args: argparse.Namespace) -> Any:
         from unsloth import FastLanguageModel
 
         model, _ = FastLanguageModel.from_pretrained(
-            args.model, max_seq_length=args.tokens, dtype=kind, load_in_4bit=False, full_finetuning=not lora
+            str(args.model), max_seq_length=args.tokens, dtype=kind, load_in_4bit=False, full_finetuning=not lora
         )
-        return FastLanguageModel.get_peft_model(model, target_modules=PROJECTIONS, **LORA) if lora else model
+        adapted = {"target_modules": PROJECTIONS, "use_gradient_checkpointing": False, **LORA}
+        return FastLanguageModel.get_peft_model(model, **adapted) if lora else model
     maker = AutoModelForCausalLM
     if args.liger:
         from liger_kernel.transformers import AutoLigerKernelForCausalLM as maker  # noqa: N813

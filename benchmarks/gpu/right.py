@@ -105,7 +105,7 @@ def failures(bench: Bench) -> Figures:
     plan = ("plan", "--model", "llama-3.1-405b", *(() if bench.is_cuda else ("--hardware", "cpu:1")))
     told["too_large.exit"] = bench.shardwise("too_large", *plan).exit
     if bench.is_cuda:
-        little = {"FRACTION": "0.01"}
+        little = {"FRACTION": "0.1"}
         ran = bench.train("out_of_memory", "0.5b", watch="little memory", environment=little, keys=SMALL)
         told["out_of_memory.exit"] = ran.exit
         told["out_of_memory.sentence"] = re.search(r"out of memory: planned .* measured .* next: --set", ran.output)
