@@ -18,7 +18,9 @@ from shardwise.plan.memory.work import Work, work_of
 Alive = dict[str, float]
 
 _LOSS_INSTANTS = ("end of forward", "backward of the loss")
-_HEAD_INSTANTS = ("end of forward", "backward of the head")
+#: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to backward: twice in
+#: 16 bits (three float32 copies in backward) and twice in float32.
+_WHOLE_LOGIT_BYTES = 12
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
 _UNCHANGED = ("loading", "sum of gradients over replicas")
@@ -33,8 +35,8 @@ class Difference:
     Attributes:
         optimizer_copies: AdamW over lists of tensors takes the square roots of all second moments at once: one copy
             of what a rank trains. Code: `torch.optim.adamw`, foreach.
-        logit_bytes: bytes per logit alive together in the loss, where the loss is another than transformers' own; a
-            cross entropy that writes the gradient over its input leaves two float32 copies.
+        logit_bytes: bytes per logit alive together in a loss of whole logits; a cross entropy that writes the gradient
+            over its input leaves two float32 copies. Gradients of the head come after it, and not with it as ours.
         stream_copies: copies more of every block's input, in the compute type. PEFT's preparation for 4-bit training
             turns norms into float32, and with them the residual stream, which is one.
         keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all of them, which keeps
@@ -45,7 +47,7 @@ class Difference:
     """
 
     optimizer_copies: int = 0
-    logit_bytes: int | None = None
+    logit_bytes: int = _WHOLE_LOGIT_BYTES
     stream_copies: int = 0
     keeps_gradients: bool = False
     loads_narrow: bool = False
@@ -58,7 +60,7 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
     framework, kernels = row.text("framework"), row.text("fused_kernels")
     return Difference(
         optimizer_copies=1 if stack.foreach and stack.steps and not fused_step else 0,
-        logit_bytes=8 if kernels.startswith("foak") and "liger" not in kernels else None,
+        logit_bytes=8 if kernels.startswith("foak") and "liger" not in kernels else _WHOLE_LOGIT_BYTES,
         stream_copies=1 if "baseline-peft-bnb" in framework and not sharded else 0,
         keeps_gradients=stack.fsdp1 and sharded and method != "full",
         loads_narrow=method == "qlora" and not stack.widens,
@@ -104,11 +106,12 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         # A copy is as large as one of AdamW's two moments.
         _add(changed, "temporary", difference.optimizer_copies * holding.optimizer / 2)
         return changed
-    if difference.logit_bytes is not None and name in _LOSS_INSTANTS and not work.chunked:
-        changed["logits"] = work.head_tokens * work.model.vocab_size * difference.logit_bytes
+    if name in _LOSS_INSTANTS and work.execution.loss == "full":
+        changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
+        _add(changed, "gradients", -holding.part.trained_head * work.types.compute)
     if name in _UNCHANGED:
         return changed
-    if difference.loads_narrow and name in _HEAD_INSTANTS and work.setting.casts:
+    if difference.loads_narrow and name == "end of forward" and work.setting.casts:
         # A head in the compute type is not cast as it is used.
         _add(changed, "temporary", -holding.part.head_elements * work.types.compute)
     stream = work.tokens * work.model.hidden_size * work.types.compute

@@ -47,8 +47,7 @@ REMAINDERS: tuple[Remainder, ...] = (
         known="these runs are Megatron's. Their logs print what is held between steps too: 34.5 GB in the row of "
         "grade A, 4.4 bytes for each parameter of a rank, 5.5 in the row of grade B. That is 16-bit weights, 16-bit "
         "gradients and 12 bytes of sharded masters and moments. Our trainer's `mixed`, which is what is forecast, "
-        "holds float32 weights and gradients, 8 bytes, and makes 16-bit copies of the weights beside them. In "
-        "Megatron's code each tensor-parallel rank takes the loss from its own slice of the logits, ours gathers them",
+        "holds float32 weights and gradients, 8 bytes, and makes 16-bit copies of the weights beside them",
         supposed="the rest is fused kernels that keep fewer activations; whether anything was recomputed is not "
         "stated, and nothing is taken to have been",
         decides="their recompute settings. No key of a job asks for such weights, so that no plan is wrong by this",

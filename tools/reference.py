@@ -69,7 +69,7 @@ MEANINGS = {
     "micro_batch_size": "sequences of one forward on one GPU",
     "gradient_checkpointing": "which activations are computed again in the backward",
     "offload": "what lies in host memory",
-    "loss": "`chunked` computes the logits of some positions at a time",
+    "loss": "`full` computes all logits at once; `chunked`, which `auto` is, of as many positions as fill 512 MiB",
     "attn_implementation": "attention kernel",
     "compile": "compile each decoder block with torch.compile; `auto` on GPUs where the run is long enough to earn it",
 }

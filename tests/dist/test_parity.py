@@ -41,11 +41,11 @@ CELLS: dict[str, Execution] = {
     "ddp(2)": spread(Layout(dp_replicate=2)),
     "ddp(2), accumulation 4": spread(Layout(dp_replicate=2), micros=4),
     "ddp(3), uneven": spread(Layout(dp_replicate=3), micros=2),
-    "ddp(2), selective, chunked": spread(Layout(dp_replicate=2), gradient_checkpointing="selective", loss="chunked"),
+    "ddp(2), selective": spread(Layout(dp_replicate=2), gradient_checkpointing="selective"),
     "fsdp(2)": spread(FSDP2),
     "fsdp(2), accumulation 4": spread(FSDP2, micros=4),
     "fsdp(2), AdamW over lists": spread(FSDP2, optimizer="adamw_foreach"),
-    "fsdp(2), recompute, chunked": spread(FSDP2, gradient_checkpointing="full", loss="chunked"),
+    "fsdp(2), recompute": spread(FSDP2, gradient_checkpointing="full"),
     "fsdp(4)": spread(Layout(dp_shard=4)),
     "zero2(2)": spread(Layout(dp_shard=2, **ZERO2)),
     "zero1(2), AdamW over lists": spread(Layout(dp_shard=2, **ZERO1), optimizer="adamw_foreach"),
@@ -99,7 +99,7 @@ def test_sgd_with_momentum_ends_in_the_same_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "fsdp(2), recompute, chunked", "zero2(2)"])
+@pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "fsdp(2), recompute", "zero2(2)"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_model_whose_blocks_return_views_trains_as_one_process_does(
     method: str, cell: str, single: Callable[..., Trained], job: Callable[..., Job], tmp_path: Path

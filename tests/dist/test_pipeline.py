@@ -35,7 +35,7 @@ CELLS: dict[str, Execution] = {
     "mp(3), accumulation 2": spread(Layout(pp=3, schedule="sequential"), micros=2),
     "1f1b(4), 4 micro-batches": spread(Layout(pp=4), micros=4),
     "1f1b(2), fewer micro-batches than ranks": spread(Layout(pp=2)),
-    "1f1b(2), recompute, chunked": spread(Layout(pp=2), micros=4, gradient_checkpointing="full", loss="chunked"),
+    "1f1b(2), recompute": spread(Layout(pp=2), micros=4, gradient_checkpointing="full"),
     # Three addends round by their order: both ends of a tied weight must add them alike.
     "ddp(3) x 1f1b(2)": spread(Layout(dp_replicate=3, pp=2), micros=3),
     "zero1(3) x mp(2)": spread(Layout(dp_shard=3, pp=2, schedule="sequential", **ZERO1), micros=3),

@@ -18,6 +18,8 @@ from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
 from shardwise.parallel.tensor.slices import settle_gradients
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor, check_plan
 from shardwise.spec.support.splits import TENSOR_FAMILIES
+from shardwise.train.loss import IGNORED, LossModule, Targets
+from shardwise.train.precision import TYPES
 from tests.dist.worlds import installed, run_world
 
 #: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.
@@ -52,8 +54,10 @@ def toy(family: str, **changes: Any) -> nn.Module:
     return model
 
 
-def slice_toy(model: nn.Module, mesh: DeviceMesh) -> None:
+def slice_toy(model: nn.Module, mesh: DeviceMesh) -> LossModule:
+    """Slices a model, and returns what makes its loss, in chunks of 17 positions."""
     parts = find_anatomy(model)
+    root = LossModule(parts, types=TYPES["fp32"], chunk=17)
     apply_tensor(
         Parts(
             plan=tensor_plan(model.config),
@@ -61,22 +65,28 @@ def slice_toy(model: nn.Module, mesh: DeviceMesh) -> None:
             blocks=list(parts.blocks),
             norm=parts.backbone.get_submodule("norm"),
             head=parts.head,
+            compares=root.head_loss is not None and root.head_loss.takes_slices,
             drops=drops_out(model),
         ),
         mesh=mesh,
     )
+    return root
 
 
-def train_once(model: nn.Module) -> float:
-    """Two micro-batches of unlike lengths, added up."""
+def train_once(model: nn.Module, root: LossModule | None = None) -> float:
+    """Two micro-batches of unlike lengths, the second with positions that are not trained, added up."""
     draw = torch.Generator().manual_seed(1)
     total = 0.0
     for length in (24, 16):
         ids = torch.randint(0, 97, (3, length), generator=draw)
         labels = torch.randint(0, 97, (3 * length,), generator=draw)
-        positions = torch.arange(length).repeat(3, 1)
-        logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), labels)
+        labels[: 24 - length] = IGNORED
+        inputs = {"input_ids": ids, "position_ids": torch.arange(length).repeat(3, 1)}
+        if root is not None:
+            loss = root(**inputs, targets=Targets.of(labels, device=ids.device)) / labels.numel()
+        else:
+            logits = model(**inputs, use_cache=False).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum") / labels.numel()
         loss.backward()
         total += loss.item()
     return total
@@ -104,8 +114,7 @@ def compare_families(tp: int, families: tuple[str, ...], changes: dict[str, Any]
     found: dict[str, Any] = {}
     for family in families:
         whole, sliced = toy(family, **changes), toy(family, **changes)
-        slice_toy(sliced, mesh)
-        losses = train_once(whole), train_once(sliced)
+        losses = train_once(whole), train_once(sliced, slice_toy(sliced, mesh))
         settle_gradients(sliced.parameters())
         found[family] = losses, worst_gradient(whole, sliced)
     return found

@@ -28,7 +28,7 @@ def root_of(family: str, place: StagePlace, changes: dict[str, Any]) -> LossModu
     if place.count > 1:
         keep_stage(anatomy, place)
     types, first = TYPES["fp32"], place.blocks.start
-    return LossModule(anatomy, types=types, kind="full", first_block=first, makes_loss=place.is_last)
+    return LossModule(anatomy, types=types, chunk=16, first_block=first, makes_loss=place.is_last)
 
 
 def loss_of(stages: list[LossModule]) -> torch.Tensor:

@@ -14,7 +14,7 @@ from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, must_equal, relative, spr
 TP2, FSDP = Layout(tp=2), Layout(dp_shard=2, tp=2)
 CELLS: dict[str, Execution] = {
     "tp(2)": spread(TP2),
-    "tp(2), recompute, chunked": spread(TP2, micros=2, gradient_checkpointing="full", loss="chunked"),
+    "tp(2), recompute": spread(TP2, micros=2, gradient_checkpointing="full"),
     "tp(2), selective": spread(TP2, gradient_checkpointing="selective"),
     "fsdp(2) x tp(2)": spread(FSDP, micros=2),
     "zero1(3) x tp(2), uneven": spread(Layout(dp_shard=3, tp=2, **ZERO1), micros=2),

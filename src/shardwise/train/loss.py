@@ -5,32 +5,39 @@ A sum, because the loss is divided by the trained tokens of the global batch.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from shardwise.data.deal import Documents
 from shardwise.data.store import IGNORED
+from shardwise.methods.lora import is_adapter
 from shardwise.models.anatomy import Anatomy
-from shardwise.spec.layout.execution import CHUNK_TOKENS, LossKind
 from shardwise.spec.support.attention import BY_DOCUMENT
+from shardwise.train.cross_entropy import Chunks, Whole, any_loss, linear_loss
 from shardwise.train.precision import Types, cast_activations
+
+#: Where at least this share of a micro-batch is trained, the few other positions go through the head too: choosing
+#: would cost as much.
+_NEARLY_ALL = 15 / 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """The trained positions of a micro-batch.
+    """What a micro-batch trains.
 
     Attributes:
-        positions: int64 [trained], indices into the flattened [batch * length].
-        tokens: int64 [trained], the token each of them is to predict.
+        positions: int64 [n], indices into the flattened [batch * length]; None for all, in order.
+        tokens: int64 [n], the token that each of them is to predict, or -100 where it is not trained.
     """
 
-    positions: torch.Tensor
+    positions: torch.Tensor | None
     tokens: torch.Tensor
 
     @classmethod
@@ -39,6 +46,8 @@ class Targets:
         synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
+        if len(positions) >= _NEARLY_ALL * len(flat):
+            return cls(positions=None, tokens=flat.to(device, non_blocking=True))
         return cls(
             positions=positions.to(device, non_blocking=True),
             tokens=flat[positions].to(device, non_blocking=True),
@@ -49,19 +58,30 @@ class LossModule(nn.Module):
     """A causal language model that returns its summed token loss in float32, a scalar.
 
     Args:
+        chunk: positions whose logits are made at once.
+        plain: logits are the head's output, with no cap or scale behind it.
         first_block: index of the first block of this stage.
         makes_loss: the head is here; otherwise hidden states are returned.
+
+    Attributes:
+        head_loss: None where the head is not here.
     """
 
     def __init__(
-        self, anatomy: Anatomy, *, types: Types, kind: LossKind, first_block: int = 0, makes_loss: bool = True
+        self,
+        anatomy: Anatomy,
+        *,
+        types: Types,
+        chunk: int,
+        plain: bool = True,
+        first_block: int = 0,
+        makes_loss: bool = True,
     ) -> None:
         super().__init__()
         self.model = anatomy.model
-        self._makes_loss = makes_loss
-        self._told_documents = cast(Any, anatomy.model).config._attn_implementation in BY_DOCUMENT
         self._types = types
-        self.head_loss = HeadLoss(anatomy.head, kind=kind) if makes_loss and anatomy.plain_head else None
+        self._told_documents = cast(Any, anatomy.model).config._attn_implementation in BY_DOCUMENT
+        self.head_loss = HeadLoss(anatomy, chunk=chunk, plain=plain) if makes_loss else None
         if types.autocasts:
             cast_activations(anatomy, first_block=first_block, dtype=types.compute)
 
@@ -89,12 +109,10 @@ class LossModule(nn.Module):
         if documents is not None and self._told_documents:
             inputs |= documents.words
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
-            if targets is None or not self._makes_loss:
-                return self._hidden(inputs)
-            if self.head_loss is not None:
-                return self.head_loss(self._hidden(inputs), targets.positions, targets.tokens)
-            logits = cast(Any, self.model)(**inputs, use_cache=False).logits
-            return _token_losses(logits.flatten(0, 1).index_select(0, targets.positions), targets.tokens)
+            made = self._hidden(inputs)
+            if targets is None or self.head_loss is None:
+                return made
+            return self.head_loss(made.flatten(0, 1), targets.positions, targets.tokens)
 
     def _hidden(self, inputs: dict[str, Any]) -> torch.Tensor:
         model = cast(Any, self.model)
@@ -103,33 +121,63 @@ class LossModule(nn.Module):
 
 class HeadLoss(nn.Module):
     """The head and its summed loss. One call a micro-batch, however often it calls the head: FSDP gathers the head's
-    weight for this module, and reduces its gradient when the backward of this module is done."""
+    weight for this module, and reduces its gradient when the backward of this module is done.
 
-    def __init__(self, head: nn.Module, *, kind: LossKind) -> None:
+    Attributes:
+        takes_slices: the head may be sliced over its tokens (`Vocabulary`), and its logits stay where they are made.
+    """
+
+    def __init__(self, anatomy: Anatomy, *, chunk: int, plain: bool) -> None:
         super().__init__()
-        self.head = head
-        self._chunked = kind == "chunked"
+        self.head, self._chunk = anatomy.head, chunk
+        plain = plain and anatomy.plain_head
+        self._logits = None if plain else _behind_backbone(anatomy.model)
+        adapted = any(is_adapter(f".{name}") for name, _ in self.head.named_parameters())
+        linear = [module for module in self.head.modules() if type(module) is nn.Linear]
+        self.takes_slices = plain and bool(linear) and not adapted
+        if self.takes_slices:
+            for module in linear:
+                vars(module)["forward"] = partial(_linear_forward, module)
 
-    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Of hidden states [batch, length, width], `Targets.positions` of them and `Targets.tokens`.
-
-        Chunks of positions are computed again in backward. A micro-batch of at most one keeps its logits, however many
-        of its positions are trained.
-        """
-        rows = hidden.flatten(0, 1)
-        if not self._chunked:
-            return _token_losses(self.head(rows).index_select(0, positions), tokens)
-        trained = rows.index_select(0, positions)
-        if len(rows) <= CHUNK_TOKENS:
-            return _token_losses(self.head(trained), tokens)
-        chunks = zip(trained.split(CHUNK_TOKENS), tokens.split(CHUNK_TOKENS), strict=True)
-        losses = [checkpoint(_head_loss, self.head, h, t, use_reentrant=False) for h, t in chunks]
-        return torch.stack(cast(list[torch.Tensor], losses)).sum()
-
-
-def _head_loss(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return _token_losses(head(hidden), labels)
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+        """Of hidden states [batch * length, width], `Targets.positions` of them and `Targets.tokens`."""
+        chunks = Chunks(labels=tokens, positions=positions, size=self._chunk)
+        if self.takes_slices:
+            return self.head(hidden, chunks)
+        trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
+        return any_loss(hidden, chunks, logits=self._logits or self.head, parameters=trained)
 
 
-def _token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits.float(), labels, reduction="sum")
+def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None = None) -> torch.Tensor:
+    """The forward of a linear head: with chunks it returns the loss, so that what surrounds a module's forward, such as
+    gathering its weight or taking a slice of it, surrounds the loss."""
+    if chunks is None:
+        return F.linear(hidden, head.weight, head.bias)
+    vocabulary = getattr(head, "vocabulary", Whole())
+    return linear_loss(hidden, chunks, weight=head.weight, bias=head.bias, vocabulary=vocabulary)
+
+
+def _behind_backbone(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which the
+    backbone returns what it is given."""
+    rest: Any = copy.copy(model)
+    rest._modules = {**model._modules, rest.base_model_prefix: _Returns()}
+    return lambda hidden: rest(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits.squeeze(0)
+
+
+class _Returns(nn.Module):
+    def forward(self, *, inputs_embeds: torch.Tensor, **_: Any) -> _Output:
+        return _Output(inputs_embeds)
+
+
+class _Output:
+    """A backbone's output that has hidden states and nothing else."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None

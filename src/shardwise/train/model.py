@@ -114,7 +114,7 @@ def build_model(
     config = read_config(source)
     saved_dtype = _saved_dtype(job, config, types=types)  # now: building sets the configuration's type to the built one
     parts = [
-        _part(job, execution, config=config, source=source, types=types, place=place)
+        _part(job, execution, config=config, source=source, types=types, place=place, shape=shape)
         for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
     ]
     keys = Keys(parts[0].model, weights.names)
@@ -182,7 +182,9 @@ def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
     return [StagePlace(index=index, count=layout.num_stages, blocks=blocks[index]) for index in layout.stages_of(pp)]
 
 
-def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: Types, place: StagePlace) -> _Part:
+def _part(
+    job: Job, execution: Execution, *, config: Any, source: Path, types: Types, place: StagePlace, shape: ModelShape
+) -> _Part:
     model, adapters = _adapted(job, execution, config=config, source=source)
     _set_types(model, types)
     anatomy = find_anatomy(model)
@@ -192,7 +194,12 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
     if place.count > 1:
         keep_stage(anatomy, place)
     root = LossModule(
-        anatomy, types=types, kind=execution.loss, first_block=place.blocks.start, makes_loss=place.is_last
+        anatomy,
+        types=types,
+        chunk=execution.head_chunk(shape.vocab_size, plain=shape.plain_head),
+        plain=shape.plain_head,
+        first_block=place.blocks.start,
+        makes_loss=place.is_last,
     )
     root.train(not job.train.disable_dropout)
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
@@ -205,7 +212,7 @@ def _part(job: Job, execution: Execution, *, config: Any, source: Path, types: T
             blocks=[anatomy.blocks[index] for index in place.blocks],
             width=config.hidden_size,
             **_outside(anatomy, root, place),
-            parts=_slicing(anatomy, place, drops=root.training) if execution.layout.tp > 1 else None,
+            parts=_slicing(anatomy, place, root=root) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
         elements=elements,
@@ -225,7 +232,7 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
         norm = []
     return {
         "before": [anatomy.embedding] if place.is_first else [],
-        "behind": [*norm, root.head_loss or anatomy.head] if place.is_last else [],
+        "behind": [*norm, root.head_loss] if root.head_loss is not None else [],
     }
 
 
@@ -244,7 +251,7 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     )
 
 
-def _slicing(anatomy: Anatomy, place: StagePlace, *, drops: bool) -> Parts:
+def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule) -> Parts:
     """The parts of a stage that tensor parallelism slices."""
     _, norm = outer_modules(anatomy)
     return Parts(
@@ -253,7 +260,8 @@ def _slicing(anatomy: Anatomy, place: StagePlace, *, drops: bool) -> Parts:
         blocks=[anatomy.blocks[index] for index in place.blocks],
         norm=anatomy.backbone.get_submodule(norm),
         head=anatomy.head if place.is_last else None,
-        drops=drops and drops_out(anatomy.model),
+        compares=root.head_loss is not None and root.head_loss.takes_slices,
+        drops=root.training and drops_out(anatomy.model),
     )
 
 

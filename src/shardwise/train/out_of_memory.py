@@ -170,7 +170,7 @@ def _settings(before: Execution, after: Execution) -> Iterator[str]:
     yield f"train.micro_batch_size={after.micro_batch_size}"
     if after.gradient_checkpointing != "none":
         yield f"train.gradient_checkpointing={after.gradient_checkpointing}"
-    if after.loss != "full":
+    if after.loss != before.loss:
         yield f"train.loss={after.loss}"
     if after.offload != "none":
         yield f"train.offload={after.offload}"

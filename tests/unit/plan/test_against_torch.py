@@ -103,7 +103,7 @@ class Trainer:
         precision="fp32",
         method="full",
         recompute="none",
-        loss="full",
+        chunk=1 << 30,
         sequences=2,
         length=128,
         dora=False,
@@ -112,7 +112,7 @@ class Trainer:
     ):
         self.size, self.vocab = (sequences, length), config["vocab_size"]
         anatomy = find_anatomy(build(config, precision=precision, method=method, dora=dora, saved=saved))
-        self.module = LossModule(anatomy, types=DTYPES[precision], kind=loss)
+        self.module = LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
         apply_recompute(anatomy.blocks, recompute)
         self.parameters = list(self.module.parameters())
         trained = [p for p in self.parameters if p.requires_grad]
@@ -197,11 +197,12 @@ def test_the_peak_of_a_step_is_forecast_within_five_percent(precision, method, c
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
-@pytest.mark.parametrize(("loss", "micro_batches"), [("full", 2), ("chunked", 1), ("chunked", 2)])
-def test_accumulation_and_chunks_are_in_the_peak(loss, micro_batches, precision):
+@pytest.mark.parametrize(("chunk", "micro_batches"), [(2000, 2), (400, 1), (400, 2)])
+def test_accumulation_and_chunks_are_in_the_peak(chunk, micro_batches, precision, monkeypatch):
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2}
-    measured = Trainer(config, loss=loss, sequences=12, precision=precision).peak(micro_batches)
-    keys = {"micro_batch_size": 12, "gradient_accumulation_steps": micro_batches, "precision": precision, "loss": loss}
+    measured = Trainer(config, precision=precision, chunk=chunk, sequences=12).peak(micro_batches)
+    monkeypatch.setattr("shardwise.spec.layout.execution.CHUNK_BYTES", chunk * 6000 * 4)
+    keys = {"micro_batch_size": 12, "gradient_accumulation_steps": micro_batches, "precision": precision}
     forecast = memory(asked("full", data={"max_length": 128}), shape(config), hardware="cpu:1", **keys)
     assert forecast.peak_bytes == pytest.approx(measured, rel=0.05)
 
@@ -212,18 +213,18 @@ SAVED = [["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"]]
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
-@pytest.mark.parametrize(("loss", "micro_batches"), [("chunked", 2), ("full", 1)])
+@pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("saved", SAVED, ids="-".join)
 @pytest.mark.parametrize("tied", [False, True])
-def test_copies_of_the_ends_are_in_the_peak(tied, saved, loss, micro_batches, precision):
+def test_copies_of_the_ends_are_in_the_peak(tied, saved, micro_batches, precision):
     """A vocabulary that outweighs the rest, and few tokens, so that the peak is where the ends' gradients are made.
 
     Under autocast the head's copy in the compute type has gone when its gradient is widened, and is counted beside it:
     up to a ninth too much of a model that is all head, and never too little.
     """
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2, "tie_word_embeddings": tied}
-    trainer = Trainer(config, precision=precision, method="lora", saved=saved, loss=loss, sequences=1, length=32)
-    keys = {"gradient_accumulation_steps": micro_batches, "precision": precision, "loss": loss, "micro_batch_size": 1}
+    trainer = Trainer(config, precision=precision, method="lora", saved=saved, sequences=1, length=32)
+    keys = {"gradient_accumulation_steps": micro_batches, "precision": precision, "micro_batch_size": 1}
     lora = job(method="lora", lora={"r": RANK, "modules_to_save": saved}, data={"max_length": 32})
     forecast = memory(lora, shape(config), hardware="cpu:1", **keys)
     measured = trainer.peak(micro_batches)

@@ -28,7 +28,7 @@ def exhaustive(question: Question) -> float | None:
             if why_left_out(asked.job, asked.model, choice) is None:
                 for base in bases(asked.job, asked.model, choice):
                     for size in sizes_on(asked.job, base.layout.data_world_size):
-                        work = work_on(asked, asked.cluster, sized(base, asked.job, asked.model, size))
+                        work = work_on(asked, asked.cluster, sized(base, asked.job, size))
                         memory = forecast_memory(work)
                         if memory.peak_high_bytes <= memory.capacity_bytes:
                             found.append(forecast_time(work).step_seconds)
@@ -71,7 +71,7 @@ def test_bounds_are_bounds_and_what_is_remembered_is_what_is_forecast(seed: int)
     for strategy in search.strategies.values():
         for base in strategy.bases:
             for size in sizes_on(asked.job, base.layout.data_world_size):
-                execution = sized(base, asked.job, asked.model, size)
+                execution = sized(base, asked.job, size)
                 forecast = forecasts.of(execution)
                 assert forecasts.memory.high_bytes(execution) == forecast.memory.peak_high_bytes
                 assert forecasts.seconds(execution) == forecast.time.step_seconds

@@ -35,8 +35,8 @@ def test_zero_stages_over_64_ranks_save_what_their_split_says(stage, saves):
 
 def test_zero_2_keeps_whole_weights_through_a_step_and_zero_3_does_not():
     model = find_model("llama-2-7b", offline=True)
-    two = memory(job(), model, Layout(dp_shard=64, zero_stage=2, reshard_after_forward=False), loss="chunked")
-    three = memory(job(), model, Layout(dp_shard=64), loss="chunked")
+    two = memory(job(), model, Layout(dp_shard=64, zero_stage=2, reshard_after_forward=False))
+    three = memory(job(), model, Layout(dp_shard=64))
     assert two.peak_bytes - three.peak_bytes > 1.8 * model.num_parameters
 
 

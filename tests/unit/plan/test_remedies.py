@@ -39,7 +39,7 @@ def test_numbers_on_which_only_a_pipeline_fits_are_not_passed_over(model, hardwa
 
 
 def test_nothing_is_advised_where_what_is_stated_fits_nowhere():
-    text = "method: full\ndata: {max_length: 128}\ntrain: {global_batch_size: 7, loss: chunked}\n"
+    text = "method: full\nlayout: zero1\ndata: {max_length: 128}\ntrain: {global_batch_size: 7, offload: parameters}\n"
     made = plan("gemma-2-9b", "4x T4", text)
     assert made.best is None
     assert not any("would fit" in sentence for sentence in made.advice)

@@ -283,14 +283,3 @@ def test_a_list_of_layouts_is_chosen_from_and_nothing_else_is_looked_at():
     listed = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: [fsdp]").best
     stated = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: fsdp").best
     assert (listed.execution, listed.time) == (stated.execution, stated.time)
-
-
-def test_whole_logits_are_named_where_they_fit_and_are_faster():
-    text = "method: lora\ngoal: cheapest\ndata: {max_length: 256}\ntrain: {global_batch_size: 7%s}\n"
-    chunked, whole = (plan("gemma-3-1b", "1x T4", text % loss).best for loss in ("", ", loss: full"))
-    assert (chunked.execution.loss, whole.execution.loss) == ("chunked", "full")
-    percent = f"{1 - whole.time.step_seconds / chunked.time.step_seconds:.0%}".replace("%", " %")
-    told = next(reason for reason in chunked.reasons if reason.startswith("loss is chunked"))
-    assert told.endswith(f"they fit, and a step would be {percent} faster: to have that, state train.loss: full")
-    stated = plan("gemma-3-1b", "1x T4", text % ", loss: chunked").best
-    assert not any("state train.loss" in reason for reason in stated.reasons)

@@ -19,7 +19,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.forecast import Plan
 from tests.unit.plan.asking import TINY, job, plan, shape
 
-#: Logits of 64 such sequences of 11 tokens are kept whole, and of 12 in chunks.
+#: Logits of 64 such sequences of 43 tokens are one chunk, and of 44 two.
 WORDY = {**TINY, "vocab_size": 48_000, "max_position_embeddings": 24}
 LORA = {"method": "lora", "lora": {"r": 8}}
 

@@ -99,7 +99,7 @@ def test_where_the_host_launches_too_slowly_a_gpu_is_drawn_waiting():
     (lane,) = drawn.lanes
     waited = sum(span.end - span.start for span in drawn.of(lane, "compute") if span.kind == "wait")
     assert waited > 0.7 * drawn.seconds
-    assert lane.computing < 0.25
+    assert lane.computing < 0.3
 
 
 def test_the_timeline_of_a_plan_read_back_is_that_of_its_chosen_candidate():

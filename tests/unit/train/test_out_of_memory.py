@@ -77,16 +77,14 @@ def test_what_is_larger_than_planned_is_named(changes, said) -> None:
 
 def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_already() -> None:
     one: dict[str, Any] = {"micro_batch_size": 1}
-    full: dict[str, Any] = {**one, "gradient_checkpointing": "full"}
-    chunked: dict[str, Any] = {**full, "loss": "chunked"}
+    chunked: dict[str, Any] = {**one, "gradient_checkpointing": "full"}
     line = "next: --set train.micro_batch_size=1"
     assert _said(MEASURED, micro_batch_size=2, gradient_checkpointing="selective").endswith(
         f"{line} --set train.gradient_checkpointing=selective"
     )
     assert _said(MEASURED, **one).endswith(f"{line} --set train.gradient_checkpointing=full")
     line += " --set train.gradient_checkpointing=full"
-    assert _said(MEASURED, **full).endswith(f"{line} --set train.loss=chunked")
-    line += " --set train.loss=chunked"
+    assert _said(MEASURED, **chunked, loss="full").endswith(f"{line} --set train.loss=chunked")
     assert _said(MEASURED, **chunked).endswith(f"{line} --set train.offload=optimizer")
     held = {**chunked, "offload": "optimizer"}
     assert _said(MEASURED, **held).endswith(f"{line} --set train.offload=parameters")

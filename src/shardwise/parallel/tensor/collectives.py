@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
@@ -50,3 +52,21 @@ class Moves:
     def _move(self, local: torch.Tensor, *, before: Placement, after: Placement, gradient: Placement) -> torch.Tensor:
         moving = DTensor.from_local(local, self.mesh, [before], run_check=False)
         return moving.redistribute(placements=[after]).to_local(grad_placements=[gradient])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """This rank's rows of the head, from `first` on, and what its loss is compared by: [positions] over all ranks."""
+
+    group: ProcessGroup
+    first: int
+
+    def largest(self, rows: torch.Tensor) -> torch.Tensor:
+        """The elementwise maximum over ranks, in place."""
+        dist.all_reduce(rows, dist.ReduceOp.MAX, group=self.group)
+        return rows
+
+    def total(self, rows: torch.Tensor) -> torch.Tensor:
+        """The elementwise sum over ranks, in place."""
+        dist.all_reduce(rows, group=self.group)
+        return rows

@@ -6,7 +6,7 @@ embedding           each rank looks up the ids of its rows; results are summed
 first block         each rank keeps its part of the sequence, for residuals and norms
 attention and MLP   the sequence is gathered before, and reduce-scattered after
 final norm          the sequence is gathered after
-head                each rank computes the logits of its rows; they are gathered
+head                each rank computes the logits of its rows; the loss compares them (`Rows`), or they are gathered
 
 Gradients of replicated parameters are partial sums: FSDP2 sums them at each backward, or `settle_gradients` once per
 step.
@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from shardwise.errors import UnsupportedError
-from shardwise.parallel.tensor.collectives import Moves
+from shardwise.parallel.tensor.collectives import Moves, Rows
 from shardwise.parallel.tensor.dora import slice_magnitudes
 from shardwise.parallel.tensor.dropout import Draws
 from shardwise.parallel.tensor.slices import Slicer
@@ -66,6 +66,7 @@ class Parts:
         blocks: the decoder blocks that are here, in order.
         norm: the norm before the head, or an identity where another stage has it.
         head: the head, or None where another stage has it.
+        compares: the head's linear layers compare logits by the `Rows` in their attribute `vocabulary`; else gathered.
         drops: the model has dropout.
     """
 
@@ -74,6 +75,7 @@ class Parts:
     blocks: Sequence[nn.Module]
     norm: nn.Module
     head: nn.Module | None
+    compares: bool = False
     drops: bool = False
 
 
@@ -89,7 +91,7 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
             _draw(block, plan=parts.plan, mesh=mesh)
     _keep_whole(parts.norm, slicer=slicer)
     if parts.head is not None:
-        _slice_head(parts.head, slicer=slicer, moves=moves)
+        _slice_head(parts.head, compares=parts.compares, slicer=slicer, moves=moves)
     # Outside, all have the whole: masks and positions are made of what the embedding returns, losses of whole rows.
     _before(parts.blocks[0], moves.scatter_sequence)
     _after(parts.norm, partial(moves.gather_sequence, sliced_after=parts.head is not None))
@@ -138,11 +140,18 @@ def _look_up(
     return moves.sum_to_all(found)
 
 
-def _slice_head(head: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
-    """By rows: each rank computes its logits of every token, and all are gathered."""
+def _slice_head(head: nn.Module, *, compares: bool, slicer: Slicer, moves: Moves) -> None:
+    """By rows: each rank computes its logits of every token."""
     _slice_linear(head, "colwise", slicer=slicer)
     size = head.get_parameter("weight").shape[0]
-    _after(head, partial(moves.gather_features, size=size))
+    if not compares:
+        _after(head, partial(moves.gather_features, size=size))
+        return
+    first = slicer.mesh.get_local_rank() * rows_of_shard(size, degree=slicer.mesh.size(), index=0)
+    rows = Rows(group=slicer.mesh.get_group(), first=first)
+    for module in head.modules():
+        if isinstance(module, nn.Linear):
+            vars(module)["vocabulary"] = rows
 
 
 def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, moves: Moves) -> None:

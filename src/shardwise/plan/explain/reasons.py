@@ -9,7 +9,6 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
 from shardwise.plan.explain.compiling import why_compiled
 from shardwise.plan.explain.strategies import what_it_does
-from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.search.goals import BETTER, ratio, tie_of
 from shardwise.plan.search.question import work_on
@@ -21,7 +20,7 @@ from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.support.attention import documents_refusal
-from shardwise.units import format_bytes, format_gib
+from shardwise.units import format_gib
 
 #: Of a block's forward, what is worth a sentence.
 _MUCH_OF_A_BLOCK = 0.2
@@ -46,7 +45,6 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _recompute(search, work),
         why_compiled(search, work),
         _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
-        _loss(search, work, chosen),
         _mask(work),
         _precision(work),
         _length(work),
@@ -160,25 +158,6 @@ def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal) -> str:
     share = ratio(without, chosen, goal=goal)
     much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
     return f"because {needed}{without.execution.layout.strategy}, the best{with_offload(without, chosen)}, is {much}"
-
-
-def _loss(search: Search, work: Work, candidate: Candidate) -> str | None:
-    if work.execution.loss != "chunked":
-        return None
-    logits = work.tokens * work.model.vocab_size * TYPES[work.execution.precision].compute
-    whole = _with_whole_logits(search, work, candidate) if work.job.train.loss == "auto" else ""
-    return f"loss is chunked: whole logits of a micro-batch would take {format_bytes(logits)} in each copy{whole}"
-
-
-def _with_whole_logits(search: Search, work: Work, candidate: Candidate) -> str:
-    """What that would be good for, where it fits and more than forecasts can tell apart; empty elsewhere."""
-    full = replace(work.execution, loss="full")
-    if not search.forecasts.fits(full):
-        return ""
-    share = search.forecasts.seconds(full) / candidate.time.step_seconds
-    if share >= 1 - tie_of(work.cluster.gpu):
-        return ""
-    return f"; they fit, and a step would be {percent(1 - share)} faster: to have that, state train.loss: full"
 
 
 def _mask(work: Work) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.search.executions import bases, sized, sizes_on, why_left_out
 from shardwise.plan.search.layouts import Choice
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import positions_at_once
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib
 
@@ -50,10 +51,8 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
             return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
         return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
     if part == "logits":
-        # Heads that cap or scale logits do not go over them in chunks.
-        at_once = positions_at_once(work.tokens, loss="chunked", plain_head=work.model.plain_head)
-        may_chunk = work.execution.loss == "full" and at_once < work.tokens
-        return "train with loss: chunked" if may_chunk else _less_at_once(work)
+        chunked = replace(work, execution=replace(work.execution, loss="chunked"))
+        return "train with loss: chunked" if chunked.head_tokens < work.head_tokens else _less_at_once(work)
     if part == "communication":
         return (
             "free gathered weights after forward (fsdp)"
@@ -76,7 +75,7 @@ def _fits_in_shards(work: Work, capacity: int) -> bool:
     if layout.dp_shard == 1 or why_left_out(job, model, choice) is not None:
         return False
     size = sizes_on(job, layout.data_world_size)[0]
-    smallest = (sized(base, job, model, size) for base in bases(job, model, choice))
+    smallest = (sized(base, job, size) for base in bases(job, model, choice))
     works = (
         work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in smallest
     )

@@ -9,23 +9,25 @@ from shardwise.plan.memory.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 
-def weight_casts(scene: Scene, *, blocks: float, head: bool = True) -> float:
-    """Copies of trained matrices in the compute type, which autocast makes at first use and keeps; those that stay for
-    the whole step are counted by `step_casts`."""
-    return 0 if scene.work.execution.keeps_casts else _casts(scene, blocks=blocks, head=head)
+def weight_casts(scene: Scene, *, blocks: float) -> float:
+    """Copies of blocks' trained matrices in the compute type, which autocast makes at first use and keeps; those that
+    stay for the whole step are counted by `step_casts`."""
+    return 0 if scene.work.execution.keeps_casts else _casts(scene, blocks=blocks)
 
 
 def step_casts(scene: Scene) -> float:
-    """Those that all micro-batches of a step use."""
-    return _casts(scene, blocks=len(scene.part.span)) if scene.work.execution.keeps_casts else 0
+    """Those that all micro-batches of a step use, and the head's."""
+    if not scene.work.execution.keeps_casts:
+        return 0
+    return _casts(scene, blocks=len(scene.part.span)) + (_head_cast(scene) if scene.part.trained_head else 0)
 
 
-def _casts(scene: Scene, *, blocks: float, head: bool = True) -> float:
+def _casts(scene: Scene, *, blocks: float) -> float:
     work, part = scene.work, scene.part
     if not work.setting.casts:
         return 0
     matrices = part.inventory.block.trained_matrix_elements if blocks == 1 else part.mean_trained_matrices
-    return (blocks * matrices + (part.trained_head if head else 0)) * work.types.compute
+    return blocks * matrices * work.types.compute
 
 
 def kept_casts(scene: Scene, *, blocks: float) -> float:
@@ -83,9 +85,14 @@ def head_gradient(scene: Scene) -> float:
     return scene.part.trained_head * scene.work.types.trainable
 
 
+def made_head_gradient(scene: Scene) -> float:
+    """The head's gradient as the loss makes it, in the type of the products."""
+    return scene.part.trained_head * scene.work.types.compute
+
+
 def whole_head_gradient(scene: Scene) -> float:
     """Under sharding, a gradient waits whole, in the compute type, until all of its unit are there."""
-    return scene.part.trained_head * scene.work.types.compute if scene.work.sharded else 0
+    return made_head_gradient(scene) if scene.work.sharded else 0
 
 
 def fresh_gradient(work: Work, elements: int) -> float:
@@ -95,25 +102,23 @@ def fresh_gradient(work: Work, elements: int) -> float:
     return elements * (work.types.trainable + (work.types.compute if work.setting.casts else 0))
 
 
-def logits_forward(scene: Scene) -> float:
-    """Logits of all and of the trained positions, their float32 copy, and the log-probabilities; under tensor
-    parallelism a rank's own columns too."""
+def logits(scene: Scene) -> float:
+    """A chunk's logits and their powers in float32, which a CPU casts once more on the way; of heads that cap or scale
+    logits also the two copies that autograd keeps."""
     work, c = scene.work, scene.work.types.compute
-    copies = (c if work.chunked else 2 * c) + (0 if c == FLOAT32_BYTES else FLOAT32_BYTES) + FLOAT32_BYTES
-    own = c / work.execution.layout.tp if work.execution.layout.tp > 1 else 0
-    return scene.head_tokens * work.model.vocab_size * (copies + own)
-
-
-def log_probabilities(scene: Scene) -> float:
-    """What the loss keeps for its backward; chunks keep nothing and are computed again."""
-    return 0 if scene.chunks else scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES
+    powers = 0 if c == FLOAT32_BYTES else FLOAT32_BYTES * (1 if work.setting.cuda else 2)
+    return scene.head_tokens * work.head_slice * (c + powers + (0 if work.model.plain_head else 2 * c))
 
 
 def head_cast(scene: Scene) -> float:
-    """The head's weight in the compute type, where it is frozen in float32: cast anew wherever it is used."""
+    """The head's weight in the compute type, where it is stored in float32: cast once in each loss, or step."""
+    return 0 if scene.work.execution.keeps_casts and scene.part.trained_head else _head_cast(scene)
+
+
+def _head_cast(scene: Scene) -> float:
     work = scene.work
-    frozen = work.job.method == "qlora" and work.setting.casts and not scene.part.trained_head
-    return scene.part.head_elements * work.types.compute if frozen else 0
+    wide = work.setting.casts and (scene.part.trained_head or work.job.method == "qlora")
+    return scene.part.head_elements * work.types.compute if wide else 0
 
 
 def flat_gradients(scene: Scene) -> float:

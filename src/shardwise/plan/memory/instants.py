@@ -11,13 +11,13 @@ from typing import Literal
 from shardwise.plan.memory.buffers import (
     exchanged_rows,
     flat_gradients,
-    fresh_gradient,
     gathered,
     head_cast,
     head_gradient,
     in_reduction,
     kept_casts,
-    logits_forward,
+    logits,
+    made_head_gradient,
     step_casts,
     step_temporaries,
     weight_casts,
@@ -27,6 +27,7 @@ from shardwise.plan.memory.buffers import (
 from shardwise.plan.memory.saved import (
     Alive,
     at_work,
+    head_input,
     inputs,
     inside_block,
     of_a_head,
@@ -36,16 +37,12 @@ from shardwise.plan.memory.saved import (
     saved_by_blocks,
     shared,
 )
-from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
+from shardwise.plan.memory.tensors import REDUCTION_BYTES
 from shardwise.plan.memory.work import Scene
 
 #: Which gradients exist: those of earlier micro-batches, with those of all blocks but the first ("later") or of the
 #: whole micro-batch ("every"); all, reduced; those in the buckets of data parallelism, which stay between steps.
 Gradients = Literal["earlier", "later", "every", "all", "buckets"]
-
-#: float32 copies of the logits alive in the loss's backward: log-probabilities, the gradient of the picked ones
-#: scattered over all, and that of the logits.
-LOGIT_COPIES_BACKWARD = 3
 
 
 def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
@@ -57,7 +54,6 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     if part.is_last:
         yield "end of forward", _alive(scene, "earlier", during, _end_of_forward(scene))
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
-        yield "backward of the head", _alive(scene, "earlier", during, _backward_of_head(scene))
     yield f"backward of layer {last}", _alive(scene, "earlier", during, _backward_of_last_block(scene))
     yield f"backward of layer {first}", _alive(scene, "later", during, _backward_of_first_block(scene))
     if part.is_first:
@@ -126,9 +122,11 @@ def _forward_of_last_block(scene: Scene) -> Alive:
 
 
 def _end_of_forward(scene: Scene) -> Alive:
+    """The loss of a chunk, after those of all others: gradients are made with it."""
     return {
-        "activations": saved_by_all(scene),
-        "logits": logits_forward(scene),
+        "activations": saved_by_all(scene) + head_input(scene),
+        "logits": logits(scene),
+        "gradients": made_head_gradient(scene),
         "temporary": weight_casts(scene, blocks=len(scene.part.span)) + head_cast(scene),
         # FSDP2 keeps the buffer that the head arrived in until the forward ends.
         "communication": gathered(scene, units=0, behind=2 if scene.work.execution.layout.weight_shards > 1 else 1),
@@ -136,25 +134,12 @@ def _end_of_forward(scene: Scene) -> Alive:
 
 
 def _backward_of_loss(scene: Scene) -> Alive:
-    alive = {
-        "activations": saved_by_all(scene),
-        "logits": scene.head_tokens * scene.work.model.vocab_size * FLOAT32_BYTES * LOGIT_COPIES_BACKWARD,
-        "temporary": kept_casts(scene, blocks=len(scene.part.span)),
-        "communication": gathered(scene, units=0, behind=1),
-    }
-    if scene.chunks:
-        alive["gradients"] = 0 if scene.whole or scene.work.sharded else head_gradient(scene)
-        alive["communication"] += whole_head_gradient(scene)
-    return alive
-
-
-def _backward_of_head(scene: Scene) -> Alive:
-    work = scene.work
-    casts = kept_casts(scene, blocks=len(scene.part.span)) + head_cast(scene)
+    """The gradients that forward made are scaled, into their tensors' types."""
+    work, part = scene.work, scene.part
     return {
-        "activations": saved_by_all(scene) + scene.tokens * work.model.hidden_size * work.types.compute,
-        "logits": scene.head_tokens * work.model.vocab_size * work.types.compute,
-        "temporary": casts + fresh_gradient(work, scene.part.trained_head),
+        "activations": saved_by_all(scene) + head_input(scene),
+        "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
+        "temporary": kept_casts(scene, blocks=len(part.span)),
         "communication": gathered(scene, units=0, behind=1) + whole_head_gradient(scene),
     }
 
@@ -183,7 +168,7 @@ def _backward_of_block(scene: Scene, *, reduced: int = 0) -> Alive:
     return {
         "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
         "activations": of_one_block(scene),
-        "temporary": weight_casts(scene, blocks=1, head=False) + inside_block(scene),
+        "temporary": weight_casts(scene, blocks=1) + inside_block(scene),
         "communication": in_reduction(scene, scene.part.inventory.block, reduced=reduced)
         + (whole_head_gradient(scene) if tied else 0),
     }
@@ -201,8 +186,8 @@ def _backward_of_embedding(scene: Scene) -> Alive:
     elif part.trained_embedding:
         # A dense gradient of the table; a tied head's waits to be added to it.
         tied = part.inventory.head_name == part.inventory.embedding_name and part.is_last
-        fresh = work.types.compute if work.setting.casts and tied else work.types.trainable
-        alive["temporary"] = ((2 if tied else 1) - (not scene.whole)) * part.trained_embedding * fresh
+        fresh = part.trained_embedding * work.types.trainable
+        alive["temporary"] = ((2 if tied else 1) - (not scene.whole)) * fresh
     return alive
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.plan.memory.buffers import fresh_gradient, kept_casts, log_probabilities
+from shardwise.plan.memory.buffers import fresh_gradient, kept_casts, made_head_gradient
 from shardwise.plan.memory.tensors import FLOAT32_BYTES
 from shardwise.plan.memory.work import Scene
 
@@ -38,7 +38,7 @@ def of_a_head(scene: Scene) -> Alive:
     """What the last stage's head and loss keep of one more micro-batch in flight."""
     if not scene.part.is_last:
         return {}
-    return {"activations": _saved_by_head(scene), "logits": log_probabilities(scene)}
+    return {"activations": _saved_by_head(scene), "gradients": made_head_gradient(scene)}
 
 
 def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
@@ -51,18 +51,21 @@ def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
 
 
 def saved_by_all(scene: Scene) -> float:
-    """Blocks, final norm and the head's input."""
+    """Blocks, final norm, and the gradient of what it gives."""
     return saved_by_blocks(scene, len(scene.part.span)) + shared(scene) + _saved_by_head(scene)
 
 
 def _saved_by_head(scene: Scene) -> float:
-    """Final norm, and the head's input."""
+    """What the final norm saves, and the gradient of the head's input, which the loss has made in forward."""
     work = scene.work
     inventory, c = work.inventory, work.types.compute
     norm = FLOAT32_BYTES + (c if inventory.trained("final_norm") else 0)
-    head = c if scene.part.trained_head else 0
-    copied = c if work.chunked else 0
-    return scene.tokens * work.model.hidden_size * (norm / work.setting.tp + head + copied)
+    return scene.tokens * work.model.hidden_size * (norm / work.setting.tp + c)
+
+
+def head_input(scene: Scene) -> float:
+    """What the final norm gives."""
+    return scene.tokens * scene.work.model.hidden_size * scene.work.types.compute
 
 
 def shared(scene: Scene) -> float:

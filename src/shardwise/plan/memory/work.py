@@ -24,7 +24,7 @@ from shardwise.plan.memory.tensors import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout, Schedule
-from shardwise.spec.layout.execution import Execution, heads_in_chunks, positions_at_once
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import MASKED
 
@@ -139,14 +139,14 @@ class Work:
         return bool(data.eval_path or data.eval_fraction or self.job.train.eval_steps)
 
     @property
-    def chunked(self) -> bool:
-        """Whether the head runs over a chunk of the positions at a time."""
-        return heads_in_chunks(loss=self.execution.loss, plain_head=self.model.plain_head)
-
-    @property
     def head_tokens(self) -> int:
         """Positions whose logits are alive together."""
-        return positions_at_once(self.tokens, loss=self.execution.loss, plain_head=self.model.plain_head)
+        return min(self.tokens, self.execution.head_chunk(self.model.vocab_size, plain=self.model.plain_head))
+
+    @property
+    def head_slice(self) -> float:
+        """Logits of each of them on one rank."""
+        return self.model.vocab_size / (self.execution.layout.tp if self.model.plain_head else 1)
 
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:
@@ -220,11 +220,6 @@ class Scene:
     def head_tokens(self) -> int:
         """Positions whose logits are alive together."""
         return self.work.head_tokens
-
-    @property
-    def chunks(self) -> bool:
-        """Whether the head runs over several chunks of the positions."""
-        return self.tokens > self.head_tokens
 
     @cached_property
     def whole(self) -> bool:

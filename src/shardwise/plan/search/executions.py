@@ -7,14 +7,12 @@ from dataclasses import replace
 from functools import cache
 from math import isqrt
 
-from shardwise.plan.memory.tensors import TYPES
 from shardwise.plan.search.layouts import Choice
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import (
     Attention,
     Execution,
-    LossKind,
     Offload,
     Precision,
     Recompute,
@@ -23,13 +21,8 @@ from shardwise.spec.layout.execution import (
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal, documents_refusal
 from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under
-from shardwise.units import MIB
 
 RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full")
-
-#: Whole logits are kept where one copy of a micro-batch's is at most this large: then chunks would save little, and
-#: cost a second product with the head.
-FULL_LOGITS_BYTES = 64 * MIB
 
 #: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
 _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
@@ -70,6 +63,7 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
             precision=precision,
             optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
             offload="none" if train.offload == "auto" else train.offload,
+            loss="chunked" if train.loss == "auto" else train.loss,
             attn_implementation=_attention(job, model, choice.cluster.gpu, precision),
             compile=why_eager(job, model, choice) is None if train.compile == "auto" else train.compile,
         )
@@ -86,15 +80,15 @@ def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:
     """Why a layout is not considered: it cannot be formed or trained, or contradicts what the job states."""
     if choice.reason is not None:
         return choice.reason
-    size, loss = job.train.micro_batch_size, job.train.loss
+    size = job.train.micro_batch_size
     first = next(_bases(job, model, choice))
-    stated = replace(first, micro_batch_size=1 if size == "auto" else size, loss=first.loss if loss == "auto" else loss)
+    stated = replace(first, micro_batch_size=1 if size == "auto" else size)
     nothing_left = not any(bases(job, model, choice))
     reasons = impossibilities(job, stated, model=model) or (not_trained_under(first) if nothing_left else [])
     return "; ".join(reasons) or None
 
 
-def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:
+def sized(base: Execution, job: Job, size: int) -> Execution:
     """An execution with so many sequences per forward."""
     return replace(
         base,
@@ -104,7 +98,6 @@ def sized(base: Execution, job: Job, model: ModelShape, size: int) -> Execution:
             micro_batch_size=size,
             data_world_size=base.layout.data_world_size,
         ),
-        loss=_loss(job, model, base, size),
     )
 
 
@@ -114,15 +107,6 @@ def _attention(job: Job, model: ModelShape, gpu: Gpu, precision: Precision) -> A
     if not (documents_refusal(job, model, "varlen") or attention_refusal("varlen", gpu, precision=precision)):
         return "varlen"
     return "eager" if model.attention_softcap or model.eager_attention else "sdpa"
-
-
-def _loss(job: Job, model: ModelShape, base: Execution, micro_batch_size: int) -> LossKind:
-    if job.train.loss != "auto":
-        return job.train.loss
-    if not model.plain_head:
-        return "full"
-    logits = micro_batch_size * job.data.max_length * model.vocab_size * TYPES[base.precision].compute
-    return "chunked" if logits > FULL_LOGITS_BYTES else "full"
 
 
 def sizes_on(job: Job, ranks: int) -> tuple[int, ...]:

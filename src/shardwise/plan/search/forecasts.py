@@ -118,7 +118,7 @@ class Forecasts:
         its own, and the last gradient goes back; collectives outside blocks take no time."""
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
-        pieces = self._pieces(sized(base, self.question.job, self.question.model, size))
+        pieces = self._pieces(sized(base, self.question.job, size))
         if layout.num_stages not in self.question.memo.stages:
             spans = stage_blocks(self.question.model, num_stages=layout.num_stages)
             self.question.memo.stages[layout.num_stages] = tuple(len(span) for span in spans)

@@ -138,7 +138,7 @@ class Search:
         return sizes_on(self.question.job, base.layout.data_world_size)
 
     def _sized(self, base: Execution, size: int) -> Execution:
-        return sized(base, self.question.job, self.question.model, size)
+        return sized(base, self.question.job, size)
 
     def something_fits(self, *, admits: Admits = every_layout) -> bool:
         """Whether any of the leanest executions fits."""

@@ -28,7 +28,7 @@ _FORWARD_PASSES, _BACKWARD_PASSES = 2.5, 5.0
 _ATTENTION_BACKWARD = 3.0
 #: Attention written out: the scores go through memory this often in forward (scaled, masked, softmax in float32, cast).
 _EAGER_SCORE_PASSES = 6
-#: Whole logits in float32 go through memory this often, forward and backward.
+#: Logits in float32 go through memory this often: largest, shifted, raised, summed, and made into gradients.
 _LOGIT_PASSES = 8
 #: Collectives that tensor parallelism waits for in one pass of a block: before and after attention, and the MLP.
 _TENSOR_COLLECTIVES = 4
@@ -139,21 +139,24 @@ def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float,
 
 
 def _loss(work: Work, device: Device) -> Piece:
-    """Head and loss, forward and backward: three products and passes over the logits, in turn for each chunk."""
+    """Head and loss, forward and backward: two or three products and passes over the logits, in turn for each chunk."""
     layout = work.execution.layout
     tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp
-    vocab, width = work.model.vocab_size, work.model.embedding_width
+    sliced, width = work.head_slice, work.model.embedding_width
     at_once = min(tokens, work.head_tokens)
     chunks = tokens / at_once
-    sliced = vocab / layout.tp
-    products = device.product(at_once, sliced, width) * (2 if chunks == 1 else 3)  # chunks are computed again
+    products = 2 * device.product(at_once, work.model.vocab_size / layout.tp, width)
     if work.inventory.trained(work.inventory.head_name):
-        products += device.product(sliced, width, at_once)
-    passes = device.bytes_moved(at_once * vocab * FLOAT32_BYTES * _LOGIT_PASSES) * fused_share(work)
-    # Each rank has its part of the vocabulary's logits, which are gathered as often as they are computed.
-    gathers = chunks * (1 if chunks == 1 else 2)
-    talking = gathers * group_of(work.cluster, layout, "tp").gather(at_once * vocab * work.types.compute)
-    return _launched(work, chunks * (products + passes), operators=_OPERATORS_PER_LOSS * chunks, talking=talking)
+        products += device.product(work.model.vocab_size / layout.tp, width, at_once)
+    passes = device.bytes_moved(at_once * sliced * FLOAT32_BYTES * _LOGIT_PASSES)
+    group = group_of(work.cluster, layout, "tp")
+    if work.model.plain_head:  # the largest logit of each position, then a sum and the label's logit
+        talking = sum(group.all_reduce(at_once * count * FLOAT32_BYTES) for count in (1, 2))
+    else:
+        talking = group.gather(at_once * sliced * work.types.compute)
+    return _launched(
+        work, chunks * (products + passes), operators=_OPERATORS_PER_LOSS * chunks, talking=chunks * talking
+    )
 
 
 def multiplications(work: Work) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -22,18 +23,8 @@ PAD_MULTIPLE = 8
 #: fill a link, little beside what training holds anyway.
 FLAT_BYTES = 256 * MIB
 
-#: With the chunked loss, trained positions go through the head this many at a time.
-CHUNK_TOKENS = 1024
-
-
-def heads_in_chunks(*, loss: LossKind | Literal["auto"], plain_head: bool) -> bool:
-    """Whether the head runs, or where `loss` is open may run, over chunks of positions."""
-    return loss != "full" and plain_head
-
-
-def positions_at_once(tokens: int, *, loss: LossKind | Literal["auto"], plain_head: bool) -> int:
-    """The least number of positions of a micro-batch whose logits are alive together."""
-    return min(tokens, CHUNK_TOKENS) if heads_in_chunks(loss=loss, plain_head=plain_head) else tokens
+#: Logits that are made at once take so many bytes in float32: enough positions for matrix products at full rate.
+CHUNK_BYTES = 512 * MIB
 
 
 def padded_length(longest: int, *, max_length: int) -> int:
@@ -51,7 +42,7 @@ class Execution:
         precision: `mixed` keeps float32 masters of what is trained and computes in bfloat16.
         offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
             `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
-        loss: `full` materialises all logits; `chunked` a slice of them at a time.
+        loss: `chunked` makes the logits of a chunk of positions at a time, `full` those of all.
     """
 
     layout: Layout
@@ -61,7 +52,7 @@ class Execution:
     offload: Offload = "none"
     precision: Precision = "mixed"
     optimizer: OptimizerName = "adamw"
-    loss: LossKind = "full"
+    loss: LossKind = "chunked"
     attn_implementation: Attention = "sdpa"
     compile: bool = False
 
@@ -91,6 +82,13 @@ class Execution:
         blocks read parameters, not slices made of them or what a compiled block casts itself."""
         again = self.gradient_accumulation_steps > 1 and self.gradient_checkpointing == "none"
         return again and self.layout.tp == 1 and not self.compile
+
+    def head_chunk(self, vocab_size: int, *, plain: bool) -> int:
+        """How many positions' logits are made at once. Of a plain head each tensor-parallel rank makes its slice's; of
+        others, which cap or scale logits, all have all."""
+        if self.loss == "full":
+            return sys.maxsize
+        return max(1, CHUNK_BYTES // (4 * -(-vocab_size // (self.layout.tp if plain else 1))))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: `strategy`, `layout`, then the fields by their names."""

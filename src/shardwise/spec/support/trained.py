@@ -185,8 +185,6 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
         reasons += _streaming_contradictions(execution)
     if model is not None and (lacking := documents_refusal(job, model, execution.attn_implementation)):
         reasons.append(f"attn_implementation {execution.attn_implementation} {lacking}; use sdpa")
-    if model is not None and execution.loss == "chunked" and not model.plain_head:
-        reasons.append(f"{model.family} caps or scales its logits, which loss: chunked does not do; use loss: full")
     if model is not None:
         reasons += follows_the_layout(job, model, layout)
     return reasons

@@ -1,0 +1,215 @@
+"""The summed cross entropy of a head's logits, over chunks of positions.
+
+Gradients are made together with logits, in forward: a chunk's logits become their own gradient in place, and backward
+scales what was made. No more than one chunk of logits exists, and nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+
+from shardwise.data.store import IGNORED
+
+
+class Vocabulary(Protocol):
+    """The tokens that this rank makes logits of; maxima and sums over the ranks that make those of others."""
+
+    @property
+    def first(self) -> int:
+        """The first of its tokens."""
+        ...
+
+    def largest(self, rows: torch.Tensor) -> torch.Tensor:
+        """The elementwise maximum over ranks."""
+        ...
+
+    def total(self, rows: torch.Tensor) -> torch.Tensor:
+        """The elementwise sum over ranks."""
+        ...
+
+
+class Whole:
+    """All tokens, on one rank."""
+
+    first = 0
+
+    def largest(self, rows: torch.Tensor) -> torch.Tensor:
+        """What is given."""
+        return rows
+
+    total = largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """The positions that a loss is summed over.
+
+    Attributes:
+        labels: int64 [n], a token or `IGNORED`.
+        positions: int64 [n], indices of hidden states; None where they are taken in order.
+        size: of a chunk; the last may be smaller.
+    """
+
+    labels: torch.Tensor
+    positions: torch.Tensor | None
+    size: int
+
+    def __iter__(self) -> Iterator[tuple[Any, torch.Tensor]]:
+        for start in range(0, len(self.labels), self.size):
+            here = slice(start, start + self.size)
+            yield here if self.positions is None else self.positions[here], self.labels[here]
+
+
+def linear_loss(
+    hidden: torch.Tensor,
+    chunks: Chunks,
+    *,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    vocabulary: Vocabulary,
+) -> torch.Tensor:
+    """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width].
+
+    Products are in autocast's type where that is on, in the weight's elsewhere; softmax is in float32.
+    """
+    head = _Linear(trained=[weight.requires_grad, bias is not None and bias.requires_grad])
+    return _sum(head, chunks, vocabulary, hidden, weight, bias)
+
+
+def any_loss(
+    hidden: torch.Tensor,
+    chunks: Chunks,
+    *,
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    parameters: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """The same of any function that makes logits [n, tokens] of hidden states, and trains these parameters."""
+    return _sum(_Any(logits, learns=torch.is_grad_enabled()), chunks, Whole(), hidden, *parameters)
+
+
+def _sum(head: _Linear | _Any, chunks: Chunks, vocabulary: Vocabulary, *tensors: torch.Tensor | None) -> torch.Tensor:
+    return cast(Any, _Loss).apply(head, chunks, vocabulary, torch.is_grad_enabled(), *tensors)
+
+
+class _Linear:
+    """A linear layer. The gradient of its weight is summed in place, in the type of the products."""
+
+    def __init__(self, *, trained: Sequence[bool]) -> None:
+        self._trains_weight, self._trains_bias = trained
+
+    def begin(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.dtype:
+        device = hidden.device.type
+        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        # Of a trained parameter autocast keeps its copy, perhaps for a whole step.
+        self._weight = weight if weight.is_leaf and weight.requires_grad else weight.to(compute)
+        self._bias = None if bias is None else bias.to(compute)
+        self.gradients: list[torch.Tensor | None] = [None, None]
+        return compute
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return F.linear(hidden, self._weight, self._bias)
+
+    def backward(self, hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.gradients
+        if self._trains_weight:
+            turned = gradient.T
+            weight = turned @ hidden if weight is None else weight.addmm_(turned, hidden)
+        if self._trains_bias:
+            bias = _added(bias, gradient.sum(0, dtype=torch.float32))
+        self.gradients = [weight, bias]
+        return gradient @ self._weight
+
+
+class _Any:
+    """A function whose gradients autograd makes, chunk by chunk."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], *, learns: bool) -> None:
+        self._function, self._learns = function, learns
+
+    def begin(self, hidden: torch.Tensor, *parameters: torch.Tensor) -> torch.dtype:
+        self._parameters = parameters
+        self.gradients: list[torch.Tensor | None] = [None for _ in parameters]
+        return hidden.dtype
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(self._learns):
+            self._given = hidden.detach().requires_grad_(self._learns)
+            self._made = self._function(self._given)
+        return self._made.detach().clone()  # what autograd keeps is not to be changed
+
+    def backward(self, _hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        of_hidden, *fresh = torch.autograd.grad(self._made, (self._given, *self._parameters), gradient)
+        self.gradients = [_added(sum_, one) for sum_, one in zip(self.gradients, fresh, strict=True)]
+        return of_hidden
+
+
+def _added(before: torch.Tensor | None, fresh: torch.Tensor) -> torch.Tensor:
+    return fresh if before is None else before.add_(fresh)
+
+
+class _Loss(torch.autograd.Function):
+    """The losses of all chunks, summed; the gradients stay until backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        head: _Linear | _Any,
+        chunks: Chunks,
+        vocabulary: Vocabulary,
+        learns: bool,
+        *tensors: Any,
+    ) -> torch.Tensor:
+        hidden, loss = tensors[0], tensors[0].new_zeros((), dtype=torch.float32)
+        compute, of_hidden = head.begin(*tensors), None
+        if learns and hidden.requires_grad:
+            empty = torch.empty if chunks.positions is None else torch.zeros
+            of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
+        for here, labels in chunks:
+            given = hidden[here].to(compute)
+            logits = head.logits(given)
+            loss += _losses(logits, labels, vocabulary, learns=learns).sum()
+            if learns:
+                gradient = head.backward(given, logits)
+                if of_hidden is not None:
+                    of_hidden[here] = gradient
+            del logits
+        ctx.save_for_backward(of_hidden, *head.gradients)
+        ctx.like = [None if one is None else (one.shape, one.dtype, one.device) for one in tensors]
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, scale: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return (None,) * 4 + tuple(
+            _scaled(made, like, scale) if needed else None
+            for made, like, needed in zip(ctx.saved_tensors, ctx.like, ctx.needs_input_grad[4:], strict=True)
+        )
+
+
+def _scaled(made: torch.Tensor | None, like: tuple[Any, Any, Any], scale: torch.Tensor) -> torch.Tensor:
+    """A gradient in its tensor's type; zeros where there was no chunk. What is saved stays, for another backward."""
+    shape, dtype, device = like
+    if made is None:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return made.to(dtype, copy=True).mul_(scale)
+
+
+def _losses(logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary, *, learns: bool) -> torch.Tensor:
+    """The loss of each position, in float32; logits [n, tokens] become their gradients in place (`learns`), that is
+    softmax less one at the label, or 0 where the position is ignored."""
+    counts = (labels != IGNORED).float()
+    own = labels - vocabulary.first
+    here = (own >= 0) & (own < logits.shape[1])
+    place, here = own.clamp(0, logits.shape[1] - 1).unsqueeze(1), here.float().unsqueeze(1)
+    of_label = logits.gather(1, place).float() * here
+    most = vocabulary.largest(logits.amax(1, keepdim=True).float())
+    powers = (logits.sub_(most) if logits.dtype == torch.float32 else logits - most).exp_()
+    total, of_label = vocabulary.total(torch.cat([powers.sum(1, keepdim=True), of_label], 1)).split(1, 1)
+    if learns:
+        powers.scatter_add_(1, place, -total * here)
+        torch.mul(powers, counts.unsqueeze(1) / total, out=logits)
+    return (total.log() + most - of_label).squeeze(1) * counts
