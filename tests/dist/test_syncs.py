@@ -6,6 +6,8 @@ to, and whatever is computed of these.
 
 from __future__ import annotations
 
+import json
+import shutil
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -139,6 +141,7 @@ def _waits(run: RunDirectory, chosen: Execution) -> list[Counter[str]]:
 #: An execution, and whether rows are packed.
 CELLS: dict[str, tuple[Execution, bool]] = {
     "single": (spread(micros=4), False),
+    "single, frequencies by length": (spread(micros=4), False),
     "ddp, packed": (spread(Layout(dp_replicate=2), micros=4, attn_implementation="varlen"), True),
     "fsdp": (spread(Layout(dp_shard=2), micros=4), False),
     "fsdp, sgd, packed under a mask": (spread(Layout(dp_shard=2), micros=4, optimizer="sgd"), True),
@@ -153,5 +156,11 @@ CELLS: dict[str, tuple[Execution, bool]] = {
 def test_the_host_waits_once_in_a_step(cell: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
     chosen, packing = CELLS[cell]
     job = make_job(data={"packing": packing}, train={"max_steps": 4})
+    if "frequencies" in cell:
+        folder = Path(shutil.copytree(job.model, tmp_path / "model"))
+        config = json.loads((folder / "config.json").read_text())
+        rotation = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+        (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": rotation}))
+        job = job.model_copy(update={"model": str(folder)})
     for waits in run_world(chosen.layout.world_size, _waits, prepare_cell(job, tmp_path), chosen):
         assert [step.total() for step in waits] == [1] * 3, waits

@@ -13,7 +13,7 @@ from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.deal import Dealer
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError
-from shardwise.models.documents import state_packed
+from shardwise.models.known_ahead import hold_rotations, state_packed
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.offload import HostCopies
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
@@ -78,6 +78,7 @@ def build(
         model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"), revision=revision)
     data = _training_data(run, prepared)
     state_packed(data.packed)
+    hold_rotations(model.spread.modules)
     batches = _batches(job, _dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)

@@ -1,0 +1,38 @@
+"""What forwards of transformers would wait for the device to learn, and the host knows: whether rows are packed, and
+that none is too long for rotary frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+
+def state_packed(packed: bool) -> None:
+    """Says for this process whether rows hold several documents, whose positions restart; else masks are causal.
+
+    transformers looks at the positions in every forward, once for each kind of mask.
+    """
+    from transformers import masking_utils
+
+    masking_utils.find_packed_sequence_indices = documents_of if packed else _one_document
+
+
+def documents_of(position_ids: torch.Tensor) -> torch.Tensor:
+    """The document of each token within its row, counted from 0, by positions [batch, length] that restart."""
+    begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    return torch.nn.functional.pad(begins.cumsum(-1), (1, 0))
+
+
+def _one_document(position_ids: torch.Tensor) -> None:
+    """Of a row: nothing to tell apart."""
+
+
+def hold_rotations(roots: Iterable[nn.Module]) -> None:
+    """Keeps rotary frequencies that follow the longest position; longer rows than they last for are refused
+    (`catalog/stated.py`)."""
+    for module in (module for root in roots for module in root.modules()):
+        kind = getattr(module, "rope_type", None)
+        if kind is not None:
+            module.rope_type = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
