@@ -19,6 +19,7 @@ from shardwise.data.deal import Documents
 from shardwise.data.store import IGNORED
 from shardwise.methods.lora import is_adapter
 from shardwise.models.anatomy import Anatomy
+from shardwise.parallel.mesh import to_device
 from shardwise.spec.support.attention import BY_DOCUMENT
 from shardwise.train.cross_entropy import Chunks, Whole, any_loss, linear_loss
 from shardwise.train.precision import Types, cast_activations
@@ -47,10 +48,10 @@ class Targets:
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
         if len(positions) >= _NEARLY_ALL * len(flat):
-            return cls(positions=None, tokens=flat.to(device, non_blocking=True))
+            return cls(positions=None, tokens=to_device(flat, device))
         return cls(
-            positions=positions.to(device, non_blocking=True),
-            tokens=flat[positions].to(device, non_blocking=True),
+            positions=to_device(positions, device),
+            tokens=to_device(flat[positions], device),
         )
 
 
