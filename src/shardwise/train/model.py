@@ -13,6 +13,7 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
+from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
 from shardwise.models.built.shape import shape_of
 from shardwise.models.content import folder_content
@@ -246,9 +247,14 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     model = build_on_meta(copy.deepcopy(config), attn_implementation=execution.attn_implementation)
     if job.adapters is None:
         return model, None
-    return model, add_adapters(
+    adapted = add_adapters(
         model, job.adapters, base_model=_base_model(job, source), revision=hub_revision(job.model, folder=source)
     )
+    # Slices are read inside the layers' own forwards, a cut backward takes gradients of one result at a time, and
+    # layers that hold results for each other share no compiled graph with those of other blocks.
+    if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble" and not execution.compile:
+        join_products(model)
+    return model, adapted
 
 
 def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule) -> Parts:

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.data.deal import Documents
 from shardwise.methods.lora import leave_inputs
+from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import find_anatomy
 from shardwise.models.varlen import register
 from shardwise.parallel.recompute import apply_recompute
@@ -69,6 +70,7 @@ def build(config, *, precision, method, attention="sdpa", dora=False, saved=()):
         if parameter.requires_grad:
             parameter.data = parameter.data.to(types.trainable)
     leave_inputs(model)
+    join_products(model)
     return model.train()
 
 
@@ -292,6 +294,7 @@ def saved_by_second_block(model, tokens, *, autocast, packed):
     parameters = list(model.parameters())
     pointers = {p.untyped_storage().data_ptr() for p in parameters}
     shapes = {tuple(p.shape) for p in parameters} | {tuple(reversed(p.shape)) for p in parameters}
+    shapes |= {(matrices * RANK, p.shape[-1]) for p in parameters for matrices in (2, 3)}  # A's that read one input
     found, marks = {}, {}
     for index, block in enumerate(blocks):
         block.register_forward_pre_hook(lambda *_, i=index: marks.__setitem__(i, len(found)))

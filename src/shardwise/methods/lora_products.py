@@ -1,0 +1,106 @@
+"""Products of adapted matrices that read one input, as one function of it.
+
+PEFT computes `x W^T + (x A^T) B^T s` matrix by matrix: each A reads x again, and passes over memory scale and add. Here
+the A's of queries, keys and values, or of gate and up, are one matrix, and products add to what others made. Names and
+files of parameters stay PEFT's, and so do the forwards of whatever is not plain LoRA of a frozen linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+#: Names, in one module, of linear layers that read one input; all others read one of their own.
+_READ_ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+def join_products(model: nn.Module) -> None:
+    """Replaces the forwards of adapted linear layers, in place."""
+    for parent in model.modules():
+        layers = {name: child for name, child in parent.named_children() if _is_plain(child)}
+        for names in _READ_ONE_INPUT:
+            together = [layers.pop(name) for name in names if name in layers]
+            _Joined(together).take_over()
+        for layer in layers.values():
+            _Joined([layer]).take_over()
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether it is PEFT's layer around a frozen linear layer, with LoRA and nothing beside it."""
+    peft: Any = layer
+    if getattr(layer, "lora_variant", None) != {} or type(peft.get_base_layer()) is not nn.Linear:
+        return False
+    frozen = not any(parameter.requires_grad for parameter in peft.get_base_layer().parameters())
+    return frozen and not any(isinstance(one, nn.Dropout) for one in peft.lora_dropout.values())
+
+
+class _Joined:
+    """Layers that are given one tensor, one after the other: the first computes the results of all."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.layers: Sequence[Any] = layers
+        self._input: torch.Tensor | None = None
+        self._results: tuple[torch.Tensor, ...] = ()
+
+    def take_over(self) -> None:
+        """Stands in for the layers' forwards."""
+        for index, layer in enumerate(self.layers):
+            layer.forward = partial(self._forward, index)
+
+    def _forward(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        if index == 0 or x is not self._input:
+            self._input, self._results = x, self._product(x)
+        result = self._results[index]
+        if index == len(self.layers) - 1:
+            self._input, self._results = None, ()
+        return result
+
+    def _product(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        frozen = [getattr(layer.base_layer, key) for key in ("weight", "bias") for layer in self.layers]
+        halves = [getattr(layer, half)["default"].weight for half in ("lora_A", "lora_B") for layer in self.layers]
+        return _Product.apply(x, self.layers[0].scaling["default"], *frozen, *halves)  # pyright: ignore[reportReturnType]
+
+
+class _Product(torch.autograd.Function):
+    """Results for x [..., columns] of layers of which `tensors` has all weights, then biases (or None), A's and B's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scaling: float, *tensors: Any) -> tuple[torch.Tensor, ...]:
+        count = len(tensors) // 4
+        weights, biases, halves = tensors[:count], tensors[count : 2 * count], tensors[2 * count : 3 * count]
+        a = torch.cat(halves).to(x.dtype)
+        b = [half.to(x.dtype) for half in tensors[3 * count :]]
+        rows = x.reshape(-1, x.shape[-1])
+        between = (rows @ a.t()) * scaling
+        parts = between.split([half.shape[0] for half in halves], dim=1)
+        ctx.save_for_backward(x, between, a, *weights, *b)
+        ctx.scaling, ctx.ranks, ctx.trained = scaling, [half.shape[0] for half in halves], halves[0].dtype
+        return tuple(
+            torch.addmm(F.linear(rows, weight, bias), part, half.t()).view(*x.shape[:-1], -1)
+            for weight, bias, part, half in zip(weights, biases, parts, b, strict=True)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x, between, a, *tensors = ctx.saved_tensors
+        count = len(gradients)
+        inner: list[torch.Tensor] = []
+        of_b: list[torch.Tensor] = []
+        of_x: torch.Tensor | None = None
+        parts = between.split(ctx.ranks, dim=1)
+        for gradient, weight, part, half in zip(gradients, tensors[:count], parts, tensors[count:], strict=True):
+            flat = gradient.reshape(-1, gradient.shape[-1])
+            inner.append(flat @ half)
+            of_b.append((flat.t() @ part).to(ctx.trained))
+            if ctx.needs_input_grad[0]:
+                of_x = flat @ weight if of_x is None else of_x.addmm_(flat, weight)
+        back = torch.cat(inner, dim=1) * ctx.scaling
+        of_a = (back.t() @ x.reshape(-1, x.shape[-1])).to(ctx.trained).split(ctx.ranks)
+        if of_x is not None:
+            of_x = of_x.addmm_(back, a).view_as(x)
+        return of_x, None, *[None] * 2 * count, *of_a, *of_b

@@ -1,0 +1,82 @@
+"""Joined products against PEFT's own forwards: the same results and gradients, from fewer operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from shardwise.methods.lora import add_adapters
+from shardwise.methods.lora_products import join_products
+from shardwise.parallel.recompute import apply_recompute
+from shardwise.spec.job.keys import LoraSpec
+from tests.unit.models.test_anatomy import GPT2, SMALL
+
+CONFIGS = {
+    "llama": transformers.LlamaConfig(**SMALL),
+    "qwen2, whose matrices have biases": transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
+}
+
+
+def adapted(config: Any, **lora: Any) -> nn.Module:
+    """A float32 model whose adapters are not zero."""
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)
+    add_adapters(model, LoraSpec(r=4, **lora), base_model="base")
+    draw = torch.Generator().manual_seed(0)
+    drawn = {name: torch.randn(p.shape, generator=draw) / 8 for name, p in model.named_parameters()}
+    model.load_state_dict(drawn, assign=True, strict=False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+    return model.train()
+
+
+def trained(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Logits, and the gradients of two micro-batches."""
+    for _ in range(2):
+        logits = model(input_ids=torch.arange(60).view(2, 30), use_cache=False).logits
+        logits.square().mean().backward()
+    return {"logits": logits.detach(), **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
+
+
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_results_and_gradients_are_pefts(config: Any, recompute: Any) -> None:
+    expected = trained(adapted(config, use_rslora=True))
+    model: Any = adapted(config, use_rslora=True)
+    join_products(model)
+    apply_recompute(model.model.layers, recompute)
+    found = trained(model)
+    assert len(found) == 1 + 3 * 7 * 2
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
+
+
+def test_one_matrix_of_a_group_and_inputs_of_their_own_are_right_too() -> None:
+    config = CONFIGS["llama"]
+    expected, model = (adapted(config, target_modules=["k_proj", "v_proj"]) for _ in range(2))
+    join_products(model)
+    theirs: Any = expected.get_submodule("model.layers.0.self_attn")
+    ours: Any = model.get_submodule("model.layers.0.self_attn")
+    one, other = torch.randn(2, 3, 32), torch.randn(2, 3, 32)
+    for name, x in (("k_proj", one), ("v_proj", other), ("v_proj", one)):
+        assert torch.allclose(getattr(ours, name)(x), getattr(theirs, name)(x), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+@pytest.mark.parametrize(
+    ("config", "lora"),
+    [
+        (CONFIGS["llama"], {"use_dora": True}),
+        (CONFIGS["llama"], {"lora_dropout": 0.1}),
+        (transformers.GPT2Config(**GPT2), {}),
+    ],
+    ids=["dora", "dropout", "transposed matrices"],
+)
+def test_what_is_not_plain_lora_keeps_pefts_forward(config: Any, lora: dict[str, Any]) -> None:
+    model = adapted(config, **lora)
+    join_products(model)
+    assert not any("forward" in vars(module) for module in model.modules())
