@@ -125,7 +125,13 @@ TOYS: dict[str, dict[str, Any]] = {
     "qwen2": {"family": "qwen2"},
     "qwen3": {"family": "qwen3", "head_dim": 16, "tied": True},
     "gemma3": {"family": "gemma3_text", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, "tied": True},
-    "granite": {"family": "granite", "num_hidden_layers": 4, "embedding_multiplier": 3.0, "tied": True},
+    "granite": {
+        "family": "granite",
+        "num_hidden_layers": 4,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 2.0,
+        "tied": True,
+    },
     # Its blocks return views, and its positions begin at 2.
     "opt": {"family": "opt", "ffn_dim": 80, "word_embed_proj_dim": 32, "dropout": 0.0, "tied": True},
     "gpt2": {"family": "gpt2", "tied": True},
