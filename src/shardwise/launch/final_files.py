@@ -10,12 +10,9 @@ from shardwise.spec.run import RunDirectory
 
 
 def has_result(run: RunDirectory, job: Job) -> bool:
-    """Whether the run there has come to the end of this job, and what it left is whole.
-
-    Raises:
-        DamagedResultError: it has come to its end, but a file of final/ is missing or changed.
-        RunDirectoryError: it is to go on to another length and has no checkpoint.
-    """
+    """Whether the run there has come to the end of this job, and what it left is whole. Raises DamagedResultError: it
+    has come to its end, but a file of final/ is missing or changed; RunDirectoryError: it is to go on to another length
+    and has no checkpoint."""
     if not is_finished(run):
         return False
     fault = result_fault(run.final)

@@ -129,11 +129,8 @@ def is_finished(run: RunDirectory) -> bool:
 
 
 def has_another_length(run: RunDirectory, job: Job) -> bool:
-    """Whether the run there, whose job is this one, was to take another number of steps or epochs.
-
-    Raises:
-        RunDirectoryError: it was, and has no checkpoint to go on from.
-    """
+    """Whether the run there, whose job is this one, was to take another number of steps or epochs. Raises
+    RunDirectoryError: it was, and has no checkpoint to go on from."""
     before, now = read_job(run.resolved).train, job.train
     if (before.max_steps, before.num_train_epochs) == (now.max_steps, now.num_train_epochs):
         return False

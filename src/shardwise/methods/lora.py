@@ -88,10 +88,8 @@ def _wrapped(model: nn.Module, config: Any) -> Any:
 
 
 def leave_inputs(model: nn.Module) -> None:
-    """Keeps PEFT from copying each adapter's input in the adapter's type, which autocast would cast back.
-
-    DoRA needs that type: it adds a small product to the base matrix before it takes norms.
-    """
+    """Keeps PEFT from copying each adapter's input in the adapter's type, which autocast would cast back. DoRA needs
+    that type: it adds a small product to the base matrix before it takes norms."""
     for module in model.modules():
         if getattr(module, "lora_variant", None) == {}:
             vars(module)["cast_input_dtype_enabled"] = False

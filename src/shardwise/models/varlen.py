@@ -20,11 +20,8 @@ _aten = torch.ops.aten
 
 
 def register() -> None:
-    """Makes `attn_implementation="varlen"` one that transformers knows.
-
-    It has no entry among transformers' masks: none is made then, and positions are not searched for documents, which
-    would wait for the GPU.
-    """
+    """Makes `attn_implementation="varlen"` one that transformers knows. It has no entry among transformers' masks: none
+    is made then, and positions are not searched for documents, which would wait for the GPU."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register("varlen", _attend)

@@ -55,13 +55,9 @@ def parallelize(
     compute_dtype: torch.dtype,
     materialise: Callable[[], None],
 ) -> Spread:
-    """Parallelizes a model that was split in stages and whose parameters are on the meta device.
-
-    Args:
-        stages: those of this rank, in order.
-        compute_dtype: dtype of gathered weights, and of activations sent between stages.
-        materialise: gives the (by then sharded) parameters their values.
-    """
+    """Parallelizes a model that was split in stages and whose parameters are on the meta device. `stages`: those of
+    this rank, in order; `compute_dtype`: dtype of gathered weights, and of activations sent between stages;
+    `materialise`: gives the (by then sharded) parameters their values."""
     for stage in stages:
         # Slice first: what follows works on this rank's slice of each matrix.
         if stage.parts is not None:

@@ -65,10 +65,8 @@ class WholeModel:
         )
 
     def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
-        """DDP reduces once, after the last micro-batch.
-
-        FSDP reduces after every micro-batch: deferring would cost a whole copy of the gradients.
-        """
+        """DDP reduces once, after the last micro-batch. FSDP reduces after every micro-batch: deferring would cost a
+        whole copy of the gradients."""
         if isinstance(self.module, DistributedDataParallel) and not last:
             return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it
         return nullcontext()

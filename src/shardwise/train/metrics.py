@@ -105,13 +105,9 @@ class Metrics:
         return self._utilization
 
     def pulse(self, *, stop: int, is_written: bool, sight: Sight) -> Pulse:
-        """Exchanges this rank's figures, whether it was asked to stop, and what it saw.
-
-        Args:
-            stop: the signal this rank was asked to stop with, or 0.
-            is_written: this rank is not writing a checkpoint.
-            sight: of the step that is done.
-        """
+        """Exchanges this rank's figures, whether it was asked to stop, and what it saw. `stop`: the signal this rank
+        was asked to stop with, or 0; `is_written`: this rank is not writing a checkpoint; `sight`: of the step that is
+        done."""
         mine = torch.tensor([self.meter.peak_bytes, self._busy(), stop, is_written, *sight], dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self.world.size)]
         dist.all_gather(everyone, mine, group=self.world.control)

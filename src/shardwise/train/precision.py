@@ -14,13 +14,8 @@ from shardwise.spec.layout.execution import Precision
 
 @dataclass(frozen=True, kw_only=True)
 class Types:
-    """Dtypes of one precision.
-
-    Attributes:
-        trainable: storage of trained weights, of their gradients and of optimizer states.
-        frozen: storage of weights that are not trained.
-        compute: matrix products and the residual stream.
-    """
+    """Dtypes of one precision. `trainable`: storage of trained weights, of their gradients and of optimizer states;
+    `frozen`: storage of weights that are not trained; `compute`: matrix products and the residual stream."""
 
     trainable: torch.dtype
     frozen: torch.dtype

@@ -18,11 +18,8 @@ from shardwise.train.loss import Targets
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Accumulates the gradients of one global batch; each of its trained tokens has the same weight.
-
-    Attributes:
-        keeps_casts: weights that autocast casts are cast once for all micro-batches.
-    """
+    """Accumulates the gradients of one global batch; each of its trained tokens has the same weight. `keeps_casts`:
+    weights that autocast casts are cast once for all micro-batches."""
 
     spread: Spread
     world: World
@@ -44,10 +41,8 @@ class Step:
         return summed.item()
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
-        """The id of the first sample of this rank whose own loss is not finite.
-
-        Every rank runs a forward for each of its samples, because forwards may gather weights.
-        """
+        """The id of the first sample of this rank whose own loss is not finite. Every rank runs a forward for each of
+        its samples, because forwards may gather weights."""
         rows = [row for micro in batch.micro_batches for row in _rows(micro)]
         samples = [row.sample_ids[0] for row in rows]
         losses = self.spread.losses(self._inputs(rows))

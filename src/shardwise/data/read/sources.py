@@ -39,11 +39,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One entry of `data.path`.
-
-    Attributes:
-        num_ignored: files of a folder that hold no rows, by their suffix.
-    """
+    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows, by their suffix."""
 
     label: str
     key: Key

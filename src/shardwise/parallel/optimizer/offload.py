@@ -18,11 +18,7 @@ from shardwise.parallel.optimizer.stepped import Detour, Named
 
 class HostCopies:
     """Copies in host memory of what a device holds: a detour of the optimizer's (`parallel/optimizer/stepped.py`).
-
-    Attributes:
-        originals: what has the values: local parts.
-        device: where they lie.
-    """
+    `originals`: what has the values: local parts; `device`: where they lie."""
 
     def __init__(self, originals: Detour, device: torch.device) -> None:
         self.originals, self.placed = originals.named, originals.placed

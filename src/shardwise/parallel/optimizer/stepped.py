@@ -20,12 +20,8 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 class Detour(Protocol):
-    """Maps parameters to those that are stepped in their place.
-
-    Attributes:
-        named: plain local parts, under the names of the original parameters.
-        placed: for each, a tensor with its global shape and its placement.
-    """
+    """Maps parameters to those that are stepped in their place. `named`: plain local parts, under the names of the
+    original parameters; `placed`: for each, a tensor with its global shape and its placement."""
 
     named: Named
     placed: list[torch.Tensor]

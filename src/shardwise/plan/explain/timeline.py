@@ -56,11 +56,8 @@ class Streams:
 
 
 def timeline_of_plan(plan: Plan) -> Timeline | None:
-    """The timeline of a plan's chosen candidate, with sequences as long as they may be; None where nothing fits.
-
-    Raises:
-        KeyError, TypeError, ValueError: the plan was written by hand or by another version.
-    """
+    """The timeline of a plan's chosen candidate, with sequences as long as they may be; None where nothing fits. Raises
+    KeyError, TypeError, ValueError: the plan was written by hand or by another version."""
     if plan.best is None:
         return None
     job, execution = job_from_data(plan.job), plan.best.execution

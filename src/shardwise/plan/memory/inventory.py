@@ -68,11 +68,9 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inventory:
-    """All parameters of a job. Compared by identity, so that results can be cached.
-
-    `blocks` is one decoder block of each kind with their number, `root` all that lies outside of blocks; matrices of
-    blocks that carry adapters are `adapted` as modules or `bare` parameters.
-    """
+    """All parameters of a job. Compared by identity, so that results can be cached. `blocks` is one decoder block of
+    each kind with their number, `root` all that lies outside of blocks; matrices of blocks that carry adapters are
+    `adapted` as modules or `bare` parameters."""
 
     blocks: tuple[tuple[int, Unit], ...]
     root: Unit
@@ -155,11 +153,8 @@ class Inventory:
 
 
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
-    """Lists the parameters of a job.
-
-    Raises:
-        UnsupportedError: LoRA settings that no forecast is made for, or targets that the model does not have.
-    """
+    """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is made for, or targets
+    that the model does not have."""
     lora = job.adapters
     if lora is not None:
         refuse_unforecast(model, lora)

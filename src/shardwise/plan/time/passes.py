@@ -37,11 +37,9 @@ class Messages(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What one rank does for one micro-batch with one stage's blocks, or units of several blocks.
-
-    `forward` and `backward` are of one block with contention of collectives; `weights` is the part of `backward` that
-    makes gradients of weights; `loss` takes no time where another stage has it.
-    """
+    """What one rank does for one micro-batch with one stage's blocks, or units of several blocks. `forward` and
+    `backward` are of one block with contention of collectives; `weights` is the part of `backward` that makes gradients
+    of weights; `loss` takes no time where another stage has it."""
 
     blocks: int
     forward: Piece

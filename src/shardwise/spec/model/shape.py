@@ -125,12 +125,8 @@ class Norm:
 
 @dataclass(frozen=True, kw_only=True)
 class OtherBlocks:
-    """The blocks of one kind, in a model whose blocks differ.
-
-    Attributes:
-        count: how many of the model's blocks are of this kind.
-        matrices, norms: as in ModelShape.
-    """
+    """The blocks of one kind, in a model whose blocks differ. `count`: how many of the model's blocks are of this kind;
+    `matrices`, `norms`: as in ModelShape."""
 
     count: int
     matrices: tuple[Matrix, ...]
@@ -278,9 +274,6 @@ class ModelShape:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ModelShape:
-        """The shape that `to_json` wrote; keys that are not the shape's are passed over.
-
-        Raises:
-            TypeError: the data was written by hand or by another version.
-        """
+        """The shape that `to_json` wrote; keys that are not the shape's are passed over. Raises TypeError: the data was
+        written by hand or by another version."""
         return from_plain(cls, data)

@@ -25,10 +25,8 @@ _WIDEST_HEAD = 256
 
 
 def attention_refusal(attention: Attention, gpu: Gpu, *, precision: Precision | Auto = "auto") -> str | None:
-    """Why a GPU does not run an attention kernel, and what it does run; None where it runs it.
-
-    FlashAttention-2 needs Ampere or newer (its README): the first NVIDIA GPUs with bfloat16. `varlen` is made of it.
-    """
+    """Why a GPU does not run an attention kernel, and what it does run; None where it runs it. FlashAttention-2 needs
+    Ampere or newer (its README): the first NVIDIA GPUs with bfloat16. `varlen` is made of it."""
     named = f"train.attn_implementation is {attention}, which"
     if gpu.kind == "cpu":
         # Flash attention has no kernel there, and PyTorch's flex attention no backward.
