@@ -35,4 +35,4 @@ def hold_rotations(roots: Iterable[nn.Module]) -> None:
     for module in (module for root in roots for module in root.modules()):
         kind = getattr(module, "rope_type", None)
         if kind is not None:
-            module.rope_type = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
+            vars(module)["rope_type"] = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
