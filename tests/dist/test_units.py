@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -121,6 +122,8 @@ def test_the_embedding_is_freed_and_the_head_reduced_while_blocks_run(
         spread(Layout(dp_shard=2, prefetch=2), offload="parameters"),
         spread(Layout(dp_shard=2, tp=2), micros=2),
         spread(Layout(dp_shard=2, pp=2), micros=2),
+        spread(Layout(dp_replicate=2, dp_shard=2), micros=2),
+        spread(Layout(dp_replicate=2, dp_shard=2, pp=2), micros=2),
         spread(Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2),
     ],
     ids=lambda chosen: f"{chosen.layout.strategy} {chosen.layout.schedule} {chosen.offload}",
@@ -130,3 +133,26 @@ def test_a_trained_embedding_and_head_of_their_own_units_train_as_one_process_do
 ) -> None:
     job = make_job("untied", train=OPTIMIZERS["sgd"])
     must_equal(single(job), train_cell(job, tmp_path, replace(chosen, optimizer="sgd")))
+
+
+def _sums_over_replicas(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
+    """All-reduces of a step among the ranks that hold the same shard, and the units that are reduced."""
+    built = composed(run, chosen)
+    replicas, sent, send = built.world.mesh["dp_replicate"].get_group(), list[Any](), dist.all_reduce
+
+    def counted(*args: Any, **keys: Any) -> Any:
+        sent.append(keys.get("group"))
+        return send(*args, **keys)
+
+    dist.all_reduce = counted
+    built.step(next(iter(built.batches.from_(0))))
+    (root,) = built.model.spread.modules
+    return sum(group is replicas for group in sent), len(list(_groups(root)))
+
+
+def test_replicas_are_added_once_a_step_however_many_micro_batches_it_has(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    chosen = spread(Layout(dp_replicate=2, dp_shard=2), micros=2)
+    for sums, units in run_world(4, _sums_over_replicas, prepare_cell(make_job("untied"), tmp_path), chosen):
+        assert sums == units == 5, "three blocks, the embedding, and norm with head"

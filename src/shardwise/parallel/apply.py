@@ -96,6 +96,7 @@ def parallelize(
             width=stages[0].width,
             dtype=compute_dtype,
             gradient_divisor=divisor,
+            adds_replicas_once=execution.adds_replicas_once,
             finish=finish,
         )
 
@@ -104,7 +105,14 @@ def parallelize(
     root, begin = stage.root, Buckets()
     if buckets:
         root, begin = apply_replication(root, group=world.data_group, device=world.device)
-    return WholeModel(module=root, world=world, gradient_divisor=divisor, begin=begin, finish=finish)
+    return WholeModel(
+        module=root,
+        world=world,
+        gradient_divisor=divisor,
+        adds_replicas_once=execution.adds_replicas_once,
+        begin=begin,
+        finish=finish,
+    )
 
 
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:

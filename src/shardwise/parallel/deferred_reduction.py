@@ -1,4 +1,4 @@
-"""Keeps FSDP2's weights gathered, and their gradients unreduced, until the end of a step.
+"""Keeps FSDP2's weights gathered, and their gradients unreduced, until the end of a step, or sums of their shards.
 
 Schedules that split backward in two compute the gradients of weights after those of inputs, so the graph still needs
 the weights when FSDP2 would free them. torchtitan does the same.
@@ -35,6 +35,12 @@ def keep_gradients(root: nn.Module) -> None:
             for parameter in group.fsdp_params:
                 parameter.accumulate_unsharded_grad_if_needed()
                 parameter.to_accumulated_grad_if_needed()
+
+
+def add_replicas(root: nn.Module, *, now: bool) -> None:
+    """Whether the backward that follows adds sums of shards over replicas too; otherwise they wait, in float32."""
+    if isinstance(root, FSDPModule):
+        root.set_requires_all_reduce(now)
 
 
 def _set(root: FSDPModule, *, last: bool) -> None:

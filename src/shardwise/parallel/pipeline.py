@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardwise.parallel.deferred_reduction import keep_gradients, reduction_postponed
+from shardwise.parallel.deferred_reduction import add_replicas, keep_gradients, reduction_postponed
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import Pipes, World
@@ -53,6 +53,7 @@ class Pipeline:
         width: hidden size.
         dtype: of activations between stages.
         gradient_divisor: by which FSDP divides gradients.
+        adds_replicas_once: FSDP adds over replicas in a stage's last backward alone.
         finish: called after the last backward.
     """
 
@@ -62,6 +63,7 @@ class Pipeline:
     width: int
     dtype: torch.dtype
     gradient_divisor: int
+    adds_replicas_once: bool
     finish: Finish
 
     @property
@@ -108,6 +110,7 @@ class _Run:
     results: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     _saved: dict[tuple[int, int], Saved] = field(default_factory=dict[tuple[int, int], Saved])
     _arriving: dict[Message, tuple[torch.Tensor, Any]] = field(default_factory=dict[Message, tuple[torch.Tensor, Any]])
+    _backwards: dict[int, int] = field(default_factory=dict[int, int])
     _leaving: list[tuple[torch.Tensor, Any]] = field(default_factory=list[tuple[torch.Tensor, Any]])
 
     def execute(self, order: tuple[Action, ...]) -> None:
@@ -146,6 +149,9 @@ class _Run:
 
     def _backward(self, action: Action) -> None:
         saved, gradient = self._saved.pop((action.stage, action.micro)), self._gradient_of_output(action)
+        self._backwards[action.stage] = done = self._backwards.get(action.stage, 0) + 1
+        if self.pipeline.adds_replicas_once:
+            add_replicas(self.pipeline.stages[action.stage], now=done == len(self.micros))
         if saved.output.requires_grad:
             torch.autograd.backward(saved.output, gradient)
         self._send_gradient(action, saved)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.parallel.ddp import Buckets
+from shardwise.parallel.deferred_reduction import add_replicas
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World
@@ -23,6 +24,7 @@ class WholeModel:
     Attributes:
         module: the root; sharded, sliced or wrapped by DDP.
         gradient_divisor: by which DDP or FSDP divide gradients; undone here.
+        adds_replicas_once: FSDP adds over replicas at the last micro-batch alone.
         begin: called before gradients accumulate.
         finish: called after the last backward.
     """
@@ -30,6 +32,7 @@ class WholeModel:
     module: nn.Module
     world: World
     gradient_divisor: int
+    adds_replicas_once: bool
     begin: Buckets
     finish: Finish
 
@@ -44,6 +47,8 @@ class WholeModel:
         if len(micros) > 1:
             self.begin()
         for index, inputs in enumerate(micros):
+            if self.adds_replicas_once:
+                add_replicas(self.module, now=index == len(micros) - 1)
             with self._synchronise(last=index == len(micros) - 1):
                 loss = self._call(inputs)
                 (loss * (scale * self.gradient_divisor)).backward()
@@ -65,8 +70,8 @@ class WholeModel:
         )
 
     def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
-        """DDP reduces once, after the last micro-batch. FSDP reduces after every micro-batch: deferring would cost a
-        whole copy of the gradients."""
+        """DDP reduces once, after the last micro-batch. FSDP cuts gradients into shards after every micro-batch:
+        deferring would cost a whole copy of them."""
         if isinstance(self.module, DistributedDataParallel) and not last:
             return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it
         return nullcontext()

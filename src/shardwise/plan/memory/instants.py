@@ -76,7 +76,11 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
         return holding.gradients if work.replicated else 0
     if which != "all" and work.execution.postpones_reduction:
         return whole_gradients(scene.part)
-    if which in ("all", "every") or scene.whole:
+    if which == "all":
+        return holding.gradients
+    if scene.whole and work.execution.adds_replicas_once:
+        return holding.gradients * REDUCTION_BYTES / work.types.trainable
+    if which == "every" or scene.whole:
         return holding.gradients
     if which == "earlier":
         return 0

@@ -61,11 +61,15 @@ def _trained_elements(work: Work) -> list[float]:
 
 
 def _late_reduction(work: Work, trained: float) -> Piece:
-    """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones."""
+    """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones; in a pipeline also
+    sums of shards, which stages' last backwards add over replicas."""
     layout = work.execution.layout
     held = trained * work.types.trainable
     if work.execution.postpones_reduction:
         seconds = reduced_at_once(work, trained * REDUCTION_BYTES)
+    elif work.execution.adds_replicas_once and layout.pp > 1:
+        group = group_of(work.cluster, layout, "dp_replicate")
+        seconds = group.all_reduce(trained * REDUCTION_BYTES / shard_degree(layout))
     elif work.sharded:
         # What is sharded is so over the ranks of a ring too.
         seconds = 0.0 if layout.dp_shard > 1 else group_of(work.cluster, layout, "cp").all_reduce(held)

@@ -121,9 +121,9 @@ def _copies(work: Work) -> tuple[float, float, float]:
     return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
 
 
-def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Messages:
+def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool = True) -> Messages:
     """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
-    reduced in float32; `outer` is what the stage holds beside its blocks."""
+    reduced in float32; `outer` is what the stage holds beside its blocks. Replicas may be added in the `last` alone."""
     layout = work.execution.layout
     embedding, head, rest = _ends_of(work.inventory, outer)
     if not _fetches_ahead(work):
@@ -137,7 +137,7 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0) -> Message
         held = count * unit.trained_elements * REDUCTION_BYTES / layout.tp
         return (
             shard.gather(held)
-            + replicate.all_reduce(held / shard.size)
+            + (replicate.all_reduce(held / shard.size) if last or not work.execution.adds_replicas_once else 0.0)
             + count * _over_the_bus(work, unit.trained_elements * work.types.trainable)
         )
 

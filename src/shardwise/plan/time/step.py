@@ -48,7 +48,7 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
 
 def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
     if work.sharded:
-        sent = sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks))
+        sent = sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks), last=reduces)
         return gathered_once(sent, work) if work.execution.postpones_reduction else sent
     return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
 
@@ -61,7 +61,7 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
     ran = [passes[stage] for stage in stages]
     final = passes[stages[0]][1]
-    if work.replicated:
+    if work.replicated or (work.execution.adds_replicas_once and layout.pp == 1):
         ahead, back = passes[stages[0]]
         final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
         # The mean of all micro-batches' backwards, of which the last is another.

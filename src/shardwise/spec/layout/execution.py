@@ -90,6 +90,12 @@ class Execution:
             return sys.maxsize
         return max(1, CHUNK_BYTES // (4 * -(-vocab_size // (self.layout.tp if plain else 1))))
 
+    @property
+    def adds_replicas_once(self) -> bool:
+        """Whether FSDP adds gradients over replicas at the last micro-batch alone, and sums of shards until then: as
+        much memory as the gradients take. Those in the host's memory would come back for it."""
+        return self.layout.weight_shards > 1 and self.layout.dp_replicate > 1 and not self.parameters_on_host
+
     def to_json(self) -> dict[str, Any]:
         """Plain data: `strategy`, `layout`, then the fields by their names."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "layout"}
