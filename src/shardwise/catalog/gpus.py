@@ -20,8 +20,8 @@ MAX_GPUS = 100_000
 MAX_CPU_PROCESSES = 1024
 
 #: Held outside the allocator by one process: the CUDA context and the kernels of the libraries, 300 to 500 MB on recent
-#: drivers. Communicators come on top, and are the planner's to count.
-CONTEXT_BYTES = 450 * MIB
+#: drivers, 0.8 GiB measured on an H100 (CUDA 13). Communicators come on top, and are the planner's to count.
+CONTEXT_BYTES, _CONTEXT_BYTES_OF_HOPPER = 450 * MIB, 820 * MIB
 
 #: Of the memory that NVIDIA's driver reports, what no process can take. PyTorch's messages print a "total capacity" of
 #: 79.25 and 79.33 of 80.00 GiB for A100 and A800 (github.com/levihsu/OOTDiffusion issue 235, hahnyuan/PB-LLM issue 3),
@@ -87,7 +87,7 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         reserved_bytes=0 if name.startswith("MI") else reserved_bytes(row["memory_mib"] * MIB),
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
-        context_bytes=CONTEXT_BYTES,
+        context_bytes=_CONTEXT_BYTES_OF_HOPPER if name.startswith(("H", "GH", "B", "GB")) else CONTEXT_BYTES,
         usd_per_hour=(price.lowest, price.highest) if price else None,
         typical_usd_per_hour=price.typical if price else None,
     )

@@ -14,7 +14,7 @@ def reasons(model: str, hardware: str, text: str) -> dict[str, str]:
 
 
 def test_padding_is_named_where_ranks_do_not_divide_the_batch():
-    found = reasons("llama-3.1-8b", "7x A100-80GB", "method: full\ntrain: {global_batch_size: 8}\n")
+    found = reasons("llama-3.1-8b", "7x A100-80GB", "method: lora\ntrain: {global_batch_size: 8}\n")
     assert found["zero2"].endswith("its ranks go through 14 sequences a step, padding among them, against 8")
 
 

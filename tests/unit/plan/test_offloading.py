@@ -17,21 +17,21 @@ BETTER_OFFLOADED = {
 @pytest.mark.parametrize("name", BETTER_OFFLOADED)
 def test_more_offload_is_taken_where_it_is_better(name):
     model, hardware, text = BETTER_OFFLOADED[name]
-    asked = f"{text}train: {{global_batch_size: 64%s}}\n"
+    asked = f"{text}train: {{global_batch_size: 64, compile: false%s}}\n"
     chosen, less = (plan(model, hardware, asked % offload).best for offload in ("", ", offload: optimizer"))
     assert chosen.execution.offload == "parameters"
     assert less is None or less.time.step_seconds > chosen.time.step_seconds
 
 
 def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
-    made = plan("qwen3-8b", "4x RTX-4090", "data: {max_length: 4096}\ntrain: {global_batch_size: 64}\n")
+    made = plan("qwen3-8b", "4x RTX-4090", "data: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n")
     assert made.best is not None
     (sentence,) = (one for one in made.best.reasons if one.startswith("offload is"))
     assert sentence.startswith(
-        "offload is parameters because nothing fits without, and fsdp x pp, the best with offload optimizer, is 27.3 %"
+        "offload is parameters because nothing fits without, and fsdp x pp, the best with offload optimizer, is 26.0 %"
     )
     others = {one.strategy: one.reason for one in made.rejected}
-    assert others["fsdp x tp"].startswith("54 % slower with offload optimizer (1 min 10 s against 45 s a step): ")
+    assert others["fsdp x tp"].startswith("43 % slower with offload optimizer (1 min 10 s against 49 s a step): ")
     assert "waits for other stages or the host" in others["fsdp x mp"]
     pipelines = "layout: [pp]\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64}\n"
     held = plan("qwen3-8b", "4x RTX-4090", pipelines).best

@@ -4,6 +4,9 @@ Tests compare the sums with what `saved_tensors_hooks` sees, family by family. T
 keeps its input only if its weight (or an adapter) is trained; matrices that read one tensor keep it once, unless it is
 cast for each anew; a norm keeps its input in float32.
 
+Compiled, the partitioner of AOTAutograd keeps what is computed by products and attention, and what they read, each once
+and in the compute type; what lies between is computed again, inside kernels (`min_cut_rematerialization_partition`).
+
 Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`); between matrices the stream is cut
 along the sequence.
 """
@@ -29,6 +32,7 @@ class Setting:
     Attributes:
         sharded: weights are gathered in the compute type, so that nothing is cast as it is used.
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
+        compiled: whether blocks are.
         cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes.
     """
 
@@ -40,6 +44,7 @@ class Setting:
     length: int
     dropout: bool = False
     tp: int = 1
+    compiled: bool = False
     cuda: bool = True
 
     @property
@@ -106,17 +111,28 @@ def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
 def _everything(model: ModelShape, setting: Setting) -> float:
     norms = sum(_norm(norm, model, setting) for norm in _norms(model))
     if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
-        norms -= model.hidden_size * setting.layer_norm_bytes  # both norms keep one and the same input
+        # Both norms keep one and the same input.
+        norms -= model.hidden_size * (setting.types.compute if setting.compiled else setting.layer_norm_bytes)
     return norms / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
 
 
 def _products(model: ModelShape, setting: Setting) -> float:
-    """Selective: the block's input, and the outputs of matrix products and of attention."""
+    """Selective: the block's input, and what products and attention make; compiled, of the last what a norm reads."""
     c = setting.types.compute
-    outputs = sum(matrix.run * matrix.rows for matrix in model.matrices)
-    adapters = sum(_rank(m.name, setting) + m.rows for m in model.matrices if m.name in setting.inventory.adapted)
+    last = setting.compiled and sum(norm.width == model.hidden_size for norm in _norms(model)) <= 2
+    outputs = sum(
+        m.run * m.rows for m in model.matrices if not made_again(m) and not (last and m.reads == "mlp_product")
+    )
+    adapters = sum(_rank(m.name, setting) for m in model.matrices if m.name in setting.inventory.adapted)
     attention = _attention_output(model, setting) if setting.attention in KEPT_BY_SELECTIVE else 0
-    return block_input_bytes(model, setting) + (outputs + adapters) * c + attention
+    # What was summed over slices stands beside the summands.
+    summed = 2 * block_input_bytes(model, setting) if setting.tp > 1 else 0
+    return block_input_bytes(model, setting) + (outputs + adapters) * c + attention + summed
+
+
+def made_again(matrix: Matrix) -> bool:
+    """Whether selective recompute makes a product again (`parallel/recompute.py` has the rule)."""
+    return matrix.rows > matrix.columns
 
 
 def _norms(model: ModelShape) -> tuple[Norm, ...]:
@@ -128,6 +144,8 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
     c = setting.types.compute
     statistics = norm.groups
     trained = setting.inventory.trained(norm.name)
+    if setting.compiled:
+        return norm.width * c + (2 if model.norm == "layer" else 1) * statistics * FLOAT32_BYTES
     match model.norm:
         case "layer":
             # Native: input, mean and inverse deviation. Autocast runs it in float32, on a copy of the input.
@@ -162,15 +180,18 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
         return 0.0
     size = kept[0].columns * _copies(kept[0]) * setting.types.compute
     adapted = [matrix for matrix in kept if matrix.name in setting.inventory.adapted]
+    if setting.dropout and adapted and setting.compiled:
+        return size + len(adapted) * kept[0].columns
     if setting.dropout and adapted:
         # Each adapter drops other elements: a copy of its own, and a mask.
         mask = 1 if setting.cuda else setting.adapter_bytes
         return len(adapted) * (size + kept[0].columns * mask)
-    if adapted and setting.widens:
+    widened = bool(adapted) and setting.widens
+    if widened and not setting.compiled:
         return len(kept) * size
     # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
     rejoined = model.partial_rotary and setting.attention != "varlen"
-    copies_output = rejoined or setting.attention == "eager" or setting.masked
+    copies_output = rejoined or setting.attention == "eager" or setting.masked or widened
     return 0.0 if reads == "attention_output" and not copies_output else size
 
 
@@ -207,6 +228,8 @@ def _attention(model: ModelShape, setting: Setting) -> float:
 def _attention_output(model: ModelShape, setting: Setting) -> float:
     c, heads = setting.types.compute, model.num_attention_heads
     output = _output_width(model) * c
+    if setting.compiled and setting.attention == "eager":
+        return heads * (setting.length * c + 2 * FLOAT32_BYTES)  # the scores, and the softmax's largest and sum
     if setting.attention != "eager":
         return output + heads * FLOAT32_BYTES  # the log of the sums, in float32
     probabilities = FLOAT32_BYTES + (c if c != FLOAT32_BYTES else 0)
@@ -236,8 +259,9 @@ def _keeps_product(model: ModelShape, setting: Setting) -> bool:
 
 def _mlp(model: ModelShape, setting: Setting) -> float:
     c, wide = setting.types.compute, model.mlp_width
-    copies = _ACTIVATION_COPIES.get(model.activation, 1)
-    if model.activation == "relu" and _keeps_product(model, setting):
+    # Compiled, what an activation gives is computed again.
+    copies = int(model.mlp != "gated") if setting.compiled else _ACTIVATION_COPIES.get(model.activation, 1)
+    if not setting.compiled and model.activation == "relu" and _keeps_product(model, setting):
         copies -= 1  # its result, which it keeps, is the product
     # What experts hand back is kept for the gradient of its weight in the mean.
     mixed = sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")

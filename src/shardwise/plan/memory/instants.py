@@ -105,7 +105,8 @@ def _alive(scene: Scene, gradients: Gradients, beside: Alive, own: Alive) -> Ali
 
 def _during(scene: Scene) -> Alive:
     """What is alive throughout a micro-batch: its messages, and what is kept of those in flight beside it."""
-    alive = {**at_work(scene), "temporary": step_casts(scene)}
+    alive = at_work(scene)
+    alive["temporary"] += step_casts(scene)
     for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
         if count:
             for part, kept in of_one(scene).items():

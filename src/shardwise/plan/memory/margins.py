@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from shardwise.spec.cluster import Cluster
+from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.units import MIB
 
 #: Device memory of one NCCL communicator: channels and their buffers, 0.5 to 0.7 GB on eight GPUs.
 COMMUNICATOR_BYTES = 600 * MIB
+
+#: cuBLAS's workspace of each thread that launches products (forward and backward have one each), by how the GPU's name
+#: begins: 32 MiB on Hopper and later, 8 on others (PyTorch, `CUDAHooks`); and cuDNN's. An H100 had 0.07 GiB in all.
+_WORKSPACES = (("H", 32), ("GH", 32), ("B", 32), ("GB", 32), ("", 8))
+_THREADS, _CUDNN_BYTES = 2, 8 * MIB
 
 #: How far off each part may be, as a share of it: the half-width of the interval. Persistent bytes are counted, not
 #: estimated; saved activations are counted by operator and checked on the CPU; the rest are models of implementations
@@ -42,6 +47,13 @@ def context_bytes(cluster: Cluster, layout: Layout) -> int:
         return gpu.context_bytes
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
     return gpu.context_bytes + (axes + (axes > 1)) * COMMUNICATOR_BYTES
+
+
+def workspace_bytes(gpu: Gpu) -> int:
+    """What libraries take of the allocator's memory at their first product, and keep."""
+    if gpu.kind == "cpu":
+        return 0
+    return _THREADS * next(size for start, size in _WORKSPACES if gpu.name.startswith(start)) * MIB + _CUDNN_BYTES
 
 
 def doubt_bytes(parts: Mapping[str, float]) -> float:

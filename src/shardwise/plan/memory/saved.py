@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.memory.buffers import fresh_gradient, kept_casts, made_head_gradient
+from shardwise.plan.memory.margins import workspace_bytes
 from shardwise.plan.memory.tensors import FLOAT32_BYTES
 from shardwise.plan.memory.work import Scene
 
@@ -15,8 +16,8 @@ _MESSAGES = 3
 
 
 def inputs(scene: Scene) -> Alive:
-    """The micro-batch itself."""
-    return {"temporary": scene.tokens * INPUT_BYTES}
+    """The micro-batch itself, and the libraries' workspaces, which stay."""
+    return {"temporary": scene.tokens * INPUT_BYTES + workspace_bytes(scene.work.cluster.gpu)}
 
 
 def at_work(scene: Scene) -> Alive:
@@ -89,7 +90,10 @@ def of_one_block(scene: Scene) -> float:
 def inside_block(scene: Scene) -> float:
     """Weight-sized temporaries of a block's backward."""
     work = scene.work
-    fresh = fresh_gradient(work, scene.part.inventory.block.largest_trained)
+    block = scene.part.inventory.block
+    fresh = fresh_gradient(work, block.largest_trained)
+    if work.execution.compile and not work.sharded:  # its backward is one function, which returns all gradients
+        fresh = max(fresh, block.trained_elements * work.types.trainable)
     return fresh + work.computed_weights + work.remade_backward
 
 

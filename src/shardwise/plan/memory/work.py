@@ -164,6 +164,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         length=length,
         dropout=bool(job.adapters and job.adapters.lora_dropout),
         tp=layout.tp,
+        compiled=execution.compile,
         cuda=cluster.gpu.kind == "cuda",
     )
     return Work(

@@ -52,8 +52,12 @@ def _is_left_out(job: Job, base: Execution) -> bool:
 def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     train = job.train
     recomputes = RECOMPUTE_ORDER if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
-    default = "fp32" if choice.cluster.gpu.kind == "cpu" else "mixed"
+    on_cpu = choice.cluster.gpu.kind == "cpu"
+    default = "fp32" if on_cpu else "mixed"
     precision = default if train.precision == "auto" else train.precision
+    compiles = why_eager(job, model, choice) is None if train.compile == "auto" else train.compile
+    if not (on_cpu or compiles) and len(recomputes) > 1:
+        recomputes = ("none", "full")  # eager, the host is the limit of what is selective
     for recompute in recomputes:
         yield Execution(
             layout=choice.layout,
@@ -65,7 +69,7 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
             offload="none" if train.offload == "auto" else train.offload,
             loss="chunked" if train.loss == "auto" else train.loss,
             attn_implementation=_attention(job, model, choice.cluster.gpu, precision),
-            compile=why_eager(job, model, choice) is None if train.compile == "auto" else train.compile,
+            compile=compiles,
         )
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from shardwise.plan.memory.forecast import Peaks, forecast_memory
+from shardwise.plan.memory.margins import workspace_bytes
 from shardwise.plan.memory.work import Work
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question, work_on
@@ -87,7 +88,7 @@ class Forecasts:
         """Memory of the job on a kind of GPU, however many there are."""
         asked, gpu, peaks = self.question, self.question.cluster.gpu, self.question.memo.peaks
         # The inventory, which stands for all else of a job, is kept alive by the entry.
-        key = (asked.length, id(asked.inventory), gpu.kind, gpu.context_bytes)
+        key = (asked.length, id(asked.inventory), gpu.kind, gpu.context_bytes, workspace_bytes(gpu))
         if key not in peaks:
             peaks[key] = Peaks(job=asked.longest, model=asked.model, cluster=asked.cluster, inventory=asked.inventory)
         return peaks[key]
@@ -149,6 +150,7 @@ class Forecasts:
             execution.gathers_weights,
             execution.loss,
             execution.compile,
+            execution.gradient_accumulation_steps > 1,
         )
         if key not in self.question.memo.pieces:
             self.question.memo.pieces[key] = pieces_of(self._at_mean_length.work(execution))

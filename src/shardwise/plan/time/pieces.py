@@ -8,6 +8,7 @@ from shardwise.plan.memory.tensors import FLOAT32_BYTES
 from shardwise.plan.memory.work import Work
 from shardwise.plan.time.kernels import (
     COMPILED_OPERATORS_SHARE,
+    DISPATCH_OVER_OPERATOR,
     HOST_SECONDS_PER_OPERATOR,
     MASKED_ATTENTION,
     Device,
@@ -16,7 +17,8 @@ from shardwise.plan.time.links import group_of
 from shardwise.plan.time.products import fused_share, seconds_of_products
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE, MASKED
 
-#: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter.
+#: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter;
+#: its backward has twice as many, a gradient for each of two factors.
 _OPERATORS_PER_BLOCK = 45
 _OPERATORS_PER_ADAPTER = 8
 #: Operators of the norms that DoRA takes, and of its magnitudes.
@@ -77,31 +79,49 @@ def pieces_of(work: Work) -> Pieces:
     device, execution = device_of(work), work.execution
     recompute, layout = execution.gradient_checkpointing, execution.layout
     tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
-    products, weights, inputs = seconds_of_products(work, device, tokens)
+    products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention = sum(_kernel_seconds(work, device))
     if execution.attn_implementation == "eager":
         moved = _EAGER_SCORE_PASSES * score_bytes(work, execution.micro_batch_size)
         attention += device.bytes_moved(moved / layout.tp / layout.cp)
     moved = device.bytes_moved(tokens * work.saved_whole) * fused_share(work)
     between = _FORWARD_PASSES * moved
-    forward = products + attention + between
-    backward = inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
+    trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
+    cast, summed = (device.bytes_moved(moved) / layout.tp for moved in _weight_bytes(work, trained))
+    forward = products + attention + between + cast
+    backward = summed + inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
     kept = execution.attn_implementation in KEPT_BY_SELECTIVE
-    again = {"none": 0.0, "selective": between + (0.0 if kept else attention), "full": forward}[recompute]
+    again = {"none": 0.0, "selective": remade + between + (0.0 if kept else attention), "full": forward}[recompute]
     slices, ring, ring_back = _talking(work, tokens, attention)
     looped = recompute == "full" or (recompute == "selective" and not kept)
     talking = slices + ring
     again_talking = slices * (0.0 if recompute == "none" else _SLICES_AGAIN) + (ring if looped else 0.0)
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
-    operators, twice = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted), 2 if recompute != "none" else 1
+    operators = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
+    once_more = 0 if recompute == "none" else 1
+    # In eager mode selective recompute hands every operator to Python.
+    dispatched = operators * DISPATCH_OVER_OPERATOR if recompute == "selective" and not execution.compile else 0
     return Pieces(
-        forward=_launched(work, forward, operators=operators, talking=talking),
+        forward=_launched(work, forward, operators=operators + dispatched, talking=talking),
         backward=_launched(
-            work, backward + again, operators=operators * twice, talking=talking + again_talking + ring_back
+            work,
+            backward + again,
+            operators=operators * (2 + once_more) + dispatched,
+            talking=talking + again_talking + ring_back,
         ),
         weights=weights,
         loss=_loss(work, device),
     )
+
+
+def _weight_bytes(work: Work, trained: float) -> tuple[float, float]:
+    """Bytes that a micro-batch moves of so many trained elements: copies in the compute type in forward; those of
+    gradients in backward, with their sum over micro-batches. `passes.py` has FSDP's copies."""
+    if work.sharded:
+        return 0.0, 0.0
+    wide, several = work.types.trainable, work.execution.gradient_accumulation_steps > 1
+    copied = trained * (wide + work.types.compute) if work.setting.casts else 0.0
+    return copied, copied + 3 * wide * trained * several
 
 
 def _kernel_seconds(work: Work, device: Device) -> tuple[float, float]:
@@ -148,6 +168,7 @@ def _loss(work: Work, device: Device) -> Piece:
     products = 2 * device.product(at_once, work.model.vocab_size / layout.tp, width)
     if work.inventory.trained(work.inventory.head_name):
         products += device.product(work.model.vocab_size / layout.tp, width, at_once)
+        products += device.bytes_moved(sum(_weight_bytes(work, sliced * width))) / chunks
     passes = device.bytes_moved(at_once * sliced * FLOAT32_BYTES * _LOGIT_PASSES)
     group = group_of(work.cluster, layout, "tp")
     if work.model.plain_head:  # the largest logit of each position, then a sum and the label's logit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.plan.memory.activations import made_again
 from shardwise.plan.memory.work import Work
 from shardwise.plan.time.kernels import COMPILED_PASSES_SHARE, Device
 from shardwise.spec.adapters.targets import adapter_rank
@@ -22,16 +23,18 @@ _REMADE_PASSES = 2
 _NORM_PASSES = 6
 
 
-def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[float, float, float]:
-    """Of the mean block: forward, gradients of weights, gradients of inputs."""
-    forward = weights = inputs = 0.0
+def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[float, float, float, float]:
+    """Of the mean block: forward, gradients of weights, gradients of inputs; and the part of forward that selective
+    recompute does again."""
+    forward = weights = inputs = again = 0.0
     for count, matrix in _by_shape(work):
         ahead, own, back = _product(work, device, matrix, tokens)
         forward += count * ahead
         weights += count * own
         inputs += count * back
+        again += count * ahead * made_again(matrix)
     layers = work.model.num_layers
-    return forward / layers, weights / layers, inputs / layers
+    return forward / layers, weights / layers, inputs / layers, again / layers
 
 
 def _by_shape(work: Work) -> Iterator[tuple[int, Matrix]]:
