@@ -19,7 +19,7 @@ from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import refusal
 from shardwise.train.guards.checks import check_trained
 from shardwise.train.loop import train
-from shardwise.train.memory import Held, held
+from shardwise.train.measuring.memory import Held, held
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import OPTIMIZERS, Trained, composed, forecast_holdings, must_equal, outcome, prepare_cell, spread

@@ -21,7 +21,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.memory import Allocations, _highest, held
+from shardwise.train.measuring.memory import Allocations, _highest, held
 from shardwise.train.worker import held_gradients
 from tests.dist.cells import ZERO1, ZERO2, composed, execution, forecast_holdings, prepare_cell, spread
 from tests.dist.worlds import run_world

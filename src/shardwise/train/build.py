@@ -27,14 +27,14 @@ from shardwise.spec.run import RunDirectory, read_json, revision_of
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.devices import read_back_places
 from shardwise.train.guards.dtypes import LiveTypes
-from shardwise.train.memory import MemoryMeter
-from shardwise.train.metrics import Metrics, Rates
+from shardwise.train.measuring.memory import MemoryMeter
+from shardwise.train.measuring.metrics import Metrics, Rates
+from shardwise.train.measuring.trackers import Trackers, open_trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.saving.identity import identity_of
 from shardwise.train.step import Step
-from shardwise.train.trackers import Trackers, open_trackers
 from shardwise.train.watching.journal import Journal
 
 

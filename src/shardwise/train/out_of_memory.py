@@ -22,7 +22,7 @@ from shardwise.spec.plan.forecast import Candidate, RankMemory
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.device import holders
-from shardwise.train.memory import Held
+from shardwise.train.measuring.memory import Held
 from shardwise.units import GIB, KIB, MIB, TIB, format_gib
 
 #: How a RuntimeError says it that has no class of its own: the CPU's allocator, a CUDA library, NCCL.

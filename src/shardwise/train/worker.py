@@ -39,14 +39,14 @@ from shardwise.train.guards.checks import agree, check_batches, check_layout, ch
 from shardwise.train.guards.dtypes import Kinds, together
 from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import Outcome, train
-from shardwise.train.memory import Held, held
+from shardwise.train.measuring.memory import Held, held
+from shardwise.train.measuring.rates import peak_flops
+from shardwise.train.measuring.trackers import check_trackers
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
-from shardwise.train.rates import peak_flops
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
-from shardwise.train.trackers import check_trackers
 from shardwise.train.watching.exit import end_process
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds

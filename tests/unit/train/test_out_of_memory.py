@@ -17,7 +17,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, MemoryForecast, RankMemory, TimeForecast
 from shardwise.spec.run import RunDirectory, write_json
-from shardwise.train.memory import Held, MemoryMeter
+from shardwise.train.measuring.memory import Held, MemoryMeter
 from shardwise.train.out_of_memory import Measured, OutOfMemoryError, explained, is_out_of_memory, sentence
 from shardwise.units import GIB
 from tests.unit.fakes import nvidia_smi

@@ -13,7 +13,7 @@ from shardwise.launch.follow import Follower, Notice
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory
-from shardwise.train.trackers import Trackers, check_trackers, open_trackers
+from shardwise.train.measuring.trackers import Trackers, check_trackers, open_trackers
 from shardwise.train.watching.journal import Journal
 
 

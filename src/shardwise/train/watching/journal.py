@@ -14,7 +14,7 @@ from typing import Any
 import shardwise
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
-from shardwise.train.memory import Held
+from shardwise.train.measuring.memory import Held
 from shardwise.train.watching.progress import Progress
 
 #: Phases that follow the last step.

@@ -20,8 +20,8 @@ from shardwise.data.deal import GlobalBatch
 from shardwise.data.seen import Sight
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import RunDirectory, append_line
-from shardwise.train.memory import MemoryMeter
-from shardwise.train.trackers import Trackers
+from shardwise.train.measuring.memory import MemoryMeter
+from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.watching.journal import Journal
 from shardwise.units import format_bytes, format_seconds
 

@@ -1,0 +1,1 @@
+"""What a run measures and hands on: memory, metrics, peak rates, trackers."""
