@@ -17,7 +17,7 @@ def sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor], *, most_
         flat = torch.cat([tensor.flatten() for tensor in bucket])
         dist.all_reduce(flat, group=group)
         sums = flat.split([tensor.numel() for tensor in bucket])
-        torch._foreach_copy_(bucket, [one.view_as(tensor) for one, tensor in zip(sums, bucket, strict=True)])
+        torch._foreach_copy_(bucket, [one.view_as(tensor) for one, tensor in zip(sums, bucket, strict=True)])  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _buckets(tensors: Iterable[torch.Tensor], *, most_bytes: int) -> Iterator[list[torch.Tensor]]:

@@ -114,7 +114,7 @@ def _copy(bucket: list[_Span], flat: torch.Tensor, *, rank: int, out: bool) -> N
     """Copies one rank's rows out of the weights into a flat buffer, or back."""
     parts = [span.of(rank) for span in bucket]
     places = [place[: len(part)] for place, part in zip(flat.split([s.length for s in bucket]), parts, strict=True)]
-    torch._foreach_copy_(*((places, parts) if out else (parts, places)))
+    torch._foreach_copy_(*((places, parts) if out else (parts, places)))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _buckets(wholes: Sequence[torch.Tensor], *, degree: int, most_bytes: int) -> Iterator[list[_Span]]:
