@@ -62,11 +62,11 @@ def watch(model: nn.Module) -> Masks:
 def train_in_slices(recompute: Recompute, options: dict[str, Any]) -> tuple[float, dict[str, torch.Tensor], Masks]:
     dist.init_process_group("gloo")
     model = adapted(**options)
-    slice_toy(model, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)))
+    root = slice_toy(model, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)))
     apply_recompute(find_anatomy(model).blocks, recompute)
     masks = watch(model)
     torch.manual_seed(7)
-    loss = train_once(model)
+    loss = train_once(model, root)
     settle_gradients(model.parameters())
     return loss, gradients(model), masks
 
@@ -116,7 +116,7 @@ def drop_in_the_models_own_code() -> tuple[bool, list[torch.Tensor]]:
     dist.init_process_group("gloo")
     model = toy("starcoder2", embedding_dropout=RATE, attention_dropout=RATE, residual_dropout=RATE).train()
     drops = drops_out(model)
-    slice_toy(model, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)))
+    root = slice_toy(model, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)))
     masks: list[torch.Tensor] = []
     real = F.dropout
 
@@ -126,7 +126,7 @@ def drop_in_the_models_own_code() -> tuple[bool, list[torch.Tensor]]:
 
     F.dropout = noted
     torch.manual_seed(7)
-    train_once(model)
+    train_once(model, root)
     return drops, masks
 
 
