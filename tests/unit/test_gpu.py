@@ -158,8 +158,8 @@ SOME = ("--only", "machine", "lora_8b", "resume", "peers", "codellama")
     "words",
     [
         pytest.param(SOME, id="some"),
-        pytest.param((), id="one", marks=pytest.mark.slow),
-        pytest.param(("--many",), id="many", marks=pytest.mark.slow),
+        pytest.param((), id="one", marks=[pytest.mark.slow, pytest.mark.timed]),
+        pytest.param(("--many",), id="many", marks=[pytest.mark.slow, pytest.mark.timed]),
     ],
 )
 def test_the_script_runs_on_tiny_models_and_nothing_fails(words, tmp_path):

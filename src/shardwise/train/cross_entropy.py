@@ -179,7 +179,9 @@ class _Loss(torch.autograd.Function):
                     of_hidden[here] = gradient
             del logits
         ctx.save_for_backward(of_hidden, *head.gradients)
-        ctx.like = [None if one is None else (one.shape, one.dtype, one.device) for one in tensors]
+        # Of hidden states only shape and type are kept; parameters, which may be sharded, are alive anyway.
+        like = hidden.new_empty(()).expand(hidden.shape)
+        ctx.like = [like, *(None if one is None else one.detach() for one in tensors[1:])]
         return loss
 
     @staticmethod
@@ -190,12 +192,11 @@ class _Loss(torch.autograd.Function):
         )
 
 
-def _scaled(made: torch.Tensor | None, like: tuple[Any, Any, Any], scale: torch.Tensor) -> torch.Tensor:
+def _scaled(made: torch.Tensor | None, like: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """A gradient in its tensor's type; zeros where there was no chunk. What is saved stays, for another backward."""
-    shape, dtype, device = like
     if made is None:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return made.to(dtype, copy=True).mul_(scale)
+        return torch.zeros_like(like, memory_format=torch.contiguous_format)
+    return made.to(like.dtype, copy=True).mul_(scale)
 
 
 def _losses(logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary, *, learns: bool) -> torch.Tensor:
