@@ -21,7 +21,8 @@ from tests.unit.fakes import processes_of, wait_until
 #: Some 15 s on a machine that has nothing else to do; what is to be told from it are minutes.
 END_WITHIN_SECONDS = 45
 
-#: A worker whose rank 1 comes to grief in its third step.
+#: A worker whose rank 1 comes to grief in its third step, or before it. The first batch is looked at before the
+#: training, and every other is dealt while the device works on the one before.
 STUCK = """
 import os, signal, sys, time
 import torch.distributed as dist
@@ -32,7 +33,7 @@ deal, reduce, dealt = Dealer.deal, dist.all_reduce, []
 
 def stuck(dealer, *args, **kwargs):
     dealt.append(None)
-    if len(dealt) == 4:  # the first batch is looked at before the training
+    if len(dealt) == {dealt}:
         {how}
     return deal(dealer, *args, **kwargs)
 
@@ -93,9 +94,15 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
     """Starts a training by fsdp on two ranks, one of which will be stuck, under a launcher of its own."""
 
     def begin(
-        how: str, *, worker: str = STUCK, seconds: float | None = None, torchrun: bool = False, **keys: Any
+        how: str,
+        *,
+        worker: str = STUCK,
+        dealt: int = 5,
+        seconds: float | None = None,
+        torchrun: bool = False,
+        **keys: Any,
     ) -> subprocess.Popen[str]:
-        (tmp_path / "stuck.py").write_text(worker.format(how=how))
+        (tmp_path / "stuck.py").write_text(worker.format(how=how, dealt=dealt))
         (tmp_path / "train.py").write_text(TRAIN)
         keys = {"train": {"max_steps": 40, "save_steps": 1}, **keys}
         job = make_job(output_dir=str(tmp_path / "run"), hardware="cpu:2", layout="fsdp", **keys)
@@ -122,13 +129,13 @@ def _stuck(run: RunDirectory) -> bool:
 @pytest.mark.parametrize(
     ("how", "rank", "during", "words"),
     [
-        pytest.param(SLEEPS, 1, "after step 2", ("rank 1 is in from_ (batches.py:", "; rank 0 waits in "), id="sleeps"),
+        pytest.param(SLEEPS, 1, "step 3", ("rank 1 is in from_ (batches.py:", "; rank 0 waits in "), id="sleeps"),
         pytest.param(
             SKIPS,
             0,
             "step 3",
             (
-                "ranks wait for each other: rank 0 waits in _sum_of_squares (optim.py:",
+                "ranks wait for each other: rank 0 waits in gradient_norm (optim.py:",
                 "; rank 1 waits in pulse (metrics.py:",
             ),
             id="skips a collective",
@@ -136,7 +143,7 @@ def _stuck(run: RunDirectory) -> bool:
         pytest.param(
             FREEZES,
             1,
-            "step 3",
+            "after step 3",
             ("rank 1 does not answer, its process is stopped or hangs outside Python; rank 0 waits in ",),
             id="frozen",
         ),
@@ -144,7 +151,7 @@ def _stuck(run: RunDirectory) -> bool:
 )
 def test_a_rank_that_the_others_wait_for_is_named_and_all_end(how, rank, during, words, start, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
-    started = start(how, seconds=6)
+    started = start(how, dealt=4 if how == SKIPS else 5, seconds=6)
     wait_until(lambda: _stuck(run), seconds=120)
     began = time.monotonic()
     _, said = started.communicate(timeout=60)
