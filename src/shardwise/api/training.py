@@ -12,7 +12,7 @@ from shardwise.api.looking import report
 from shardwise.api.planning import plan_for, request_for
 from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.final_files import has_result
-from shardwise.launch.follow import Notice, Phase, Step
+from shardwise.launch.follow import Notice, Phase, Step, tell
 from shardwise.launch.lock import locked, take
 from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.processes.data_preparation import prepare_data
@@ -114,7 +114,7 @@ def train(
     before = Before.of(run)
     with ExitStack() as held:
         with request.blaming("output_dir"):
-            lock = held.enter_context(locked(run, say=lambda text: _tell(Notice(text=text), on_update)))
+            lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
             check_same_job(run, request.job)
         if has_result(run, request.job):
             return _result(run, outcome="already_finished")
@@ -176,7 +176,7 @@ def _join(
     with sending_away_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
         with request.blaming("output_dir"):
-            lock = take(run, say=lambda text: _tell(Notice(text=text), on_update))
+            lock = take(run, say=lambda text: tell([Notice(text=text)], on_update))
             check_same_job(run, request.job)
         if has_result(run, request.job):
             send_others_away(run, place, exit_code=0)
@@ -241,16 +241,11 @@ def _does_not_fit(made: Plan) -> str:
     return "\n".join([f"nothing fits on {where}", *made.notes, *dict.fromkeys(reasons), *made.advice])
 
 
-def _tell(update: Update, on_update: Callable[[Update], None] | None) -> None:
-    if on_update is not None:
-        on_update(update)
-
-
 def _write_first(
     request: Request, chosen: Plan, *, run: RunDirectory, on_update: Callable[[Update], None] | None
 ) -> None:
     """Says what is going to run, and leaves it in the run directory."""
-    _tell(Planned(plan=chosen, run=run), on_update)
+    tell([Planned(plan=chosen, run=run)], on_update)
     write_start(run, request, plan=chosen)
 
 
@@ -265,11 +260,11 @@ def _prepare(
 ) -> Plan:
     """Prepares the data; returns the plan that the workers obey, which knows how many rows there are."""
     known_before = known_data(run)
-    _tell(Phase(name="preparing data", total_steps=None, detail={}), on_update)
+    tell([Phase(name="preparing data", total_steps=None, detail={})], on_update)
     prepare_data(run, module=programs.preparation, quiet=programs.quiet)
     if known_data(run) != known_before:
         # Only now is it known how many steps there are and how long the sequences are, which rarely reach max_length.
         chosen = plan_for(request, cluster=cluster, known=known_data(run))
         write_start(run, request, plan=chosen)
-        _tell(Planned(plan=chosen, run=run), on_update)
+        tell([Planned(plan=chosen, run=run)], on_update)
     return chosen

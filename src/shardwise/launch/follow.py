@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from shardwise.spec.run import RunDirectory
 
@@ -46,11 +46,12 @@ class Notice:
 
 
 Update = Phase | Step | Notice
+Told = TypeVar("Told")
 
 _FIGURES = ("epoch", "loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "eval_loss")
 
 
-def tell(updates: Sequence[Update], on_update: Callable[[Update], None] | None) -> None:
+def tell(updates: Sequence[Told], on_update: Callable[[Told], None] | None) -> None:
     """Hands on what is new to whoever wants to know."""
     for update in updates:
         if on_update is not None:
