@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack
+from shardwise.plan.memory.activations import made_again
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.persistent import Holding
@@ -43,7 +44,8 @@ class Difference:
             inputs and gradients to the end of backward. Found as the slope over tokens of fms-acceleration's LoRA rows.
         loads_narrow: what is not quantised stays in the type it was loaded in; PEFT's preparation for 4-bit training,
             which our trainer calls, leaves it in float32.
-        every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block.
+        every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block,
+            whatever its size.
     """
 
     optimizer_copies: int = 0
@@ -119,8 +121,11 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
     if difference.keeps_gradients and name.startswith("backward of layer"):
         _add(changed, "activations", max(0, len(holding.part.span) - _BLOCKS_WITHOUT_KEPT_GRADIENT) * stream)
     if difference.every_second_product:
-        dropped = sum(m.run * m.rows for m in work.block.matrices[1::2]) * work.types.compute
-        _add(changed, "activations", -dropped * work.tokens * len(holding.part.span))
+        # Theirs keeps the first, third, ... product, ours those that `made_again` leaves.
+        more = sum(
+            m.run * m.rows * ((index % 2 == 0) - (not made_again(m))) for index, m in enumerate(work.block.matrices)
+        )
+        _add(changed, "activations", more * work.types.compute * work.tokens * len(holding.part.span))
     return changed
 
 
