@@ -36,6 +36,11 @@ def work(asked, model, execution, hardware="1x H100-SXM"):
     return work_of(asked, model=model, cluster=cluster, execution=execution, inventory=take_inventory(asked, model))
 
 
+def elements(inventory):
+    """Of everything, adapters included."""
+    return inventory.over_blocks(lambda unit: unit.elements) + inventory.root.elements
+
+
 def execution(layout=None, **keys):
     return Execution(layout=layout or Layout(), **{"micro_batch_size": 1, "gradient_accumulation_steps": 1, **keys})
 

@@ -62,7 +62,7 @@ def as_then(monkeypatch):
     monkeypatch.setattr(activations, "_group", group)
 
     def logits(scene):
-        positions = scene.tokens if scene.work.execution.loss == "full" else min(scene.tokens, 1024)
+        positions = scene.work.tokens if scene.work.execution.loss == "full" else min(scene.work.tokens, 1024)
         return positions * scene.work.model.vocab_size * (2 + 2 + 4 + 4)
 
     def head_gradient(scene):

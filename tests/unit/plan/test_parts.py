@@ -7,7 +7,7 @@ from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import flights, pairs_in_flight
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.schedule import actions, in_flight
-from tests.unit.plan.asking import held, job, memory, shape
+from tests.unit.plan.asking import elements, held, job, memory, shape
 
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved", "zero_bubble"]
 
@@ -40,7 +40,7 @@ def test_ranks_hold_the_model_and_what_is_copied_and_nothing_else(layout, method
     asked = job(method=method)
     inventory = take_inventory(asked, model)
     sliced = sum(t.elements for t in _tensors(inventory) if t.cut) * layout.dp_replicate
-    whole = (inventory.elements * layout.dp_replicate - sliced) * layout.tp
+    whole = (elements(inventory) * layout.dp_replicate - sliced) * layout.tp
     if tied and layout.pp > 1:
         sliced += model.embedding_parameters * layout.dp_replicate  # the last stage has a copy of its own
     ranks = held(asked, model, layout, precision="fp32")

@@ -7,7 +7,7 @@ from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.units import GIB
-from tests.unit.plan.asking import held, job, shape
+from tests.unit.plan.asking import elements, held, job, shape
 
 
 def test_full_mixed_adamw_holds_sixteen_bytes_per_parameter():
@@ -56,7 +56,7 @@ def test_sgd_holds_no_states_and_one_with_momentum():
 @pytest.mark.parametrize("name", known_models())
 def test_every_parameter_of_a_model_is_in_the_inventory_once(name):
     model = find_model(name, offline=True)
-    assert take_inventory(job(), model).elements == model.num_parameters
+    assert elements(take_inventory(job(), model)) == model.num_parameters
 
 
 def test_what_is_trained_as_a_copy_has_a_gradient_a_frozen_original_and_no_adapter():

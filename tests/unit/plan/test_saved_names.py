@@ -13,7 +13,7 @@ from shardwise.spec.adapters.saved_names import saved_refusal
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger
-from tests.unit.plan.asking import job
+from tests.unit.plan.asking import elements, job
 from tests.unit.plan.asking import shape as small
 from tests.unit.plan.test_against_torch import shape
 
@@ -35,7 +35,7 @@ def ours(model, asked):
         inventory = take_inventory(asked, model)
     except UnsupportedError as error:
         return str(error)
-    return inventory.trained_elements, inventory.elements
+    return inventory.trained_elements, elements(inventory)
 
 
 def theirs(model, asked):

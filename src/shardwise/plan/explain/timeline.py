@@ -126,7 +126,7 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
             streams.add("links", send, name=f"send {name}", rank=ranks[pp], kind="send", not_before=end)
 
     micros = work.execution.gradient_accumulation_steps
-    return walk(layout.schedule, stages=stage_seconds(stages), num_micro_batches=micros, send=send, seen=seen)
+    return walk(layout.schedule, stages=stage_seconds(stages, passes), num_micro_batches=micros, send=send, seen=seen)
 
 
 def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from shardwise.plan.memory.inventory import Unit
-from shardwise.plan.memory.parts import Part
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.memory.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
@@ -47,7 +46,7 @@ def gathered(scene: Scene, *, units: int, keeps: bool = True, before: bool = Fal
     work, inventory = scene.work, scene.part.inventory
     if not work.sharded:
         return 0
-    layout, most = work.execution.layout, max(1, scene.part.num_blocks)
+    layout, most = work.execution.layout, max(1, scene.part.inventory.num_blocks)
     root, block = inventory.root.gathered_bytes(work.types), inventory.block.gathered_bytes(work.types)
     embedding, head = (end.gathered_bytes(work.types) for end in inventory.ends)
     stays = keeps and not layout.reshard_after_forward
@@ -61,14 +60,6 @@ def gathered(scene: Scene, *, units: int, keeps: bool = True, before: bool = Fal
         )
     ahead = units - 1 + layout.prefetch if units > 1 else units
     return root + block * min(ahead * work.unit_blocks, most)
-
-
-def whole_gradients(part: Part) -> float:
-    """Every gradient of a part before it is reduced."""
-    inventory = part.inventory
-    return (
-        inventory.over_blocks(lambda unit: unit.trained_elements) + inventory.root.trained_elements
-    ) * REDUCTION_BYTES
 
 
 def in_reduction(scene: Scene, unit: Unit, *, reduced: int = 0) -> float:
@@ -107,7 +98,7 @@ def logits(scene: Scene) -> float:
     logits also the two copies that autograd keeps."""
     work, c = scene.work, scene.work.types.compute
     powers = 0 if c == FLOAT32_BYTES else FLOAT32_BYTES * (1 if work.setting.cuda else 2)
-    return scene.head_tokens * work.head_slice * (c + powers + (0 if work.model.plain_head else 2 * c))
+    return work.head_tokens * work.head_slice * (c + powers + (0 if work.model.plain_head else 2 * c))
 
 
 def head_cast(scene: Scene) -> float:

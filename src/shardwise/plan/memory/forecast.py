@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import NamedTuple
 
 from shardwise.plan.memory.instants import instants
@@ -22,14 +21,13 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import PARTS, MemoryForecast, RankMemory
 
 
-def forecast_memory(work: Work, *, held: tuple[Holding, ...] | None = None) -> MemoryForecast:
+def forecast_memory(work: Work) -> MemoryForecast:
     """The peak of every distinct rank, and of the rank that needs most. The interval ends at the highest upper end of
-    all instants: one that is less certain may exceed that of the peak. `work`: the job under one execution; `held`: its
-    `holdings_of`, where they are known."""
+    all instants: one that is less certain may exceed that of the peak."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     alike: dict[object, _Peak] = {}
     peaks: list[_Peak] = []
-    for holding in holdings_of(work) if held is None else held:
+    for holding in holdings_of(work):
         part = holding.part
         key = (part.inventory, holding.shards, *flights(layout, pp=part.pp, num_micro_batches=micros))
         if key not in alike:
@@ -64,12 +62,6 @@ def _peak(work: Work, holding: Holding) -> _Peak:
     instant, fullest = max(named, key=lambda one: one[1].peak_bytes)
     both = [ends(alive, context=context, sharded=sharded) for _, alive in moments(work, holding)]
     return _Peak(instant, fullest, reserved=max(end for _, end in both), high=max(end for end, _ in both))
-
-
-def upper_ends(work: Work, holding: Holding) -> Iterator[float]:
-    """The upper end of the interval at every instant on the ranks of a holding."""
-    context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
-    return (max(ends(alive, context=context, sharded=sharded)) for _, alive in moments(work, holding))
 
 
 def holdings_of(work: Work) -> tuple[Holding, ...]:
@@ -116,17 +108,15 @@ class Peaks:
     def high_bytes(self, execution: Execution) -> int:
         """`MemoryForecast.peak_high_bytes` of an execution."""
         if execution not in self._highs:
-            self._highs[execution] = round(max(self._upper_ends(execution)))
+            work, context = self.work(execution), context_bytes(self.cluster, execution.layout)
+            every = (alive for holding in self._fullest(execution) for _, alive in moments(work, holding))
+            self._highs[execution] = round(max(max(ends(one, context=context, sharded=work.sharded)) for one in every))
         return self._highs[execution]
 
     def fits(self, execution: Execution, capacity: int) -> bool:
         """Whether `high_bytes` is no more than so many."""
         known = execution in self._highs or self.least_bytes(execution) <= capacity
         return known and self.high_bytes(execution) <= capacity
-
-    def _upper_ends(self, execution: Execution) -> Iterator[float]:
-        work = self.work(execution)
-        return chain.from_iterable(upper_ends(work, holding) for holding in self._fullest(execution))
 
     def least_bytes(self, execution: Execution) -> float:
         """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks

@@ -21,7 +21,6 @@ from shardwise.plan.memory.buffers import (
     step_casts,
     step_temporaries,
     weight_casts,
-    whole_gradients,
     whole_head_gradient,
 )
 from shardwise.plan.memory.saved import (
@@ -75,7 +74,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     if which == "buckets":
         return holding.gradients if work.replicated else 0
     if which != "all" and work.execution.postpones_reduction:
-        return whole_gradients(scene.part)
+        return scene.part.inventory.trained_elements * REDUCTION_BYTES
     if which == "all":
         return holding.gradients
     if scene.whole and work.execution.adds_replicas_once:
@@ -116,7 +115,7 @@ def _during(scene: Scene) -> Alive:
 
 def _forward_of_last_block(scene: Scene) -> Alive:
     blocks = len(scene.part.span)
-    kept = saved_by_blocks(scene, blocks - 1, skips=False) + scene.tokens * scene.work.saved_whole
+    kept = saved_by_blocks(scene, blocks - 1, skips=False) + scene.work.tokens * scene.work.saved_whole
     kept += scene.work.remade if scene.work.keeps_remade else scene.work.remade_once
     return {
         "activations": kept + shared(scene),
@@ -181,7 +180,7 @@ def _backward_of_block(scene: Scene, *, reduced: int = 0) -> Alive:
 
 def _backward_of_embedding(scene: Scene) -> Alive:
     work, part = scene.work, scene.part
-    alive: Alive = {"activations": scene.tokens * work.block_input}
+    alive: Alive = {"activations": work.tokens * work.block_input}
     if work.sharded:
         # Whole gradients in the compute type, copied into the float32 buffer that is reduced; the head's are by now.
         whole = part.inventory.root.trained_elements - part.inventory.ends[1].trained_elements
@@ -201,7 +200,7 @@ def _evaluation(scene: Scene) -> Alive:
     work = scene.work
     in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
     return {
-        "activations": scene.tokens * in_block,
+        "activations": work.tokens * in_block,
         "communication": gathered(scene, units=2),
         "temporary": work.computed_weights + work.remade_once,
     }

@@ -100,11 +100,6 @@ class Inventory:
         return sum(count * of(unit) for count, unit in self.blocks)
 
     @cached_property
-    def elements(self) -> int:
-        """Elements of everything, adapters included."""
-        return sum(count * unit.elements for count, unit in self.blocks) + self.root.elements
-
-    @cached_property
     def trained_elements(self) -> int:
         """Elements that have gradients."""
         return sum(count * unit.trained_elements for count, unit in self.blocks) + self.root.trained_elements

@@ -28,14 +28,9 @@ class Part:
     is_last: bool
 
     @cached_property
-    def num_blocks(self) -> int:
-        """Blocks of all their stages."""
-        return self.inventory.num_blocks
-
-    @cached_property
     def mean_trained_matrices(self) -> float:
         """Elements of trained matrices in the mean block."""
-        return self.inventory.over_blocks(lambda unit: unit.trained_matrix_elements) / max(1, self.num_blocks)
+        return self.inventory.over_blocks(lambda unit: unit.trained_matrix_elements) / max(1, self.inventory.num_blocks)
 
     @cached_property
     def largest_trained(self) -> int:
@@ -75,7 +70,7 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
     if distinct:
         ranks = list({place.held: place for place in reversed(ranks)}.values())
     staged: dict[object, Inventory] = {}
-    return tuple(_part(place, tp, held, staged if layout.pp > 1 else None) for place in ranks for tp, held in slices)
+    return tuple(_part(place, tp, held, staged) for place in ranks for tp, held in slices)
 
 
 class _Place(NamedTuple):
@@ -99,18 +94,15 @@ def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: i
     return _Place(pp, _counts(kinds, spans), max(spans, key=len), 0 in here, layout.num_stages - 1 in here)
 
 
-def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory] | None) -> Part:
+def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory]) -> Part:
     """A part; those that hold the same have one inventory, which `staged` remembers."""
-    inventory = whole
-    if staged is not None:
-        front: set[Place] = {"front"} if place.is_first else set()
-        back: set[Place] = {"back"} if place.is_last else set()
-        key = (tp.start, place.held)
-        if key not in staged:
-            staged[key] = whole.staged(counts=place.counts, places=frozenset(front | back))
-        inventory = staged[key]
+    front: set[Place] = {"front"} if place.is_first else set()
+    back: set[Place] = {"back"} if place.is_last else set()
+    key = (tp.start, place.held)
+    if key not in staged:
+        staged[key] = whole.staged(counts=place.counts, places=frozenset(front | back))
     return Part(
-        pp=place.pp, tp=tp, inventory=inventory, span=place.span, is_first=place.is_first, is_last=place.is_last
+        pp=place.pp, tp=tp, inventory=staged[key], span=place.span, is_first=place.is_first, is_last=place.is_last
     )
 
 

@@ -17,7 +17,7 @@ _MESSAGES = 3
 
 def inputs(scene: Scene) -> Alive:
     """The micro-batch itself, and the libraries' workspaces, which stay."""
-    return {"temporary": scene.tokens * INPUT_BYTES + workspace_bytes(scene.work.cluster.gpu)}
+    return {"temporary": scene.work.tokens * INPUT_BYTES + workspace_bytes(scene.work.cluster.gpu)}
 
 
 def at_work(scene: Scene) -> Alive:
@@ -48,7 +48,7 @@ def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     saved = blocks * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
-    return scene.tokens * saved + (blocks * work.remade_by_mean if work.keeps_remade else 0.0)
+    return work.tokens * saved + (blocks * work.remade_by_mean if work.keeps_remade else 0.0)
 
 
 def saved_by_all(scene: Scene) -> float:
@@ -61,12 +61,12 @@ def _saved_by_head(scene: Scene) -> float:
     work = scene.work
     inventory, c = work.inventory, work.types.compute
     norm = FLOAT32_BYTES + (c if inventory.trained("final_norm") else 0)
-    return scene.tokens * work.model.hidden_size * (norm / work.setting.tp + c)
+    return work.tokens * work.model.hidden_size * (norm / work.setting.tp + c)
 
 
 def head_input(scene: Scene) -> float:
     """What the final norm gives."""
-    return scene.tokens * scene.work.model.hidden_size * scene.work.types.compute
+    return scene.work.tokens * scene.work.model.hidden_size * scene.work.types.compute
 
 
 def shared(scene: Scene) -> float:
@@ -74,7 +74,7 @@ def shared(scene: Scene) -> float:
     work, length = scene.work, scene.work.job.data.max_length
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * length
     # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type.
-    mask = scene.tokens * length * (1 + work.types.compute) if work.setting.masked else 0
+    mask = work.tokens * length * (1 + work.types.compute) if work.setting.masked else 0
     return rotary + mask
 
 
@@ -84,7 +84,7 @@ def of_one_block(scene: Scene) -> float:
     recomputed = work.execution.gradient_checkpointing != "none"
     block_input = work.block_input if recomputed else 0.0
     saved = work.saved_whole + block_input + work.block_backward
-    return scene.tokens * saved + shared(scene) + work.remade
+    return work.tokens * saved + shared(scene) + work.remade
 
 
 def inside_block(scene: Scene) -> float:
@@ -101,14 +101,14 @@ def _messages(scene: Scene) -> float:
     """Between pipeline stages: what came in and goes out of the pair at work, and what is under way."""
     if scene.work.execution.layout.pp == 1:
         return 0
-    return _kept_messages(scene) + _MESSAGES * scene.tokens * scene.work.model.hidden_size * scene.work.types.compute
+    return _kept_messages(scene) + _MESSAGES * head_input(scene)
 
 
 def _kept_messages(scene: Scene) -> float:
     """What a stage received for a micro-batch, and what it made of it, both kept until the gradients have passed."""
     work, part = scene.work, scene.part
     kept = (not part.is_first) + (not part.is_last)
-    return kept * scene.tokens * work.model.hidden_size * work.types.compute
+    return kept * work.tokens * work.model.hidden_size * work.types.compute
 
 
 def _keys_of_others(scene: Scene) -> float:
@@ -118,4 +118,4 @@ def _keys_of_others(scene: Scene) -> float:
         return 0
     values = work.block.value_head_dim or work.block.head_dim
     widths = work.block.num_key_value_heads * (work.block.head_dim + values)
-    return 2 * scene.tokens * widths * work.types.compute
+    return 2 * work.tokens * widths * work.types.compute

@@ -85,8 +85,7 @@ class Work:
     @cached_property
     def unsaved(self) -> float:
         """Bytes per token that the model's first block need not keep."""
-        keeps_all = self.execution.gradient_checkpointing == "none"
-        return unsaved_by_first_block(self.block, self.setting) if keeps_all else 0.0
+        return unsaved_by_first_block(self.block, self.setting) if self.keeps_remade else 0.0
 
     @cached_property
     def computed_weights(self) -> float:
@@ -211,16 +210,6 @@ class Scene:
     def part(self) -> Part:
         """What of the model is here."""
         return self.holding.part
-
-    @cached_property
-    def tokens(self) -> int:
-        """Tokens of the micro-batch on one rank."""
-        return self.work.tokens
-
-    @cached_property
-    def head_tokens(self) -> int:
-        """Positions whose logits are alive together."""
-        return self.work.head_tokens
 
     @cached_property
     def whole(self) -> bool:

@@ -13,11 +13,11 @@ from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question, work_on
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.passes import blocks_of_stages
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.step import step_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.support.attention import attention_refusal
 from shardwise.spec.support.trained import not_trained
@@ -120,10 +120,7 @@ class Forecasts:
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
         pieces = self._pieces(sized(base, self.question.job, size))
-        if layout.num_stages not in self.question.memo.stages:
-            spans = stage_blocks(self.question.model, num_stages=layout.num_stages)
-            self.question.memo.stages[layout.num_stages] = tuple(len(span) for span in spans)
-        stages = self.question.memo.stages[layout.num_stages]
+        stages = blocks_of_stages(self.question.model, layout)
         forward, backward = pieces.forward.seconds, pieces.backward.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
             return _ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)

@@ -21,11 +21,10 @@ from shardwise.spec.plan.forecast import Lengths
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question: memory by job, seconds of blocks, and blocks of stages."""
+    """What was computed of a question: memory by job, and seconds of blocks."""
 
     peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
     pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])
-    stages: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +122,4 @@ def _with_train(job: Job, **changes: Any) -> Job:
 
 
 def _with_length(job: Job, length: int) -> Job:
-    if length == job.data.max_length:
-        return job
     return job.model_copy(update={"data": job.data.model_copy(update={"max_length": length})})

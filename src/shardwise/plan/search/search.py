@@ -89,7 +89,8 @@ class Search:
             spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
             key = (spread, recompute, base.gathers_weights, base.compile)
             if key not in bounds:
-                bounds[key] = min(self.forecasts.least_seconds(base, size) for size in self._sizes(base))
+                sizes = sizes_on(self.question.job, layout.data_world_size)
+                bounds[key] = min(self.forecasts.least_seconds(base, size) for size in sizes)
             yield bounds[key] + self.forecasts.seconds_on_host(base), number, base
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
@@ -98,7 +99,7 @@ class Search:
         for size in reversed(self._that_fit(base)):
             if self.forecasts.least_seconds(base, size) >= below:
                 continue
-            execution = self._sized(base, size)
+            execution = sized(base, self.question.job, size)
             seconds = self.forecasts.seconds(execution)
             slower = 0 if seconds < fastest else slower + 1
             fastest = min(fastest, seconds)
@@ -110,10 +111,10 @@ class Search:
 
     def _that_fit(self, base: Execution) -> Sequence[int]:
         """The micro-batches that fit, by bisection; the largest accumulates no gradients, and may fit alone."""
-        sizes = self._sizes(base)
+        sizes = sizes_on(self.question.job, base.layout.data_world_size)
 
         def fits(index: int) -> bool:
-            return self._fits(self._sized(base, sizes[index]))
+            return self._fits(sized(base, self.question.job, sizes[index]))
 
         if not fits(0):
             return sizes[-1:] if len(sizes) > 1 and fits(-1) else ()
@@ -133,12 +134,6 @@ class Search:
         return bytes_beyond_host(
             self.question.cluster, execution, of_rank=self.forecasts.memory.bytes_on_host(execution)
         )
-
-    def _sizes(self, base: Execution) -> tuple[int, ...]:
-        return sizes_on(self.question.job, base.layout.data_world_size)
-
-    def _sized(self, base: Execution, size: int) -> Execution:
-        return sized(base, self.question.job, size)
 
     def something_fits(self, *, admits: Admits = every_layout) -> bool:
         """Whether any of the leanest executions fits."""
@@ -165,8 +160,8 @@ class Search:
         """The smallest micro-batch and the largest, with as much recompute as is open."""
         recomputed = {base.layout: base for base in some}
         for base in recomputed.values():
-            sizes = self._sizes(base)
-            yield from (self._sized(base, size) for size in sorted({sizes[0], sizes[-1]}))
+            sizes = sizes_on(self.question.job, base.layout.data_world_size)
+            yield from (sized(base, self.question.job, size) for size in sorted({sizes[0], sizes[-1]}))
 
     def least_hungry(self, some: Iterable[Execution]) -> Execution | None:
         """Of some executions the leanest micro-batch that needs least memory; None where there are none."""

@@ -13,7 +13,7 @@ from shardwise.plan.time.kernels import (
     OFFLOAD_BYTES_PER_SECOND,
 )
 from shardwise.plan.time.links import Group, group_of
-from shardwise.plan.time.passes import NO_TIME, blocks_of_stages, mean, outer_of_stage, reduced_at_once, shard_group
+from shardwise.plan.time.passes import NO_TIME, blocks_of_stages, mean, outer_of_stage, shard_group
 from shardwise.plan.time.pieces import Piece, device_of
 
 #: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
@@ -52,7 +52,7 @@ def _ending(work: Work, trained: float, *, tied: Piece) -> Ending:
 
 def _trained_elements(work: Work) -> list[float]:
     """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
-    layout, spans = work.execution.layout, blocks_of_stages(work)
+    layout, spans = work.execution.layout, blocks_of_stages(work.model, work.execution.layout)
     block = mean(work, lambda unit: unit.trained_elements)
     held = [blocks * block for blocks in spans]
     for stage in {0, len(spans) - 1}:
@@ -64,12 +64,12 @@ def _late_reduction(work: Work, trained: float) -> Piece:
     """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones; in a pipeline also
     sums of shards, which stages' last backwards add over replicas."""
     layout = work.execution.layout
-    held = trained * work.types.trainable
+    held, whole = trained * work.types.trainable, trained * REDUCTION_BYTES
+    over_replicas = group_of(work.cluster, layout, "dp_replicate").all_reduce(whole / shard_degree(layout))
     if work.execution.postpones_reduction:
-        seconds = reduced_at_once(work, trained * REDUCTION_BYTES)
+        seconds = shard_group(work.cluster, layout).gather(whole) + over_replicas
     elif work.execution.adds_replicas_once and layout.pp > 1:
-        group = group_of(work.cluster, layout, "dp_replicate")
-        seconds = group.all_reduce(trained * REDUCTION_BYTES / shard_degree(layout))
+        seconds = over_replicas
     elif work.sharded:
         # What is sharded is so over the ranks of a ring too.
         seconds = 0.0 if layout.dp_shard > 1 else group_of(work.cluster, layout, "cp").all_reduce(held)

@@ -19,6 +19,7 @@ from shardwise.plan.time.links import Group, group_of
 from shardwise.plan.time.pieces import Piece, Pieces, device_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 
 
@@ -176,13 +177,6 @@ def gathered_once(sent: Messages, work: Work) -> Messages:
     return Messages(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)
 
 
-def reduced_at_once(work: Work, held: float) -> float:
-    """Seconds of adding up, and cutting into shards, whole gradients of so many bytes on each rank."""
-    layout = work.execution.layout
-    shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
-    return shard.gather(held) + replicate.all_reduce(held / shard.size)
-
-
 def _fetches_ahead(work: Work) -> bool:
     """Whether FSDP fetches beside the computation; with nothing to gather it does so when a unit is needed."""
     return work.execution.layout.weight_shards > 1
@@ -217,12 +211,11 @@ def mean(work: Work, of: Callable[[Unit], float]) -> float:
     return work.inventory.over_blocks(of) / work.model.num_layers
 
 
-def blocks_of_stages(work: Work) -> tuple[int, ...]:
+def blocks_of_stages(model: ModelShape, layout: Layout) -> tuple[int, ...]:
     """How many blocks each stage has; one stage has all where there is no pipeline."""
-    num_stages = work.execution.layout.num_stages
-    if num_stages == 1:
-        return (work.model.num_layers,)
-    return tuple(len(span) for span in stage_blocks(work.model, num_stages=num_stages))
+    if layout.num_stages == 1:
+        return (model.num_layers,)
+    return tuple(len(span) for span in stage_blocks(model, num_stages=layout.num_stages))
 
 
 def outer_of_stage(work: Work, stage: int) -> Unit:

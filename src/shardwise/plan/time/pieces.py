@@ -82,7 +82,8 @@ def pieces_of(work: Work) -> Pieces:
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention = sum(_kernel_seconds(work, device))
     if execution.attn_implementation == "eager":
-        moved = _EAGER_SCORE_PASSES * score_bytes(work, execution.micro_batch_size)
+        scores = execution.micro_batch_size * work.job.data.max_length**2 * work.model.num_attention_heads
+        moved = _EAGER_SCORE_PASSES * scores * FLOAT32_BYTES
         attention += device.bytes_moved(moved / layout.tp / layout.cp)
     moved = device.bytes_moved(tokens * work.saved_whole) * fused_share(work)
     between = _FORWARD_PASSES * moved
@@ -197,12 +198,6 @@ def multiplications(work: Work) -> tuple[float, float]:
         return causal + (behind - causal) * share, 0.0
     masked = 1.0 if work.job.data.packing else share
     return causal * (1 - masked), whole * masked
-
-
-def score_bytes(work: Work, size: int) -> float:
-    """Of the scores of one block and so many sequences, in float32."""
-    tokens = size * work.job.data.max_length
-    return tokens * work.job.data.max_length * work.model.num_attention_heads * FLOAT32_BYTES
 
 
 def _mean_of(seen: float, length: float) -> float:

@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
-    spans = blocks_of_stages(work)
+    spans = blocks_of_stages(work.model, work.execution.layout)
     last = len(spans) - 1
     made: dict[tuple[int, bool, bool], Stage] = {}
     for index, blocks in enumerate(spans):
@@ -59,7 +59,7 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
     passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
-    ran = [passes[stage] for stage in stages]
+    seconds = stage_seconds(stages, passes)
     final = passes[stages[0]][1]
     if work.replicated or (work.execution.adds_replicas_once and layout.pp == 1):
         ahead, back = passes[stages[0]]
@@ -67,7 +67,6 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
         # The mean of all micro-batches' backwards, of which the last is another.
         mean = Piece(*(((micros - 1) * a + b) / micros for a, b in zip(back, final, strict=True)))
         passes[stages[0]] = (ahead, mean)
-    seconds = tuple(_seconds(stage, ahead, back) for stage, (ahead, back) in zip(stages, ran, strict=True))
     ends = (micros * seconds[0].forward + (micros - 1) * seconds[0].backward + final.seconds,)
     if layout.pp > 1:
         ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
@@ -80,14 +79,10 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     return Step(last + host_seconds(work), computing, busy)
 
 
-def _seconds(stage: Stage, ahead: Piece, back: Piece) -> StageSeconds:
-    return StageSeconds(ahead.seconds, back.seconds, stage.blocks * stage.weights)
-
-
-def stage_seconds(stages: tuple[Stage, ...]) -> tuple[StageSeconds, ...]:
-    """Stages as the pipeline sees them."""
-    made = {stage: _seconds(stage, stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
-    return tuple(made[stage] for stage in stages)
+def stage_seconds(stages: tuple[Stage, ...], passes: dict[Stage, tuple[Piece, Piece]]) -> tuple[StageSeconds, ...]:
+    """Stages as the pipeline sees them; `passes` of each, forward and backward."""
+    ran = ((stage, *passes[stage]) for stage in stages)
+    return tuple(StageSeconds(ahead.seconds, back.seconds, one.blocks * one.weights) for one, ahead, back in ran)
 
 
 def send_seconds(work: Work) -> float:
