@@ -58,7 +58,9 @@ class Look:
         for AdamW as the job has it, whose steps do not shrink with the gradient. `records`: of one process, step by
         step."""
         if self.train.optimizer == "sgd":
-            return tolerance * _travelled(records, self.train)
+            # How far SGD has moved all weights together, at most, in Euclidean norm.
+            travelled = sum(float(record["learning_rate"]) * _norm(record, self.train) for record in records)
+            return tolerance * travelled / (1 - self.train.momentum)
         return tolerance * _rates(records) * math.sqrt(self.num_trained)
 
 
@@ -73,33 +75,21 @@ def damped_look(train: TrainSpec, records: Records, *, num_trained: int, toleran
     square of all gradients, rounding moves no tensor farther than the floor, and a usual gradient makes nearly a usual
     step. `records`: of one process; `num_trained`: elements that the job trains."""
     share = min(1.0, ROUNDING / tolerance) if tolerance else 1.0
-    epsilon = max(train.adam_epsilon, share * _largest_norm(records, train) / math.sqrt(num_trained))
+    largest = max((_norm(record, train) for record in records), default=0.0)
+    epsilon = max(train.adam_epsilon, share * largest / math.sqrt(num_trained))
     damped = train.model_copy(update={"adam_epsilon": epsilon})
     return Look(train=damped, name="adamw damped", folder="damped", changed=("adam_epsilon",), num_trained=num_trained)
 
 
 def farthest_apart(train: TrainSpec, records: Records) -> float:
     """How far AdamW can move one weight apart from another in these steps."""
-    return 2 * _largest_step(train) * _rates(records)
-
-
-def _largest_step(train: TrainSpec) -> float:
-    """The largest step of AdamW, as a multiple of the learning rate (Kingma and Ba 2015, section 2.1)."""
-    return max(1.0, (1 - train.adam_beta1) / math.sqrt(1 - train.adam_beta2))
-
-
-def _travelled(records: Records, train: TrainSpec) -> float:
-    """How far SGD has moved all weights together, at most, in Euclidean norm."""
-    steps = (float(record["learning_rate"]) * _norm(record, train) for record in records)
-    return sum(steps) / (1 - train.momentum)
+    # As a multiple of the learning rate (Kingma and Ba 2015, section 2.1).
+    largest_step = max(1.0, (1 - train.adam_beta1) / math.sqrt(1 - train.adam_beta2))
+    return 2 * largest_step * _rates(records)
 
 
 def _rates(records: Records) -> float:
     return sum(float(record["learning_rate"]) for record in records)
-
-
-def _largest_norm(records: Records, train: TrainSpec) -> float:
-    return max((_norm(record, train) for record in records), default=0.0)
 
 
 def _norm(record: dict[str, Any], train: TrainSpec) -> float:

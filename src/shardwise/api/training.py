@@ -147,12 +147,6 @@ def _asked(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[
     return held_to(run, request), run
 
 
-def _asked_of_all(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[Request, RunDirectory]:
-    """What is asked of ranks that were started already: a goal that would choose fewer of them has no say."""
-    request, run = _asked(job, overrides)
-    return replace(request, job=request.job.model_copy(update={"goal": "fastest"})), run
-
-
 def _processes(chosen: Plan, *, cluster: Cluster) -> int:
     """As many as the chosen layout spreads over: `cheapest` and `fewest-gpus` may leave some GPUs alone."""
     return cluster.num_gpus if chosen.best is None else chosen.best.execution.layout.world_size
@@ -170,7 +164,9 @@ def _join(
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place)
         become_worker(run, kind=kind, module=programs.worker)
-    request, run = _asked_of_all(job, overrides)
+    request, run = _asked(job, overrides)
+    # A goal that would choose fewer ranks than were started has no say.
+    request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
     before = Before.of(run)
     take_back_word(run, place)
     with sending_away_on_error(run, place):
@@ -222,7 +218,10 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     check_present(request, cluster)
     chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
     if chosen.best is None:
-        raise DoesNotFitError(_does_not_fit(chosen))
+        reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in chosen.rejected]
+        where = chosen.hardware.get("name", "this machine")
+        said = [f"nothing fits on {where}", *chosen.notes, *dict.fromkeys(reasons), *chosen.advice]
+        raise DoesNotFitError("\n".join(said))
     if chosen.best.not_trained:
         # What the model's config says is known only here; the rest was refused before.
         otherwise = "model" if request.job.layout == "auto" else "layout"
@@ -232,13 +231,6 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
         ]
         raise UnsupportedError(problems)
     return cluster, chosen
-
-
-def _does_not_fit(made: Plan) -> str:
-    """Each strategy's reason, then what would help."""
-    reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in made.rejected]
-    where = made.hardware.get("name", "this machine")
-    return "\n".join([f"nothing fits on {where}", *made.notes, *dict.fromkeys(reasons), *made.advice])
 
 
 def _write_first(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardwise.cli.trials import AsJson
 
@@ -35,17 +35,12 @@ def doctor(as_json: AsJson = False) -> None:
 def _table(found: Doctor) -> Table:
     from rich.table import Table
 
+    from shardwise.units import format_bytes
+
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for name, value in _rows(found.facts):
-        table.add_row(name, value)
-    return table
-
-
-def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from shardwise.units import format_bytes
-
+    facts = found.facts
     gpus = [f"{gpu['name']}, {format_bytes(gpu['memory_bytes'])}" for gpu in facts["gpus"]]
     rows = [
         ("system", str(facts["system"])),
@@ -56,4 +51,6 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("GPUs", "; ".join(gpus) or "none"),
         ("driver", str(facts["driver"] or "none")),
     ]
-    return rows + [(name, version or "not installed") for name, version in facts["libraries"].items()]
+    for name, value in [*rows, *facts["libraries"].items()]:
+        table.add_row(name, value or "not installed")
+    return table

@@ -275,16 +275,12 @@ def print_answers(plan: Plan, console: Console) -> None:
     if plan.offers is not None:
         console.print(plan.offers.sentence, style="bold")
         console.print()
-        _print_offers(plan.offers, console)
-
-
-def _print_offers(offers: Offers, console: Console) -> None:
-    if offers.shown:
-        console.print(_offers_table(offers, width=console.width))
-        console.print(offers.prices, style="dim")
-    for note in offers.notes():
-        console.print(textwrap.fill(note, width=console.width, initial_indent="  ", subsequent_indent="  "))
-    console.print()
+        if plan.offers.shown:
+            console.print(_offers_table(plan.offers, width=console.width))
+            console.print(plan.offers.prices, style="dim")
+        for note in plan.offers.notes():
+            console.print(textwrap.fill(note, width=console.width, initial_indent="  ", subsequent_indent="  "))
+        console.print()
 
 
 def _offers_table(offers: Offers, *, width: int) -> Table:

@@ -92,7 +92,9 @@ class Progress:
         if self._console.is_terminal:
             self._show_live()
         elif isinstance(update, Phase):
-            self._console.print(phase_line(update))
+            known = {"total_steps": update.total_steps} if update.total_steps is not None else {}
+            facts = "".join(f", {name.replace('_', ' ')} {value}" for name, value in {**known, **update.detail}.items())
+            self._console.print(f"{update.name}{facts}")
         elif (
             update.step in (1, self._state.total_steps)
             or update.eval_loss is not None
@@ -136,13 +138,6 @@ def plan_lines(planned: Planned) -> list[str]:
     for rank in memory.ranks:
         lines.append(f"  - forecast for {format_ranks(rank.ranks)}: {format_bytes(rank.peak_bytes)} of {capacity}")
     return [*lines, f"  - run directory: {planned.run.root}"]
-
-
-def phase_line(phase: Phase) -> str:
-    """One phase in words."""
-    known = {"total_steps": phase.total_steps} if phase.total_steps is not None else {}
-    facts = {**known, **phase.detail}
-    return phase.name + "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
 
 
 def figures(step: Step, state: State) -> list[tuple[str, str]]:

@@ -63,7 +63,9 @@ def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] 
         return _written(run, min(failures, key=_time))
     if silent:
         return WorkerFailedError(_ended_silently(run, min(silent, key=lambda e: -e.code == signal.SIGTERM)))
-    return WorkerFailedError(_unknown(run))
+    # Where even the cause could not be written down (a full disk), the logs of the ranks may have it.
+    logs = [log for log in sorted(run.logs.glob("rank_*.log")) if _said(log).strip()]
+    return WorkerFailedError("\n".join(["the ranks failed, and none could say why", *map(last_lines, logs)]))
 
 
 def stall(run: RunDirectory, *, processes: int) -> str | None:
@@ -133,9 +135,3 @@ def last_lines(log: Path) -> str:
 
 def _said(log: Path) -> str:
     return tail(log).rpartition(f"{STARTED}\n")[2]
-
-
-def _unknown(run: RunDirectory) -> str:
-    """Where even the cause could not be written down (a full disk), the logs of the ranks may have it."""
-    logs = [log for log in sorted(run.logs.glob("rank_*.log")) if _said(log).strip()]
-    return "\n".join(["the ranks failed, and none could say why", *map(last_lines, logs)])

@@ -61,7 +61,8 @@ def _hold(descriptor: int, *, run: RunDirectory, say: Say) -> None:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if _is_alive(_holder(descriptor)) or time.monotonic() > until:
+            holder = _holder(descriptor)
+            if (holder.isdigit() and Path(f"/proc/{holder}").exists()) or time.monotonic() > until:
                 raise
         if not waits:
             waits = True
@@ -71,7 +72,3 @@ def _hold(descriptor: int, *, run: RunDirectory, say: Say) -> None:
 
 def _holder(descriptor: int) -> str:
     return os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-
-
-def _is_alive(holder: str) -> bool:
-    return holder.isdigit() and Path(f"/proc/{holder}").exists()

@@ -61,7 +61,9 @@ def conclude(
     if said.get("outcome") == "finished":
         return Outcome(outcome="finished", step=step)
     if said.get("outcome") == "stopped":
-        raise _stopped(run, asked=asked, step=step)
+        at, name = "" if step is None else f" after step {step}", "a signal" if asked is None else asked.name
+        sentence = f"stopped{at} by {name}; {resume_hint(run)}"
+        raise StoppedError(sentence, exit_code=128 + (asked or Signals.SIGTERM))
     raise WorkerFailedError(f"the workers ended without saying how; look into {run.rank_log(0)}")
 
 
@@ -77,12 +79,6 @@ def _failed(run: RunDirectory, cause: ShardwiseError, *, stalled: str | None, as
     if isinstance(cause, WorkerFailedError) and (stalled is not None or run.checkpoints()):
         return WorkerFailedError(f"{cause}\n{resume_hint(run)}")
     return cause
-
-
-def _stopped(run: RunDirectory, *, asked: Signals | None, step: int | None) -> ShardwiseError:
-    at = "" if step is None else f" after step {step}"
-    name = "a signal" if asked is None else asked.name
-    return StoppedError(f"stopped{at} by {name}; {resume_hint(run)}", exit_code=128 + (asked or Signals.SIGTERM))
 
 
 def resume_hint(run: RunDirectory) -> str:

@@ -151,7 +151,9 @@ _KERNELS = (
 def check_present(request: Request, cluster: Cluster) -> None:
     """Finds what the job names and this machine lacks, before anything is prepared; each at its place in the job.
     Raises InputError: files that are not there, packages that are not installed, kernels that the hardware has not."""
-    lacking = list(_missing_kernels(request, cluster)) or _missing_packages(request, _KERNELS)
+    lacking = _missing_packages(request, _KERNELS)
+    if message := stated_attention_refusal(request.job, cluster.gpu):
+        lacking = [Problem(where=request.where("train", "attn_implementation"), message=message)]
     problems = [*_missing_files(request), *_missing_packages(request, _TRACKERS), *lacking]
     if problems:
         raise InputError(problems)
@@ -170,11 +172,6 @@ def _missing_files(request: Request) -> Iterator[Problem]:
     if data.chat_template is not None and not Path(data.chat_template).is_file():
         message = f"data.chat_template names {data.chat_template}, which is no file; expected a Jinja template"
         yield Problem(where=request.where("data", "chat_template"), message=message)
-
-
-def _missing_kernels(request: Request, cluster: Cluster) -> Iterator[Problem]:
-    if message := stated_attention_refusal(request.job, cluster.gpu):
-        yield Problem(where=request.where("train", "attn_implementation"), message=message)
 
 
 def _missing_packages(request: Request, packages: Sequence[tuple[str, str, str, str]]) -> Iterator[Problem]:

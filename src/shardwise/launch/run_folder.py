@@ -49,7 +49,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
     if difference is not None:
         name, old, new = difference
         raise RunDirectoryError(
-            f"{run.root} holds a run with {name} = {_shown(old)}, and this job has {_shown(new)}; "
+            f"{run.root} holds a run with {name} = {json.dumps(old)}, and this job has {json.dumps(new)}; "
             f"to go on with that run set it back, to start a new one set another output_dir"
         )
 
@@ -58,11 +58,6 @@ def _has_trained(run: RunDirectory) -> bool:
     """Whether a step was taken or saved there."""
     recorded = run.metrics.is_file() and run.metrics.stat().st_size > 0
     return recorded or run.final.exists() or bool(run.checkpoints())
-
-
-def _shown(value: Any) -> str:
-    """A value as the job file writes it."""
-    return json.dumps(value)
 
 
 def _check_empty(run: RunDirectory) -> None:

@@ -90,7 +90,13 @@ def find_trials(
     found: dict[Layout | str, Trial | Unable] = {}
 
     def untried(layout: Layout, *, stated: bool = False) -> str | None:
-        return _refusal(layout, method=method, model=model, stated=stated) or refused(layout)
+        """Why not; first what other degrees would not change. `stated`: by the job."""
+        return (
+            way_refusal(method=method, layout=layout)
+            or (None if model is None else misfit(model, layout, stated=stated))
+            or refusal(method=method, layout=layout, model=model, stated=stated)
+            or refused(layout)
+        )
 
     for name, size in wanted:
         one = _trial(name, size, cluster=cluster, untried=untried, own=own)
@@ -147,21 +153,13 @@ def _named(name: str, size: int | None, *, cluster: Cluster, untried: Callable[[
 
 
 def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
-    needs, room = trial.layout.world_size, _room(cluster)
+    needs, room = trial.layout.world_size, cluster.num_gpus
+    if cluster.gpu.kind == "cpu":
+        room = max(CPU_PROCESSES, room)
     if needs <= room:
         return trial
     reason = f"it needs {needs} processes, and {cluster.name} has room for {room}"
     return Unable(layout=trial.label, reason=reason, needs=needs)
-
-
-def _refusal(layout: Layout, *, method: Method, model: ModelShape | None, stated: bool) -> str | None:
-    """Why a layout is not trained; first what other degrees would not change. `stated`: by the job."""
-    unfit = None if model is None else misfit(model, layout, stated=stated)
-    return (
-        way_refusal(method=method, layout=layout)
-        or unfit
-        or refusal(method=method, layout=layout, model=model, stated=stated)
-    )
 
 
 def _processes(name: str, *, cluster: Cluster, untried: Callable[[Layout], str | None]) -> int:
@@ -176,10 +174,6 @@ def _spreads(name: str, size: int, untried: Callable[[Layout], str | None]) -> b
         return untried(layout_of(name, size)) is None
     except ValueError:
         return False
-
-
-def _room(cluster: Cluster) -> int:
-    return max(CPU_PROCESSES, cluster.num_gpus) if cluster.gpu.kind == "cpu" else cluster.num_gpus
 
 
 def clear(run: RunDirectory) -> None:

@@ -16,17 +16,13 @@ def state_packed(packed: bool) -> None:
     """
     from transformers import masking_utils
 
-    masking_utils.find_packed_sequence_indices = documents_of if packed else _one_document
+    masking_utils.find_packed_sequence_indices = documents_of if packed else lambda _positions: None
 
 
 def documents_of(position_ids: torch.Tensor) -> torch.Tensor:
     """The document of each token within its row, counted from 0, by positions [batch, length] that restart."""
     begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
     return torch.nn.functional.pad(begins.cumsum(-1), (1, 0))
-
-
-def _one_document(position_ids: torch.Tensor) -> None:
-    """Of a row: nothing to tell apart."""
 
 
 def hold_rotations(roots: Iterable[nn.Module]) -> None:

@@ -85,14 +85,12 @@ class Weights:
         else:
             window = tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
             part = self._slice(name)[window]
-        self._unmap(self._file(name), more=part.nbytes)
-        return part
-
-    def _unmap(self, file: str, *, more: int) -> None:
-        self._mapped[file] = self._mapped.get(file, 0) + more
+        file = self._file(name)
+        self._mapped[file] = self._mapped.get(file, 0) + part.nbytes
         if self._mapped[file] > _MAPPED_BYTES:
             self._files[file] = _open(self.folder / file)
             self._mapped[file] = 0
+        return part
 
     def where(self, name: str) -> str:
         """The file a tensor stands in."""
@@ -117,21 +115,15 @@ def _weight_files(folder: Path) -> list[str]:
         raise ModelError.at(index, "is larger than 64 MiB; it is not a weight index")
     try:
         data: Any = json.loads(index.read_text(encoding="utf-8"))
-        names = sorted(set(cast(dict[str, str], data["weight_map"]).values()))
+        names = sorted(set(cast(dict[str, Any], data["weight_map"]).values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError.at(index, f"is not a weight index: {error}") from None
     for name in names:
-        _check_member(folder, name)
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelError.at(index, f"names {name!r}; expected a .safetensors file of the same folder")
+        if not (folder / name).is_file():
+            raise ModelError.at(index, f"names {name}, which is missing; download the model again")
     return names
-
-
-def _check_member(folder: Path, name: object) -> None:
-    """Refuses names that leave the folder."""
-    where = str(folder / _INDEX)
-    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-        raise ModelError.at(where, f"names {name!r}; expected a .safetensors file of the same folder")
-    if not (folder / name).is_file():
-        raise ModelError.at(where, f"names {name}, which is missing; download the model again")
 
 
 def _no_weights(folder: Path) -> str:

@@ -154,7 +154,8 @@ def agreement(
     tolerance: float,
 ) -> Agreement:
     """Compares the records of metrics.jsonl of two runs, and what is known of their final weights."""
-    pairs = _pairs(reference, found)
+    ours, theirs = ({record[STEP]: record for record in records} for records in (reference, found))
+    pairs = [(step, ours.get(step), theirs.get(step)) for step in sorted(ours.keys() | theirs.keys())]
     shared = [(one, other) for _, one, other in pairs if one is not None and other is not None]
     first = _first_of_steps(layout, pairs, tolerance=tolerance) or _of_weights(layout, weights)
     return Agreement(
@@ -183,11 +184,6 @@ def relative(reference: float, found: float) -> float:
 
 
 _Pair = tuple[int, dict[str, Any] | None, dict[str, Any] | None]
-
-
-def _pairs(reference: Records, found: Records) -> list[_Pair]:
-    ours, theirs = ({record[STEP]: record for record in records} for records in (reference, found))
-    return [(step, ours.get(step), theirs.get(step)) for step in sorted(ours.keys() | theirs.keys())]
 
 
 def _first_of_steps(layout: str, pairs: Sequence[_Pair], *, tolerance: float) -> Difference | None:

@@ -82,16 +82,12 @@ def _norms_on_gpu(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _norms_on_cpu(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     there = (gradient.reshape(-1) for gradient in gradients if gradient.device.type == "cpu")
-    return [_norms_of_rows(rows) for flat in there for rows in _rows(flat)]
+    return [torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32) for flat in there for rows in _rows(flat)]
 
 
 def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     whole = flat.numel() // _ROW * _ROW
     return flat[:whole].view(-1, _ROW), flat[whole:].view(1, -1)
-
-
-def _norms_of_rows(rows: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:

@@ -36,12 +36,11 @@ from shardwise.train.ahead import import_ahead
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device, check_memory
 from shardwise.train.guards.checks import agree, check_batches, check_layout, check_trained, gather
-from shardwise.train.guards.dtypes import Kinds, together
+from shardwise.train.guards.dtypes import together
 from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import Outcome, train
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.measuring.rates import peak_flops
-from shardwise.train.measuring.trackers import check_trackers
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
@@ -89,18 +88,13 @@ def main(arguments: list[str] | None = None) -> int:
     watch.over()
     # Not above: after a failure the others may never join a teardown, which would wait for them.
     dist.destroy_process_group()
-    return _exit_status(outcome)
-
-
-def _exit_status(outcome: Outcome) -> int:
-    """128 + the signal a run stopped on, for clusters that watch this process; to our own launcher, which reads
-    outcome.json, every other status than 0 is a failure."""
+    # The signal is for clusters that watch this process; to our own launcher, which reads outcome.json, every other
+    # status than 0 is a failure.
     return 128 + outcome.signal if outcome.signal and LAUNCH not in os.environ else 0
 
 
 def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> Outcome:
     job, execution, hardware, planned = read_request(run)
-    check_trackers(job)
     _set_environment(job)
     check_device(hardware)
     if hardware.gpu.kind == "cuda":
@@ -191,8 +185,18 @@ def _finish(
     types = together(gather(world, composed.types.read_back()))
     # A start behind the last step measures nothing, and what was measured before stands.
     if world.is_first and journal.progress.has_stepped:
-        measured = _measured(composed, outcome, ranks=ranks, types=types, seconds=seconds)
-        write_json(run.measured, {**measured, "hardware": hardware})
+        measured = {
+            "version": 1,
+            "execution": composed.execution.to_json(),
+            "kind": composed.meter.kind,
+            "ranks": ranks,
+            "dtypes": {**types, **composed.types.as_configured()},
+            "train_seconds": seconds,
+            "steps": outcome.steps,
+            "outcome": "stopped" if outcome.signal else "finished",
+            "hardware": hardware,
+        }
+        write_json(run.measured, measured)
     composed.metrics.close()
     if not outcome.signal:
         _save_result(composed, outcome, run=run, journal=journal)
@@ -241,21 +245,6 @@ def held_gradients(composed: Build) -> int:
     """Bytes of gradients at the end of a backward pass: one per trained element that this rank's device keeps."""
     local = [local_part(p) for p in composed.model.trainable]
     return sum(p.nbytes for p in local if p.device.type == composed.world.device.type)
-
-
-def _measured(
-    composed: Build, outcome: Outcome, *, ranks: list[dict[str, Any]], types: Kinds, seconds: float
-) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "execution": composed.execution.to_json(),
-        "kind": composed.meter.kind,
-        "ranks": ranks,
-        "dtypes": {**types, **composed.types.as_configured()},
-        "train_seconds": seconds,
-        "steps": outcome.steps,
-        "outcome": "stopped" if outcome.signal else "finished",
-    }
 
 
 def _versions() -> dict[str, str | None]:

@@ -10,7 +10,6 @@ from shardwise.catalog.families.blocks import (
     LLAMA_NORMS,
     UNBIASED_ATTENTION,
     Dimensions,
-    Norms,
     always,
     every_other_up_to_a_layer,
     flag,
@@ -61,11 +60,6 @@ _DEEPSEEK: dict[str, Any] = {
 }
 _SHARED_NUMBERS = ("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size")
 _LATENT_NUMBERS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-
-
-def _with_sinks(norms: Norms) -> Norms:
-    """With a score for each head beside those of the keys: a parameter that is listed with the norms."""
-    return lambda d: (Norm(name="self_attn.sinks", size=d.heads, width=0), *norms(d))
 
 
 def _latent_heads(d: Dimensions) -> Dimensions:
@@ -216,7 +210,8 @@ EXPERTS: dict[str, Family] = {
         experts=changed(
             changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, stacks=True, bias=True), stacks=True, transposed=True
         ),
-        norms=_with_sinks(LLAMA_NORMS),
+        # A score for each head beside those of the keys: a parameter that is listed with the norms.
+        norms=lambda d: (Norm(name="self_attn.sinks", size=d.heads, width=0), *LLAMA_NORMS(d)),
         norm_kind="gemma",
         whole_every=2,
         eager_attention=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from shardwise.data.read.formats import FORMATS, Format, recognise, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import first_columns
 from shardwise.data.read.sources import Source, SourceFile
-from shardwise.data.workers.pool import Limits, Pool, Reply, useful_workers
+from shardwise.data.workers.pool import MAX_WORKERS, Limits, Pool, Reply
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.data.workers.tokens import Rules
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
@@ -90,7 +91,7 @@ def ingest(asked: Preparation, *, into: Path) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: all problems of all files."""
     files = [_survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
-    workers = asked.num_workers or useful_workers(len(chunks))
+    workers = asked.num_workers or max(1, min(len(os.sched_getaffinity(0)), MAX_WORKERS, len(chunks)))
     load = {
         "do": "load",
         "tokenizer": str(asked.tokenizer),

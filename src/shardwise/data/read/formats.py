@@ -88,10 +88,6 @@ def read_row(form: Format, row: Row) -> Example:
     return form.read(row)
 
 
-def _and(columns: Sequence[str]) -> str:
-    return " and ".join(columns)
-
-
 def _chat(prompt: str, answer: str, *, system: str = "") -> Conversation:
     messages = [{"role": "system", "content": system}] if system.strip() else []
     messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]

@@ -61,11 +61,6 @@ Reply = dict[str, Any]
 MAX_WORKERS = 16
 
 
-def useful_workers(num_tasks: int) -> int:
-    """As many as there are cores this process may use, within reason, and tasks to give them."""
-    return max(1, min(len(os.sched_getaffinity(0)), MAX_WORKERS, num_tasks))
-
-
 class _Worker:
     """One child process; its stderr goes to a file, because a pipe nobody reads would stop it."""
 

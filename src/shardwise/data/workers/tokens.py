@@ -105,18 +105,15 @@ class Tokenizer:
         offsets: Any = encoded.get("offset_mapping") or [None] * len(texts)
         for text, ids, places in zip(texts, encoded["input_ids"], offsets, strict=True):
             mask = np.ones(len(ids), bool) if text.spans is None else trained_tokens(places, text.spans)
-            yield self._ended(np.array(ids, np.int32), mask) if text.ends else _tokens(ids, mask)
+            row = Tokens(ids=np.array(ids, np.int32), trained=mask)
+            yield self._ended(row) if text.ends else row
 
-    def _ended(self, ids: Ids, mask: Mask) -> Tokens:
+    def _ended(self, row: Tokens) -> Tokens:
         """With EOS behind it, trained; some tokenizers have put one there already."""
-        if not len(ids) or ids[-1] != self.eos_id:
-            return _tokens(np.append(ids, np.int32(self.eos_id or 0)), np.append(mask, True))
-        mask[-1] = True
-        return _tokens(ids, mask)
-
-
-def _tokens(ids: Any, mask: Mask) -> Tokens:
-    return Tokens(ids=np.asarray(ids, np.int32), trained=mask)
+        if not len(row.ids) or row.ids[-1] != self.eos_id:
+            return Tokens(ids=np.append(row.ids, np.int32(self.eos_id or 0)), trained=np.append(row.trained, True))
+        row.trained[-1] = True
+        return row
 
 
 def trained_tokens(offsets: Sequence[Span], spans: Sequence[Span]) -> Mask:

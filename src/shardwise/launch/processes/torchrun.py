@@ -55,18 +55,13 @@ def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
             f"the environment says RANK={rank}, WORLD_SIZE={size}, LOCAL_WORLD_SIZE={local_size}; "
             "a rank lies below the world size"
         )
-    return Place(
-        rank=rank, size=size, local_size=local_size, launch=_launch_name(environment, one_node=local_size == size)
-    )
-
-
-def _launch_name(environment: Mapping[str, str], *, one_node: bool) -> str:
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
     parts = [environment.get(name, "") for name in names]
-    if one_node:
+    if local_size == size:
         # Ports and run ids repeat from one start to the next; the process that started all ranks does not.
         parts.append(str(os.getppid()))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    launch = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return Place(rank=rank, size=size, local_size=local_size, launch=launch)
 
 
 def tell_others(run: RunDirectory, place: Place, *, kind: DeviceKind) -> None:

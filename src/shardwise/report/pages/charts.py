@@ -70,12 +70,6 @@ def ticks_of(high: float, write: Callable[[float], str], *, most: int = 6) -> tu
     return tuple((100 * index * step / high, write(index * step)) for index in range(int(high / step + 1e-9) + 1))
 
 
-def byte_ticks(high: float) -> tuple[tuple[float, str], ...]:
-    """Round numbers of bytes in one unit."""
-    unit, name = next((unit, name) for unit, name in BYTE_UNITS if high >= unit or unit == 1)
-    return ticks_of(high / unit, lambda value: f"{value:g} {name}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stack:
     """Memory of one rank, part by part."""
@@ -97,6 +91,7 @@ def memory_chart(stacks: Sequence[Stack], *, title: str, capacity: int | None, m
     """A bar for each stack. The capacity of one GPU is a line; bars longer than `most` capacities end there."""
     longest = max((stack.total for stack in stacks), default=0)
     high = max(capacity or 0, min(longest, most * capacity if capacity else longest)) or 1
+    unit, unit_name = next((unit, name) for unit, name in BYTE_UNITS if high >= unit or unit == 1)
     named = dict.fromkeys(part for stack in stacks for part in stack.parts)
     used = [part for part in named if any(stack.parts.get(part) for stack in stacks)]
     legend = tuple((f"part {part}", part) for part in used)
@@ -104,7 +99,7 @@ def memory_chart(stacks: Sequence[Stack], *, title: str, capacity: int | None, m
         title=title,
         bars=tuple(_memory_bar(stack, high=high) for stack in stacks),
         legend=(*legend, ("capacity", f"capacity {format_bytes(capacity)}")) if capacity else legend,
-        ticks=byte_ticks(high),
+        ticks=ticks_of(high / unit, lambda value: f"{value:g} {unit_name}"),
         mark=None if not capacity else 100 * capacity / high,
         table=Table(
             columns=("", *used, "total"),

@@ -29,6 +29,10 @@ def render(template: str, *, curves: list[dict[str, Any]] | None = None, **conte
     if curves is not None:  # uPlot with its licence, which has to stay with every copy
         style = _static("uplot.css") + style
         scripts.insert(0, f"/*!\n{_static('uplot.LICENSE.txt')}*/\n{_static('uplot.min.js')}")
+    allowed = " ".join(map(_digest, scripts))
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
+    )
     return (
         _environment()
         .get_template(template)
@@ -36,7 +40,7 @@ def render(template: str, *, curves: list[dict[str, Any]] | None = None, **conte
             **context,
             style=style,
             scripts=scripts,
-            policy=content_policy(style, scripts),
+            policy=policy,
             curves=None if curves is None else safe_json(curves),
         )
     )
@@ -45,12 +49,6 @@ def render(template: str, *, curves: list[dict[str, Any]] | None = None, **conte
 def safe_json(data: Any) -> str:
     """JSON that can stand inside a script element: ASCII only, without `<`, `>` and `&`."""
     return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
-
-
-def content_policy(style: str, scripts: list[str]) -> str:
-    """The content security policy: these scripts and this style sheet run, nothing is loaded."""
-    allowed = " ".join(_digest(script) for script in scripts)
-    return f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,7 @@ from shardwise.spec.job.places import Key, Places
 
 #: What a sentence has between what was found, what is expected, and the nearest of it.
 _EXPECTED, _NEAR = "; expected ", "; did you mean "
+_MODEL_HINT = "; write a hub id or a folder, for example model: meta-llama/Llama-3.1-8B"
 
 
 def problems_in(
@@ -88,7 +89,9 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
         case "extra_forbidden" | "invalid_key":
             return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
         case "missing":
-            return f"the key {quoted(key)} is missing{'' if _keys_at(root, path) else _hint(key)}"
+            return (
+                f"the key {quoted(key)} is missing{_MODEL_HINT if key == 'model' and not _keys_at(root, path) else ''}"
+            )
         case "value_error":
             sentence = str(context.get("error", detail["msg"]))
             return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
@@ -163,7 +166,3 @@ def _nearest_value(found: Any, expected: str) -> str:
     choices = expected.replace(" or ", ", ").split(", ")
     near = difflib.get_close_matches(str(found), choices, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _hint(key: str) -> str:
-    return {"model": "; write a hub id or a folder, for example model: meta-llama/Llama-3.1-8B"}.get(key, "")

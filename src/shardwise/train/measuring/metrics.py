@@ -148,7 +148,7 @@ class Metrics:
             "peak_memory_bytes": pulse.peak_memory_bytes,
         }
         if eval_loss is not None:
-            figures["eval_loss"] = _finite(eval_loss)
+            figures["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None  # JSON has no infinity and no NaN
         if self.world.is_first:
             self.journal.note(lambda: append_line(self.run.metrics, figures))
         numbers = {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and k != "step"}
@@ -174,11 +174,6 @@ class Metrics:
     def close(self) -> None:
         """Ends the trackers."""
         self.trackers.close()
-
-
-def _finite(loss: float) -> float | None:
-    """JSON has no infinity and no NaN."""
-    return loss if math.isfinite(loss) else None
 
 
 def _mean(shares: list[float]) -> float | None:

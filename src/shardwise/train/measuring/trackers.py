@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-from shardwise.errors import InputError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory
 
@@ -95,14 +93,6 @@ class Trackers:
             except FAILURES as error:  # a tracker's network or disk may fail in any way; training must not
                 self._complain(f"{name} failed and is no longer reported to: {_said(error)}")
                 del self._trackers[name]
-
-
-def check_trackers(job: Job) -> None:
-    """Raises InputError if a tracker of `report_to` is not installed."""
-    for name in job.train.report_to:
-        if find_spec(name) is None:
-            package = {"mlflow": "mlflow-skinny"}.get(name, name)
-            raise InputError(f"train.report_to names {name}, which is not installed; run: pip install {package}")
 
 
 def open_trackers(job: Job, run: RunDirectory, *, complain: Callable[[str], None]) -> Trackers:

@@ -85,7 +85,9 @@ class Checkpoints:
         except SaveError as error:
             self._give_up(step, error)
             return False
-        pieces = self._owned_pieces()
+        weights = weight_pieces(self.parameters, counted=self.ownership.counts)
+        states = optimizer_pieces(self.stepped, self.optimizer, counted=self.ownership.counts)
+        pieces = [piece for piece in (*weights, *states) if piece.local.numel()]
         tensors = self._copies.of({p.name: p.local for p in pieces}, device=self.world.device)
         tensors |= random_state(self.world.device)
         path = folder / _file_of(self.world.rank)
@@ -133,16 +135,16 @@ class Checkpoints:
         manifest["sha256"] = digest(manifest)
 
         def complete() -> None:
-            _expect_files(writing.folder, manifest["files"])
+            for file, recorded in manifest["files"].items():
+                path = writing.folder / file
+                if not path.is_file() or path.stat().st_size != recorded["size"]:
+                    raise FileNotFoundError(
+                        f"{file}, which another rank wrote, is not here as it was written; all ranks must share "
+                        f"{writing.folder.parent}"
+                    )
             write_json(writing.folder / MANIFEST, manifest)
 
         together(self.world, lambda: complete() if first else None, what="writing a manifest")
-
-    def _owned_pieces(self) -> list[Piece]:
-        """The pieces this rank writes: of replicas one rank writes."""
-        weights = weight_pieces(self.parameters, counted=self.ownership.counts)
-        states = optimizer_pieces(self.stepped, self.optimizer, counted=self.ownership.counts)
-        return [piece for piece in (*weights, *states) if piece.local.numel()]
 
     def _manifest(self, step: int, written: list[dict[str, Any]]) -> dict[str, Any]:
         tensors: dict[str, Any] = {}
@@ -274,13 +276,3 @@ def _describe(p: Piece) -> dict[str, Any]:
 
 def _file_of(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
-
-
-def _expect_files(folder: Path, files: dict[str, Any]) -> None:
-    """Raises FileNotFoundError if rank 0 does not see what all ranks wrote."""
-    for name, recorded in files.items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != recorded["size"]:
-            raise FileNotFoundError(
-                f"{name}, which another rank wrote, is not here as it was written; all ranks must share {folder.parent}"
-            )

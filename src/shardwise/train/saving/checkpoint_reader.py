@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,7 @@ import torch
 from safetensors import safe_open
 
 from shardwise.spec.run import CHECKPOINT_PREFIX
-from shardwise.train.saving.pieces import Piece, StoredSlice, num_covered, overlap
+from shardwise.train.saving.pieces import Piece, StoredSlice, overlap
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -62,7 +63,8 @@ class Reader:
             into_piece, into_stored = met
             target.local[into_piece] = self._read(described.file, target.name, into_stored).to(target.local)
             windows.append(into_piece)
-        if num_covered(windows) != target.local.numel():
+        covered = sum(math.prod(part.stop - part.start for part in window) for window in windows)
+        if covered != target.local.numel():
             raise ValueError(f"{target.name}: the checkpoint covers only part of it")
 
     def _slices(self, stored: dict[str, Any]) -> Iterator[StoredSlice]:

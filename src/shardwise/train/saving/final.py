@@ -13,7 +13,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from shardwise.parallel.mesh import World
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
@@ -34,18 +33,16 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
 
         def complete() -> None:
             copy_configuration(result, folder)
-            _write_manifest(folder, records)
+            # The other files are synced to disk here.
+            names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            files = {name: records[name] if name in records else seal(folder / name) for name in names}
+            write_json(folder / "manifest.json", {"files": files})
 
-        _first(world, complete, what="writing final/")
+        together(world, lambda: complete() if world.is_first else None, what="writing final/")
         journal.enter("verifying")
         check_folder(model, folder)
     for sentence in warnings_of(gather(world, values_of(result, ownership=model.ownership)), trained=trained):
         journal.warn(f"final/ holds what was trained, but {sentence}")
-
-
-def _first(world: World, action: Callable[[], None], *, what: str) -> None:
-    """Rank 0 acts, and all learn whether it worked."""
-    together(world, lambda: action() if world.is_first else None, what=what)
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
@@ -76,13 +73,6 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
 
     together(world, report, what="writing final/")
     return records or {}
-
-
-def _write_manifest(folder: Path, records: dict[str, Any]) -> None:
-    """Syncs the other files to disk, and records size and sha256 of each."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    files = {name: records[name] if name in records else seal(folder / name) for name in names}
-    write_json(folder / "manifest.json", {"files": files})
 
 
 def check_folder(model: TrainedModel, folder: Path) -> None:

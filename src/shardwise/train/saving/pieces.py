@@ -5,8 +5,7 @@ Names are Hugging Face's, so that a checkpoint of one layout can be read by anot
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -76,8 +75,3 @@ def overlap(target: Piece, stored: StoredSlice) -> tuple[tuple[slice, ...], tupl
         into_piece.append(slice(first - at, end - at))
         into_stored.append(slice(first - begin, end - begin))
     return tuple(into_piece), tuple(into_stored)
-
-
-def num_covered(windows: Sequence[tuple[slice, ...]]) -> int:
-    """Elements of disjoint windows."""
-    return sum(math.prod(part.stop - part.start for part in window) for window in windows)
