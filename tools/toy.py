@@ -19,7 +19,7 @@ from pathlib import Path
 
 from shardwise import api
 from shardwise.spec.layout.axes import Layout, rows_of_shard
-from shardwise.spec.model.stages import stage_layers
+from shardwise.spec.model.stages import balanced
 from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Timeline
 
 PAGE = Path(__file__).parent.parent / "docs/learn/parallelism.md"
@@ -124,7 +124,7 @@ def pieces(layout: Layout, rank: int, *, what: str) -> set[tuple[int, int]]:
         what: `weights`, `gradients` or `optimizer`.
     """
     at = layout.coordinates(rank)
-    stages = stage_layers([1.0] * len(LAYERS), num_stages=layout.num_stages)
+    stages = balanced(len(LAYERS), num_stages=layout.num_stages)
     layers = [layer for stage in layout.stages_of(at.pp) for layer in stages[stage]]
     sharded = layout.dp_shard if what == "optimizer" else layout.weight_shards
     degree, index = (layout.tp, at.tp) if layout.tp > 1 else (sharded, at.dp_shard)
