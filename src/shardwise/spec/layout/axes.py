@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -203,14 +203,6 @@ class Layout:
     def to_json(self) -> dict[str, Any]:
         """Plain data for plan.json."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Layout:
-        """The inverse of `to_json`; unknown keys are errors."""
-        unknown = set(data) - {f.name for f in fields(cls)}
-        if unknown:
-            raise ValueError(f"unknown layout keys: {', '.join(sorted(unknown))}")
-        return cls(**data)
 
 
 def _hybrid_group(world_size: int, *, gpus_per_node: int | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from shardwise.spec.layout.axes import Layout
@@ -98,14 +98,7 @@ class Execution:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: `strategy`, `layout`, then the fields by their names."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "layout"}
-        return {"strategy": self.layout.strategy, "layout": self.layout.to_json(), **plain}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Execution:
-        """Reads the fields of `to_json` out of a larger object, such as a candidate of plan.json."""
-        plain = {f.name: data[f.name] for f in fields(cls) if f.name != "layout"}
-        return cls(layout=Layout.from_json(data["layout"]), **plain)
+        return {"strategy": self.layout.strategy, **asdict(self)}
 
 
 def accumulation_steps(*, global_batch_size: int, micro_batch_size: int, data_world_size: int) -> int:

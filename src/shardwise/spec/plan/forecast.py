@@ -6,7 +6,7 @@ added, never renamed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
@@ -116,28 +116,9 @@ class Candidate:
 
     def to_json(self) -> dict[str, Any]:
         """The product page's candidate object."""
-        return {
-            **self.execution.to_json(),
-            "fits": self.fits,
-            "memory": asdict(self.memory),
-            "time": asdict(self.time),
-            "cost": asdict(self.cost),
-            "reasons": list(self.reasons),
-            "not_trained": list(self.not_trained),
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Candidate:
-        """The inverse of `to_json`."""
-        return cls(
-            execution=Execution.from_json(data),
-            fits=data["fits"],
-            memory=from_plain(MemoryForecast, data["memory"]),
-            time=from_plain(TimeForecast, data["time"]),
-            cost=from_plain(Cost, data["cost"]),
-            reasons=tuple(data["reasons"]),
-            not_trained=tuple(data.get("not_trained", ())),
-        )
+        forecast = asdict(self)
+        del forecast["execution"]
+        return {**self.execution.to_json(), **forecast}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +128,6 @@ class Rejection:
     strategy: str
     layout: Layout
     reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The product page's rejected object."""
-        return {"strategy": self.strategy, "layout": self.layout.to_json(), "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +173,7 @@ class Plan:
             "model": self.model,
             "chosen": self.chosen,
             "candidates": [candidate.to_json() for candidate in self.candidates],
-            "rejected": [rejection.to_json() for rejection in self.rejected],
+            "rejected": [asdict(rejection) for rejection in self.rejected],
             "advice": list(self.advice),
             **solved,
             **offers,
@@ -205,14 +182,6 @@ class Plan:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """The inverse of `to_json`; what a stranger may have written goes through `plan_file.py`."""
-        return cls(
-            job=data["job"],
-            hardware=data["hardware"],
-            model=data["model"],
-            chosen=data["chosen"],
-            candidates=tuple(Candidate.from_json(candidate) for candidate in data["candidates"]),
-            rejected=tuple(from_plain(Rejection, rejection) for rejection in data["rejected"]),
-            advice=tuple(data.get("advice", ())),
-            solved=from_plain(Solved, data["solved"]) if data.get("solved") else None,
-            offers=Offers.from_json(data),
-        )
+        candidates = [{**candidate, "execution": candidate} for candidate in data["candidates"]]
+        plan = from_plain(cls, {**data, "candidates": candidates})
+        return replace(plan, **{key: data[key] for key in ("job", "hardware", "model")}, offers=Offers.from_json(data))
