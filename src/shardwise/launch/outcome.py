@@ -1,11 +1,9 @@
-"""How a run ended, by what its workers left: an outcome, or the error to raise."""
+"""How a run ended, by what its workers left: it has finished, or here is the error to raise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from signal import Signals
-from typing import Literal
 
 from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
 from shardwise.launch.failure import RankExit, first_cause, stall
@@ -13,14 +11,6 @@ from shardwise.launch.final_files import is_whole
 from shardwise.launch.follow import Notice, Update, tell
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.run import RunDirectory, read_json
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How the workers ended when they did not fail."""
-
-    outcome: Literal["finished", "stopped"]
-    step: int | None = None
 
 
 def conclude(
@@ -31,8 +21,8 @@ def conclude(
     requests: StopRequests,
     processes: int,
     on_update: Callable[[Update], None] | None = None,
-) -> Outcome:
-    """How the run ended.
+) -> None:
+    """Comes back where the run has finished, and raises how it ended where it has not.
 
     A run that wrote that it finished, and whose result is whole, has finished, whatever became of its processes after:
     nothing of it is lost, and the same command would find it so. What became of them is told as a notice.
@@ -49,7 +39,6 @@ def conclude(
     """
     asked = requests.first
     said = read_json(run.outcome) or {}
-    step = said.get("step") if isinstance(said.get("step"), int) else None
     if asked is not None and requests.is_urgent:
         raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
     if failed:
@@ -59,9 +48,10 @@ def conclude(
         how = str(cause).splitlines()[0]
         tell([Notice(text=f"the run had finished, and its result is whole, before this happened: {how}")], on_update)
     if said.get("outcome") == "finished":
-        return Outcome(outcome="finished", step=step)
+        return
     if said.get("outcome") == "stopped":
-        at, name = "" if step is None else f" after step {step}", "a signal" if asked is None else asked.name
+        step, name = said.get("step"), "a signal" if asked is None else asked.name
+        at = f" after step {step}" if isinstance(step, int) else ""
         sentence = f"stopped{at} by {name}; {resume_hint(run)}"
         raise StoppedError(sentence, exit_code=128 + (asked or Signals.SIGTERM))
     raise WorkerFailedError(f"the workers ended without saying how; look into {run.rank_log(0)}")

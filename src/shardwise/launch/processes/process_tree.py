@@ -15,6 +15,9 @@ from shardwise.spec.run import LAUNCH
 
 PROC = Path("/proc")
 
+#: How long ending a launch may take.
+PATIENCE_SECONDS = 10.0
+
 
 def of_launch(name: str) -> frozenset[int]:
     """Pids of all living processes of a launch; ended ones that nobody has waited for do not count."""
@@ -35,17 +38,13 @@ def send(pid: int, signal_number: int) -> bool:
     return True
 
 
-def end_all(name: str, *, patience_seconds: float = 10.0) -> frozenset[int]:
-    """Kills every process of a launch, those included that are just being started. Returns pids that are still there:
-    none, unless a process hangs in the kernel."""
-    deadline = time.monotonic() + patience_seconds
-    while left := of_launch(name):
+def end_all(name: str) -> None:
+    """Kills every process of a launch, those included that are just being started, but what hangs in the kernel."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (left := of_launch(name)) and time.monotonic() < deadline:
         for pid in left:
             send(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            return left
         time.sleep(0.02)
-    return frozenset()
 
 
 def _environment(folder: Path) -> list[bytes]:

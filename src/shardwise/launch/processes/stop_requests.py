@@ -21,7 +21,6 @@ class StopRequests:
     def __init__(self) -> None:
         self.received: list[signal.Signals] = []
         self._before: dict[signal.Signals, Any] = {}
-        self._is_told = False
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
@@ -44,13 +43,6 @@ class StopRequests:
     def first(self) -> signal.Signals | None:
         """The signal to pass on, SIGTERM or SIGINT; None as long as nobody asked."""
         return self.received[0] if self.received else None
-
-    def take_first(self) -> signal.Signals | None:
-        """The first request, to the first who asks for it; None before it came, and afterwards."""
-        if self._is_told or self.first is None:
-            return None
-        self._is_told = True
-        return self.first
 
     @property
     def is_urgent(self) -> bool:

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from shardwise.errors import WorkerFailedError
 from shardwise.launch.follow import Follower, Notice, Phase, Update, tell
-from shardwise.launch.outcome import Outcome, conclude
+from shardwise.launch.outcome import conclude
 from shardwise.launch.processes.command import WORKER, require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.ranks import Ranks, local_ranks
@@ -41,7 +41,7 @@ def run_workers(
     lock: int | None = None,
     waiting: Ranks | None = None,
     on_update: Callable[[Update], None] | None = None,
-) -> Outcome:
+) -> None:
     """Runs `processes` workers to their end.
 
     Args:
@@ -66,7 +66,7 @@ def run_workers(
             fresh = local_ranks(run, processes=processes, kind=kind, module=module, lock=lock)
             with fresh if ready is None else nullcontext(ready) as ranks:
                 try:
-                    return follow_ranks(
+                    follow_ranks(
                         run,
                         ranks,
                         processes=processes,
@@ -79,7 +79,8 @@ def run_workers(
                         raise
                     how = str(error).splitlines()[0]
                     tell([Notice(text=f"{how}; all ranks are started again")], on_update)
-    raise AssertionError("the last start returns or raises")
+                else:
+                    return
 
 
 def _as_many(waiting: Ranks | None, *, processes: int) -> Ranks | None:
@@ -98,7 +99,7 @@ def follow_ranks(
     requests: StopRequests,
     grace_seconds: float = 3.0,
     on_update: Callable[[Update], None] | None = None,
-) -> Outcome:
+) -> None:
     """Lets ranks begin, and hands on what the run writes until all have ended or someone asked twice to stop them.
 
     Args:
@@ -112,23 +113,24 @@ def follow_ranks(
         WorkerFailedError: a worker failed.
     """
     follower, grace = Follower(run), _Grace(run, seconds=grace_seconds)
+    told = False
     try:
         ranks.begin()
         while ranks.look() and not requests.is_urgent:
-            asked = requests.take_first()
-            stopping = [Phase(name="stopping", total_steps=None, detail={"signal": asked.name})] if asked else []
-            tell([*stopping, *follower.updates()], on_update)
-            if requests.first is not None:
-                ranks.pass_on(requests.first)
+            asked = requests.first
+            if asked is not None and not told:
+                tell([Phase(name="stopping", total_steps=None, detail={"signal": asked.name})], on_update)
+                told = True
+            tell(follower.updates(), on_update)
+            if asked is not None:
+                ranks.pass_on(asked)
             if grace.is_over(ranks):
                 ranks.kill()
             requests.wait(POLL_SECONDS)
     finally:
         ranks.end()
     tell(follower.updates(), on_update)
-    return conclude(
-        run, failed=ranks.failed, exits=ranks.exits, requests=requests, processes=processes, on_update=on_update
-    )
+    conclude(run, failed=ranks.failed, exits=ranks.exits, requests=requests, processes=processes, on_update=on_update)
 
 
 class _Grace:
