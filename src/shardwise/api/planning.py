@@ -20,7 +20,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Lengths, Plan
 from shardwise.spec.plan.timeline import Timeline
-from shardwise.spec.request import Override, Request, read_request, request_of_flags, request_of_job
+from shardwise.spec.request import Override, Request, read_request
 from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import misfit
@@ -43,7 +43,7 @@ def plan(
     Raises:
         InputError: the question cannot be answered.
     """
-    request = request_for(job, overrides)
+    request = read_request(job, overrides=overrides)
     if solve is not None:
         return _solved(request, solve)
     with request.blaming("hardware"):
@@ -118,13 +118,6 @@ def _writing(path: str | Path) -> Generator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
-
-
-def request_for(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Request:
-    """Reads a job, a file or flags."""
-    if job is None:
-        return request_of_flags(overrides)
-    return request_of_job(job, overrides=overrides) if isinstance(job, Job) else read_request(job, overrides=overrides)
 
 
 def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.api.looking import report
-from shardwise.api.planning import plan_for, request_for
+from shardwise.api.planning import plan_for
 from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step, tell
@@ -44,7 +44,7 @@ from shardwise.report.nouns import Report
 from shardwise.spec.cluster import Cluster, DeviceKind
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.request import Override, Request
+from shardwise.spec.request import Override, Request, read_request
 from shardwise.spec.run import RunDirectory, read_json
 
 
@@ -142,7 +142,7 @@ def train(
 
 def _asked(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[Request, RunDirectory]:
     """What is asked, and of which folder, whose run may have settled some of it."""
-    request = request_for(job, overrides)
+    request = read_request(job, overrides=overrides)
     run = run_of(request.job)
     return held_to(run, request), run
 
@@ -197,7 +197,7 @@ def _follow_first(
     ends makes torchrun end the others, the first among them, so this one keeps still meanwhile. If nothing ends it, the
     mistake may be its own (another disk, another environment), and it says so."""
     try:
-        run = run_of(request_for(job, overrides).job)
+        run = run_of(read_request(job, overrides=overrides).job)
     except ShardwiseError:
         leave_the_word_to_first()
         raise

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.api.planning import request_for
 from shardwise.api.shapes import find_model
 from shardwise.api.training import Programs, TrainResult, Update, train
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
@@ -19,7 +18,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job, LayoutSpec
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.request import Override, Request
+from shardwise.spec.request import Override, Request, read_request
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import impossibilities, method_refusal, not_trained_under, refused_everywhere
@@ -103,7 +102,7 @@ def read_trials(
     the job is wrong, no layout trains it, its hardware is not here, or torchrun started this process."""
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
-    request = request_for(job, overrides)
+    request = read_request(job, overrides=overrides)
     if (reason := method_refusal(request.job.method)) is not None:
         raise UnsupportedError(Problem(where=request.where("method"), message=reason))
     model = find_model(request.job.model, offline=True)

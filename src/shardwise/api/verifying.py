@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.api.planning import request_for
 from shardwise.api.proof import NOTHING_PROVEN, Proof
 from shardwise.api.shapes import find_model
 from shardwise.api.training import Programs, Update
@@ -18,7 +17,7 @@ from shardwise.launch.trials import REFERENCE, Trial, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.request import Override
+from shardwise.spec.request import Override, read_request
 from shardwise.spec.run import read_metrics
 
 #: What the parity contract is stated for.
@@ -62,7 +61,7 @@ def verify(
     """
     if steps < 1 or not 0 <= tolerance < 1:
         raise InputError(f"steps is {steps} and tolerance {tolerance:g}; expected at least 1, and a share below 1")
-    stated = request_for(job, overrides).job
+    stated = read_request(job, overrides=overrides).job
     common, changes = for_parity(stated, model=find_model(stated.model, offline=True), steps=steps)
     overrides = (*overrides, *common)
     asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)

@@ -27,17 +27,11 @@ _IMPLIED_BY: dict[tuple[str | int, ...], tuple[str | int, ...]] = {("lora",): ("
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user asked for.
-
-    Attributes:
-        text: the job file as written; without one, the job as JSON.
-        overrides: in their order; the last one of a key stands.
-    """
+    """What the user asked for. `text`: the job file as written; without one, the job as JSON."""
 
     job: Job
     text: str
     written: Places
-    overrides: tuple[Override, ...] = ()
 
     def where(self, *path: str | int) -> str:
         """`file:line` or flag of a key's value, or of what implies it."""
@@ -78,30 +72,23 @@ def _key(message: str) -> tuple[str, ...]:
     return tuple((message.split(maxsplit=1) or [""])[0].strip(":,").split("."))
 
 
-def read_request(path: str | Path, *, overrides: Sequence[str | Override] = ()) -> Request:
-    """Reads a job file, or the job and the chosen candidate of a plan.json. Raises InputError: the file is neither, or
-    an override is wrong."""
-    if _OF_A_PLAN & (read_json(Path(path)) or {}).keys():
-        return _of_text(_text_of_plan(path), file=f"the job of {path}", overrides=overrides)
-    return _of_text(read_text(path), file=str(path), overrides=overrides)
-
-
-def request_of_flags(overrides: Sequence[str | Override]) -> Request:
-    """A job without a file."""
-    return _of_text("{}\n", file=_FLAGS, overrides=overrides)
-
-
-def request_of_job(job: Job, *, overrides: Sequence[str | Override] = ()) -> Request:
-    """A job made by a program."""
-    return _of_text(_as_text(job.to_json()), file="the job", overrides=overrides)
+def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:
+    """Takes a job as it is, or reads a job file, or the job and the chosen candidate of a plan.json; None where the
+    overrides say it all. Raises InputError: the file is neither, or an override is wrong."""
+    if job is None:
+        return _of_text("{}\n", file=_FLAGS, overrides=overrides)
+    if isinstance(job, Job):
+        return _of_text(_as_text(job.to_json()), file="the job", overrides=overrides)
+    if _OF_A_PLAN & (read_json(Path(job)) or {}).keys():
+        return _of_text(_text_of_plan(job), file=f"the job of {job}", overrides=overrides)
+    return _of_text(read_text(job), file=str(job), overrides=overrides)
 
 
 def _of_text(text: str, *, file: str, overrides: Sequence[str | Override]) -> Request:
-    given = tuple(map(Override.of, overrides))
-    job, places = parse_placed(text, file=file, overrides=given)
+    job, places = parse_placed(text, file=file, overrides=overrides)
     if file == _FLAGS:  # which have no lines
         places = places.overridden((), where=_FLAGS)
-    return Request(job=job, text=text, written=places, overrides=given)
+    return Request(job=job, text=text, written=places)
 
 
 def _text_of_plan(path: str | Path) -> str:

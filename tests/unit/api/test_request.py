@@ -9,7 +9,7 @@ import pytest
 from shardwise.errors import HardwareError, JobError
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.request import Override, read_request, request_of_flags, restricted_to
+from shardwise.spec.request import Override, read_request, restricted_to
 
 JOB = """\
 model: m
@@ -41,9 +41,9 @@ def test_a_key_is_found_in_the_file_or_in_the_last_flag_that_sets_it(file: Path)
 def test_a_setting_of_adapters_that_nobody_stated_is_placed_where_the_method_is(file: Path) -> None:
     targets = ("lora", "target_modules")
     flags = [Override.of("model=m"), Override.of_flag("--method", key="method", value="lora")]
-    assert request_of_flags(flags).where(*targets) == "--method lora"
-    assert request_of_flags([*flags, "lora.r=4"]).where(*targets) == "--set lora.r=4"
-    assert request_of_flags(["model=m"]).where("data", "max_length") == "the flags"
+    assert read_request(None, overrides=flags).where(*targets) == "--method lora"
+    assert read_request(None, overrides=[*flags, "lora.r=4"]).where(*targets) == "--set lora.r=4"
+    assert read_request(None, overrides=["model=m"]).where("data", "max_length") == "the flags"
     file.write_text(JOB + "method: lora\n", encoding="utf-8")
     assert read_request(file).where(*targets) == f"{file}:5"
     assert read_request(file, overrides=["lora.target_modules=[o]"]).where(*targets) == "--set lora.target_modules=[o]"
@@ -51,9 +51,9 @@ def test_a_setting_of_adapters_that_nobody_stated_is_placed_where_the_method_is(
 
 def test_a_flag_is_named_and_taken_as_the_user_wrote_it() -> None:
     for value in ("a: b", "[1", "null", "1", '"', "x # y", "two\nlines"):
-        assert request_of_flags([Override.of_flag("--model", key="model", value=value)]).job.model == value
+        assert read_request(None, overrides=[Override.of_flag("--model", key="model", value=value)]).job.model == value
     with pytest.raises(JobError) as caught:
-        request_of_flags(["model=m", Override.of_flag("--method", key="method", value="magic")])
+        read_request(None, overrides=["model=m", Override.of_flag("--method", key="method", value="magic")])
     assert str(caught.value).startswith("--method magic: method is 'magic'; expected full, lora or qlora")
 
 
@@ -62,7 +62,7 @@ def test_a_plans_execution_is_asked_for_in_full(file: Path) -> None:
         layout=Layout(dp_shard=2), micro_batch_size=3, gradient_accumulation_steps=2, gradient_checkpointing="full"
     )
     data: dict[str, Any] = restricted_to(read_request(file).job.to_json(), execution)
-    job = request_of_flags([f"{key}={json.dumps(value)}" for key, value in data.items()]).job
+    job = read_request(None, overrides=[f"{key}={json.dumps(value)}" for key, value in data.items()]).job
     assert job.layout != "auto"
     assert (job.train.micro_batch_size, job.train.gradient_checkpointing, job.train.seed) == (3, "full", 7)
     assert "auto" not in [value for key, value in job.train.model_dump().items() if key in execution.to_json()]

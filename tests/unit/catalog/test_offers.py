@@ -11,7 +11,7 @@ from shardwise.catalog.offers import alternatives, every_size, is_open, offered_
 from shardwise.catalog.prices import Price, PriceList, cited, price_lists, price_of
 from shardwise.errors import HardwareError
 from shardwise.spec.job.keys import Job
-from shardwise.spec.request import Override, request_of_flags
+from shardwise.spec.request import Override, read_request
 from tests.unit.house.tree import ROOT
 
 
@@ -68,7 +68,7 @@ def test_a_list_in_a_job_is_what_is_written_with_commas() -> None:
     written = " [ 4x A100-80GB, 8x L40S ] "
     assert Job.model_validate({"model": "m", "hardware": written}).hardware == job.hardware
     flag = Override.of_flag("--hardware", key="hardware", value=written)
-    assert request_of_flags(["model=m", flag]).job.hardware == job.hardware
+    assert read_request(None, overrides=["model=m", flag]).job.hardware == job.hardware
 
 
 def test_what_is_open_is_refused_where_one_hardware_is_needed() -> None:

@@ -13,7 +13,7 @@ from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.requirements import check_present, check_trainable, training_cluster
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.request import Request, read_request, request_of_job
+from shardwise.spec.request import Request, read_request
 
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
 
@@ -22,7 +22,7 @@ ZERO_BUBBLE = {"pp": 2, "schedule": "zero_bubble"}
 
 
 def request(**keys: Any) -> Request:
-    return request_of_job(job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys}))
+    return read_request(job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys}))
 
 
 def cpu(processes: int) -> Cluster:

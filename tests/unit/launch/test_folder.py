@@ -12,7 +12,7 @@ from shardwise.launch.run_folder import check_same_job, held_to, is_finished, kn
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Lengths
-from shardwise.spec.request import request_of_job
+from shardwise.spec.request import read_request
 from shardwise.spec.run import RunDirectory, append_line, write_json
 
 
@@ -46,12 +46,12 @@ def test_what_does_not_change_the_result_may_change(run: RunDirectory, changed: 
 
 def test_what_a_run_has_settled_stays_where_the_job_leaves_it_open(run: RunDirectory) -> None:
     write_json(run.resolved, job(train={"precision": "mixed", "optimizer": "adamw"}).to_json())
-    assert held_to(run, request_of_job(job())).job.train.precision == "auto", "no step was taken, so nothing is settled"
+    assert held_to(run, read_request(job())).job.train.precision == "auto", "no step was taken, so nothing is settled"
     append_line(run.metrics, {"step": 1, "loss": 2.0})
     check_same_job(run, job())
-    held = held_to(run, request_of_job(job())).job.train
+    held = held_to(run, read_request(job())).job.train
     assert (held.precision, held.optimizer, held.micro_batch_size) == ("mixed", "adamw", "auto")
-    assert held_to(run, request_of_job(job(train={"precision": "bf16"}))).job.train.precision == "bf16"
+    assert held_to(run, read_request(job(train={"precision": "bf16"}))).job.train.precision == "bf16"
     with pytest.raises(RunDirectoryError, match=r'train\.precision = "mixed", and this job has "bf16"'):
         check_same_job(run, job(train={"precision": "bf16"}))
 
@@ -63,9 +63,9 @@ def test_a_folder_with_other_files_is_left_alone(run: RunDirectory) -> None:
 
 
 def test_a_damaged_record_of_the_job_is_named_and_settles_nothing(run: RunDirectory) -> None:
-    assert held_to(run, request_of_job(job())).job == job()
+    assert held_to(run, read_request(job())).job == job()
     run.resolved.write_text("{")
-    assert held_to(run, request_of_job(job())).job == job()
+    assert held_to(run, read_request(job())).job == job()
     with pytest.raises(RunDirectoryError, match=r"resolved\.yaml: the job of the run in this folder cannot be read"):
         check_same_job(run, job())
 

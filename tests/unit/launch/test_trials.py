@@ -14,7 +14,7 @@ from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.lock import locked
 from shardwise.launch.trials import Trial, Unable, clear, find_trials, room_hint
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.request import request_of_flags
+from shardwise.spec.request import read_request
 from shardwise.spec.run import RunDirectory, write_text
 
 
@@ -91,7 +91,7 @@ def test_a_name_that_is_no_layout_is_bad_input(name: str, said: str) -> None:
 def test_a_trial_sets_its_hardware_layout_and_folder(label: str, hardware: str) -> None:
     cluster = parse_hardware(hardware)
     (trial,), _ = find_trials([label], cluster=cluster, method="full")
-    job = request_of_flags(["model=m", *trial.overrides(cluster, output_dir="runs/it's: here")]).job
+    job = read_request(None, overrides=["model=m", *trial.overrides(cluster, output_dir="runs/it's: here")]).job
     assert job.layout != "auto"
     assert not isinstance(job.layout, str)
     assert job.layout.to_layout() == trial.layout
