@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from shardwise.report.fields import as_number, number, section, text, whole
-from shardwise.report.nouns import COMMON_PARTS, Check, MemoryReport
+from shardwise.report.nouns import Check
 from shardwise.report.sources import Sources
 from shardwise.report.starts import planned
 from shardwise.spec.model.flops import model_flops_per_token
@@ -22,13 +22,12 @@ MFU_TOLERANCE = 0.01
 Found = tuple[bool | None, str]
 
 
-def run_checks(sources: Sources, candidate: Candidate | None, memory: MemoryReport) -> tuple[Check, ...]:
+def run_checks(sources: Sources, candidate: Candidate | None) -> tuple[Check, ...]:
     """All checks, in the order they are shown."""
     found = {
         "tokens/s × time = tokens": _tokens(sources.metrics),
         "MFU = model FLOPs per token × tokens/s ÷ (ranks × dense peak FLOP/s)": _mfu(sources),
         "every step is recorded once": _steps(sources.metrics),
-        "measured parts add up to the measured peak": _parts(memory),
         "as many processes ran as were planned": _world_size(sources, candidate),
     }
     return tuple(Check(name=name, passed=passed, detail=detail) for name, (passed, detail) in found.items())
@@ -87,14 +86,6 @@ def _steps(records: Sequence[dict[str, Any]]) -> Found:
         return None, "no step is recorded"
     first, last = records[0]["step"], records[-1]["step"]
     return len(records) == last - first + 1, f"steps {first:,} to {last:,}: {len(records):,} recorded"
-
-
-def _parts(memory: MemoryReport) -> Found:
-    ranks = [rank for rank in memory.ranks if rank.measured_parts and len(rank.measured_parts) == len(COMMON_PARTS)]
-    if not ranks:
-        return None, "parts were not measured"
-    wrong = [rank.rank for rank in ranks if sum((rank.measured_parts or {}).values()) != rank.measured_peak_bytes]
-    return not wrong, f"they do not on rank {wrong[0]}" if wrong else f"on {len(ranks)} of {len(memory.ranks)} ranks"
 
 
 def _world_size(sources: Sources, candidate: Candidate | None) -> Found:

@@ -66,7 +66,7 @@ def collect(run: RunDirectory) -> Report:
         },
         data=_data_counts(sources.data),
         examples=tuple(_examples(sources.data)),
-        checks=run_checks(sources, candidate, memory),
+        checks=run_checks(sources, candidate),
         gaps=sources.gaps,
         files=_files(run),
         resumed=was_resumed(sources),
