@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import flights, pairs_in_flight
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.schedule import actions, in_flight
+from shardwise.spec.layout.schedule import actions
 from tests.unit.plan.asking import elements, held, job, memory, shape
+from tests.unit.spec.test_schedule import in_flight
 
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved", "zero_bubble"]
 

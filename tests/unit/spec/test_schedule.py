@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.spec.layout.axes import Layout, Schedule
-from shardwise.spec.layout.schedule import Action, actions, forwards, in_flight
+from shardwise.spec.layout.schedule import Action, actions, forwards
 
 SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
 schedules = st.sampled_from(SCHEDULES)
@@ -15,6 +17,15 @@ schedules = st.sampled_from(SCHEDULES)
 
 def orders(schedule: Schedule, ranks: int, micros: int) -> list[tuple[Action, ...]]:
     return [actions(schedule, num_ranks=ranks, rank=rank, num_micro_batches=micros) for rank in range(ranks)]
+
+
+def in_flight(order: Iterable[Action]) -> int:
+    """The most (stage, micro-batch) pairs of a rank whose saved activations are alive at once."""
+    alive = most = 0
+    for action in order:
+        alive += {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}[action.kind]
+        most = max(most, alive)
+    return most
 
 
 def run(schedule: Schedule, ranks: int, micros: int) -> float:

@@ -13,7 +13,7 @@ The trainer executes these orders and the planner simulates them. Messages follo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import chain, islice, pairwise, product
 from typing import Literal, NamedTuple
@@ -57,15 +57,6 @@ def forwards(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches
     """The forwards alone, as an evaluation runs them."""
     order = actions(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
     return tuple(action for action in order if action.kind == "forward")
-
-
-def in_flight(order: Iterable[Action]) -> int:
-    """The most (stage, micro-batch) pairs of a rank whose saved activations are alive at once."""
-    alive = most = 0
-    for action in order:
-        alive += {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}[action.kind]
-        most = max(most, alive)
-    return most
 
 
 def _each(kind: ActionKind, stage: int, micros: range) -> Iterator[Plain]:

@@ -7,7 +7,7 @@ parameter, and 6 per parameter of an adapter or of a trained copy (`modules_to_s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from shardwise.spec.adapters.saved_names import is_saved
 from shardwise.spec.adapters.targets import adapter_rank, hold_of, is_copied
@@ -27,16 +27,12 @@ def matrix_parameters(shape: ModelShape) -> int:
 
 
 def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
-    """Elements of all LoRA adapters: r * (rows + columns) for each target matrix (Hu et al., 2021, section 4)."""
-    return _adapters(shape, lora, lambda matrix: matrix.count)
-
-
-def _adapters(shape: ModelShape, lora: LoraSpec, experts: Callable[[Matrix], int]) -> int:
-    """Elements of adapters, of so many of each matrix."""
+    """Elements of the LoRA adapters that a token is multiplied with (of experts, those routed to): r * (rows + columns)
+    for each target matrix (Hu et al., 2021, section 4)."""
 
     def of(matrices: Iterable[Matrix]) -> int:
         held = (matrix for matrix in matrices if hold_of(matrix, lora, shape))
-        return sum(experts(m) * adapter_rank(m, lora, shape) * (m.rows + m.columns) for m in held)
+        return sum(m.routed * adapter_rank(m, lora, shape) * (m.rows + m.columns) for m in held)
 
     return of(shape.outer_matrices) + sum(kind.num_layers * of(kind.matrices) for kind in shape.kinds)
 
@@ -58,6 +54,5 @@ def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | 
     attention = 6 * shape.num_layers * shape.num_attention_heads * widths * length
     if lora is None:
         return 6 * matrix_parameters(shape) + attention
-    adapters = _adapters(shape, lora, lambda matrix: matrix.routed)
-    trained = 2 * copied_parameters(shape, lora) + 6 * adapters
+    trained = 2 * copied_parameters(shape, lora) + 6 * adapter_parameters(shape, lora)
     return 4 * matrix_parameters(shape) + trained + attention
