@@ -15,8 +15,7 @@ from shardwise.plan import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list, f
 from shardwise.plan import solve as solved_plan
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job.keys import Job, LayoutSpec
-from shardwise.spec.layout.axes import Layout
+from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Lengths, Plan
 from shardwise.spec.plan.timeline import Timeline
@@ -134,13 +133,7 @@ def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Len
 
 def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:
     """Refuses a stated layout that the model cannot be cut into, with an InputError at its place in the job."""
-    stated = request.job.stated_layout
-    if isinstance(stated, LayoutSpec):
-        layout = stated.to_layout()
-    elif stated in ("mp", "pp", "tp"):
-        layout = Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
-    else:
-        return  # of the ways to spread that have a name, the others cut no model
-    reason = misfit(as_trained(request.job, model), layout, stated=True)
+    layout = request.job.layout_on(cluster)
+    reason = None if layout is None else misfit(as_trained(request.job, model), layout, stated=True)
     if reason is not None:
         raise InputError(Problem(where=request.where("layout"), message=reason))

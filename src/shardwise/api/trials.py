@@ -15,7 +15,7 @@ from shardwise.launch.processes.torchrun import place_in_group
 from shardwise.launch.requirements import stated_execution, training_cluster
 from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.request import Override, Request, read_request
@@ -115,7 +115,7 @@ def read_trials(
         method=request.job.method,
         refused=lambda layout: next(iter(_not_trained_under(layout, job=request.job, model=model)), None),
         model=as_trained(request.job, model),
-        own=_stated(request.job.stated_layout),
+        own=request.job.stated_layout,
     )
     return Trials(
         job=job,
@@ -132,8 +132,3 @@ def read_trials(
 def _not_trained_under(layout: Layout, *, job: Job, model: ModelShape) -> list[str]:
     execution = stated_execution(job, layout)
     return [*not_trained_under(execution), *impossibilities(job, execution, model=model)]
-
-
-def _stated(layout: LayoutSpec | str | None) -> Layout | str | None:
-    """The layout of a job, by its degrees or by name; None where it is left open."""
-    return layout.to_layout() if isinstance(layout, LayoutSpec) else layout

@@ -13,7 +13,7 @@ from shardwise.catalog.probe import known_or_nominal, this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.processes.torchrun import Place
 from shardwise.spec.cluster import Cluster, Gpu
-from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.request import Request
@@ -187,7 +187,7 @@ def _asked(request: Request, *, cluster: Cluster) -> Execution:
     """The job's stated choices on the layout it states, with the plainest where it states none."""
     processes = cluster.num_gpus
     try:
-        layout = _layout(request.job.stated_layout, cluster=cluster)
+        layout = request.job.layout_on(cluster) or Layout(dp_replicate=cluster.num_gpus)
     except ValueError as error:
         raise InputError(Problem(where=request.where("layout"), message=str(error))) from None
     if layout.world_size != processes:
@@ -209,14 +209,6 @@ def stated_execution(job: Job, layout: Layout) -> Execution:
         gradient_checkpointing="none" if train.gradient_checkpointing == "auto" else train.gradient_checkpointing,
         compile=train.compile is True,
     )
-
-
-def _layout(stated: LayoutSpec | str | None, *, cluster: Cluster) -> Layout:
-    if isinstance(stated, LayoutSpec):
-        return stated.to_layout()
-    if stated is None:
-        return Layout(dp_replicate=cluster.num_gpus)
-    return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
 
 
 def place_of(request: Request, reason: str, *, otherwise: str = "layout") -> str:

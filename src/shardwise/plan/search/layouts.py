@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.job.keys import Job, LayoutSpec
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.splits import as_trained
@@ -44,7 +44,7 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
     """The layouts that a job leaves open on all GPUs of a cluster, each once; those left out with their reason. Raises
     UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed."""
     if job.stated_layout is not None:
-        layout = _formed(job.stated_layout, cluster)
+        layout = _formed(job, cluster)
         reason = misfit(as_trained(job, model), layout)
         yield Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=reason)
         return
@@ -151,19 +151,16 @@ def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
 def can_be_formed(job: Job, cluster: Cluster) -> bool:
     """Whether so many GPUs are enough for a stated layout and its product; any are where none is stated."""
     try:
-        return job.stated_layout is None or bool(_formed(job.stated_layout, cluster))
+        return bool(_formed(job, cluster))
     except UnsupportedError:
         return False
 
 
-def _formed(stated: LayoutSpec | str, cluster: Cluster) -> Layout:
-    if isinstance(stated, LayoutSpec):
-        layout = stated.to_layout()
-    else:
-        try:
-            layout = Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=cluster.node.num_gpus)
-        except ValueError as error:
-            raise UnsupportedError(f"layout: {error}") from None
+def _formed(job: Job, cluster: Cluster) -> Layout:
+    try:
+        layout = job.layout_on(cluster) or Layout()
+    except ValueError as error:
+        raise UnsupportedError(f"layout: {error}") from None
     if layout.world_size > cluster.num_gpus:
         raise UnsupportedError(
             f"layout multiplies out to {layout.world_size} {cluster.unit}, and the hardware is {cluster.name}; "

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
@@ -211,9 +212,18 @@ class Job(Strict):
         return self
 
     @property
-    def stated_layout(self) -> LayoutSpec | str | None:
-        """The one layout to take; None where there are several to choose among."""
+    def stated_layout(self) -> Layout | str | None:
+        """The one layout to take, by its degrees or its name; None where there are several to choose among."""
+        if isinstance(self.layout, LayoutSpec):
+            return self.layout.to_layout()
         return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
+
+    def layout_on(self, cluster: Cluster) -> Layout | None:
+        """The stated layout on a cluster. Raises ValueError: its GPUs do not divide into the one that is named."""
+        stated, node = self.stated_layout, cluster.node.num_gpus
+        if isinstance(stated, str):
+            return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=node)
+        return stated
 
     @model_validator(mode="after")
     def _lora_matches_method(self) -> Self:
