@@ -57,11 +57,8 @@ def unseen(model: ModelShape, split: Split, *, nearest: str) -> str | None:
 
 def as_trained(job: Job, model: ModelShape) -> ModelShape:
     """A model without the dropout that a job switches off."""
-    return without_dropout(model) if job.train.disable_dropout else model
-
-
-def without_dropout(model: ModelShape) -> ModelShape:
-    """A model without dropout and layerdrop."""
+    if not job.train.disable_dropout:
+        return model
     if model.built is not None and "stages without dropout" in model.built:
         model = replace(model, built=("stages", *model.built))
     return replace(model, layerdrop=0.0) if model.layerdrop else model

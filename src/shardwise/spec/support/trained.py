@@ -147,15 +147,12 @@ def _uneven(tp: int, model: ModelShape, parts: dict[str, int]) -> str | None:
 def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
     if layout.num_stages <= model.num_layers:
         return None
-    return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; {_fewer_stages(model, layout)}"
-
-
-def _fewer_stages(model: ModelShape, layout: Layout) -> str:
-    """The most pipeline ranks whose stages have a block each."""
+    # The most pipeline ranks whose stages have a block each.
     most = model.num_layers * layout.pp // layout.num_stages
-    if most > 1:
-        return f"use pp: {most} at most"
-    return f"use schedule: 1f1b and pp: {model.num_layers} at most" if model.num_layers > 1 else "use fsdp"
+    remedy = f"use pp: {most} at most"
+    if most < 2:
+        remedy = f"use schedule: 1f1b and pp: {model.num_layers} at most" if model.num_layers > 1 else "use fsdp"
+    return f"{layout.num_stages} pipeline stages for {model.num_layers} layers; {remedy}"
 
 
 def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
@@ -176,11 +173,8 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
     """What contradicts itself in an execution: it is neither trained nor planned."""
     reasons: list[str] = []
     layout = execution.layout
-    if model is not None and layout.num_stages > model.num_layers:
-        reasons.append(
-            f"{layout.strategy} makes {layout.num_stages} stages, and the model has {model.num_layers} blocks; "
-            + _fewer_stages(model, layout)
-        )
+    if model is not None and (too_many := _too_many_stages(model, layout)):
+        reasons.append(too_many)
     if execution.parameters_on_host:
         reasons += _streaming_contradictions(execution)
     if model is not None and (lacking := documents_refusal(job, model, execution.attn_implementation)):
