@@ -58,7 +58,7 @@ def _path_in_sentence(detail: Any, data: dict[str, Any]) -> Key:
     return (key,) if key in data else ()
 
 
-#: What a value should have been, by pydantic's kind of error; braces hold the error's context.
+#: What a value should have been, by pydantic's kind of error, where its own words are others; braces hold the context.
 _EXPECTATIONS = {
     "bool_type": "true or false",
     "string_type": "text",
@@ -66,10 +66,6 @@ _EXPECTATIONS = {
     "tuple_type": "a list",
     "dataclass_type": "keys below it",
     "dict_type": "keys below it",
-    "greater_than": "greater than {gt}",
-    "greater_than_equal": "greater than or equal to {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "less than or equal to {le}",
     "string_too_short": "text that is not empty",
     "string_too_long": "text of {max_length} letters at most",
     "string_pattern_mismatch": "text without a null character",
@@ -105,7 +101,8 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
             expected = f"keys below it ({', '.join(_keys_at(root, path)[:6])}, ...)"
         case kind:
             kind = "string_too_short" if found == "" else kind
-            expected = _EXPECTATIONS.get(kind, f"something else ({kind.replace('_', ' ')})").format_map(context)
+            own = str(detail["msg"]).removeprefix("Input should be ")
+            expected = _EXPECTATIONS[kind].format_map(context) if kind in _EXPECTATIONS else own
     return f"{key} is {quoted(found)}; expected {expected}"
 
 
