@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
-from shardwise.report.fields import as_number, as_whole, number, section, sections, text, whole
+from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
 from shardwise.report.nouns import Curve, DataCounts, Example, FileEntry, Gap, Outcome, Report, Setting, State
 from shardwise.report.pages.run_page import report_html
-from shardwise.report.sources import LOST, Sources, previews, read_sources
+from shardwise.report.sources import LOST, Sources, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
@@ -113,14 +113,16 @@ def _data_counts(data: dict[str, Any] | None) -> tuple[DataCounts, ...]:
 
 def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
     """The first previews, each cut to `MAX_EXAMPLE_CHARACTERS`."""
-    for where, pieces in islice(previews(data), MAX_EXAMPLES):
+    for entry in sections(data, "preview")[:MAX_EXAMPLES]:
         left, shown = MAX_EXAMPLE_CHARACTERS, list[tuple[str, bool]]()
-        for piece, trained in pieces:
-            shown.append((piece[:left], trained))
-            left -= len(piece)
-            if left <= 0:
-                break
-        yield Example(where=where, pieces=tuple(shown), cut=left < 0)
+        for pair in items(entry, "text"):
+            match pair:
+                case [str(piece), bool(trained)] if left > 0:
+                    shown.append((piece[:left], trained))
+                    left -= len(piece)
+                case _:
+                    pass
+        yield Example(where=text(entry, "where") or "", pieces=tuple(shown), cut=left < 0)
 
 
 FILES = {
@@ -289,10 +291,8 @@ def read_outcome(sources: Sources) -> Outcome:
 
 def _signal_name(written: dict[str, Any] | None) -> str | None:
     number = whole(written, "signal")
-    if not number:
-        return text(written, "signal")
     try:
-        return signal.Signals(number).name
+        return signal.Signals(number).name if number else None
     except ValueError:
         return str(number)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.errors import InputError, RunDirectoryError
-from shardwise.report.fields import items, number, sections, text, whole
+from shardwise.report.fields import number, text, whole
 from shardwise.report.nouns import Gap
 from shardwise.report.starts import Start, starts_of
 from shardwise.spec.job.file import read_job
@@ -159,18 +159,3 @@ def _starts(gaps: list[Gap], run: RunDirectory) -> tuple[Start, ...]:
         gaps.append(Gap(file=f"logs/{run.starts.name}", reason=f"cannot be read whole; {lost}"))
         return ()
     return starts
-
-
-def previews(data: dict[str, Any] | None) -> list[tuple[str, list[tuple[str, bool]]]]:
-    """The examples of data.json: the place of each, and its pieces with whether they are trained."""
-    found: list[tuple[str, list[tuple[str, bool]]]] = []
-    for entry in sections(data, "preview"):
-        pieces: list[tuple[str, bool]] = []
-        for pair in items(entry, "text"):
-            match pair:
-                case [str(piece), bool(trained)]:
-                    pieces.append((piece, trained))
-                case _:
-                    pass
-        found.append((text(entry, "where") or "", pieces))
-    return found
