@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, RankMemory
-from shardwise.spec.plan.offers import Offers
+from shardwise.spec.plan.offers import Offers, format_dollars
 from shardwise.units import format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10
@@ -149,21 +149,15 @@ def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> 
     unused = {
         column
         for column, setting in OCCASIONAL.items()
-        if all(getattr(candidate.execution, setting) == "none" for _, candidate in _shown(plan))
+        if all(getattr(candidate.execution, setting) == "none" for _, candidate in plan.first(MAX_CANDIDATES))
     }
     names = [name for name in COLUMNS if name not in left_out | unused]
     for name in names:
         table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True, overflow="crop")
-    for index, candidate in _shown(plan):
+    for index, candidate in plan.first(MAX_CANDIDATES):
         cells, chosen = _cells(candidate, bar_width=bar_width), index == plan.chosen
         table.add_row("->" if chosen else "", *(cells[name] for name in names), style="bold" if chosen else "")
     return table
-
-
-def _shown(plan: Plan) -> list[tuple[int, Candidate]]:
-    """The first candidates, and the chosen one in any case."""
-    numbered = list(enumerate(plan.candidates))
-    return [pair for pair in numbered if pair[0] < MAX_CANDIDATES or pair[0] == plan.chosen]
 
 
 def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
@@ -186,12 +180,8 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
 def cost_text(cost: Cost) -> str:
     """The price of the run, else of an hour, else a dash."""
     if cost.usd is not None:
-        return _dollars(cost.usd)
-    return f"{_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"
-
-
-def _dollars(amount: float) -> str:
-    return f"${amount:,.2f}" if amount < 1000 else f"${amount:,.0f}"
+        return format_dollars(cost.usd)
+    return f"{format_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"
 
 
 def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
@@ -215,7 +205,7 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
 
 def legend(plan: Plan, *, bar_width: int, width: int) -> str:
     """The letters that the bars show, and what the columns mean."""
-    shown = [candidate for _, candidate in _shown(plan)]
+    shown = [candidate for _, candidate in plan.first(MAX_CANDIDATES)]
     bars = [memory_bar(one.worst_rank, capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
     parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
     over = [] if all(one.fits for one in shown) else ["! too much"]

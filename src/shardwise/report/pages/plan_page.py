@@ -14,7 +14,7 @@ LONGEST_BAR = 1.6
 
 def plan_html(plan: Plan, timeline: Timeline | None) -> str:
     """The whole page."""
-    candidates = shown(plan)
+    candidates = [one for _, one in plan.first(MAX_CANDIDATES)]
     return render(
         "plan.html",
         plan=plan,
@@ -27,11 +27,6 @@ def plan_html(plan: Plan, timeline: Timeline | None) -> str:
         strategy="" if timeline is None else timeline.strategy,
         rejected=list(dict.fromkeys((one.strategy, one.reason) for one in plan.rejected)),
     )
-
-
-def shown(plan: Plan) -> list[Candidate]:
-    """The first candidates, and the chosen one in any case."""
-    return [one for index, one in enumerate(plan.candidates) if index < MAX_CANDIDATES or index == plan.chosen]
 
 
 def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:

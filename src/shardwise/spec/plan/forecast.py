@@ -157,6 +157,10 @@ class Plan:
         """The chosen candidate."""
         return None if self.chosen is None else self.candidates[self.chosen]
 
+    def first(self, most: int) -> list[tuple[int, Candidate]]:
+        """The first candidates with their indices, and the chosen one in any case."""
+        return [(index, one) for index, one in enumerate(self.candidates) if index < most or index == self.chosen]
+
     @property
     def notes(self) -> list[str]:
         """What is to be said of the hardware, as sentences: who holds memory of it, what is not known of it."""
