@@ -1,12 +1,12 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
 from shardwise.api.comparing import compare
-from shardwise.api.looking import doctor, known_gpus, known_models, report
+from shardwise.api.looking import known_gpus, known_models, report
 from shardwise.api.planning import plan, timeline, write_plan, write_plan_page
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
-from shardwise.launch.doctor import Doctor
+from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, Step
 from shardwise.launch.processes.data_preparation import AlreadySaidError
 from shardwise.report.nouns import Comparison, Report

@@ -1,11 +1,10 @@
-"""`report`, `doctor`, and lists of known models and GPUs."""
+"""`report`, and lists of known models and GPUs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from shardwise.catalog import gpus, models
-from shardwise.launch.doctor import Doctor, examine
 from shardwise.report.collect import collect, write_report
 from shardwise.report.nouns import Report
 from shardwise.spec.cluster import Gpu
@@ -18,11 +17,6 @@ def report(run_dir: str | Path) -> Report:
     collected = collect(run)
     write_report(collected, run)
     return collected
-
-
-def doctor() -> Doctor:
-    """What this machine has and lacks for planning and training."""
-    return examine()
 
 
 def known_models() -> list[models.KnownModel]:

@@ -31,7 +31,6 @@ class State:
     since: float = field(default_factory=time.monotonic)
     total_steps: int | None = None
     last: Step | None = None
-    eval_loss: float | None = None
     seconds: list[float] = field(default_factory=list[float])
 
     def take(self, update: Phase | Step) -> None:
@@ -41,8 +40,6 @@ class State:
             self.total_steps = update.total_steps or self.total_steps
             return
         self.last = update
-        if update.eval_loss is not None:
-            self.eval_loss = update.eval_loss
         if update.step_seconds is not None:
             self.seconds = [*self.seconds, update.step_seconds][-WINDOW:]
 

@@ -58,8 +58,8 @@ class Doctor:
         return {"version": 1, **self.facts, "can_train": self.can_train, "findings": findings}
 
 
-def examine() -> Doctor:
-    """Looks at this machine; imports none of the libraries."""
+def doctor() -> Doctor:
+    """What this machine has and lacks for planning and training; imports none of the libraries."""
     facts = machine_facts()
     order = ("blocks training", "limits", "note")
     findings = [*_library_findings(facts["libraries"]), *_gpu_findings(facts)]
@@ -86,13 +86,12 @@ def _gpu_findings(facts: dict[str, Any]) -> Iterator[Finding]:
         notes = this_machine().notes
     except HardwareError as error:
         yield Finding(severity="limits", what=str(error), hint="show alike GPUs with CUDA_VISIBLE_DEVICES")
-        notes = ()
     else:
         if not facts["gpus"]:
             hint = "training runs on CPU processes; if there is a GPU, check that nvidia-smi works and lists it"
             yield Finding(severity="limits", what="no NVIDIA GPU was found", hint=hint)
-    for note in notes:
-        yield Finding(severity="note", what=note, hint="plans for this machine take it into account")
+        for note in notes:
+            yield Finding(severity="note", what=note, hint="plans for this machine take it into account")
     if facts["gpus"] and "+cpu" in str(facts["libraries"].get("torch")):
         hint = "install the CUDA build: see https://pytorch.org/get-started/locally/"
         yield Finding(

@@ -141,7 +141,7 @@ def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
     """Writes what the workers start from; each file appears whole."""
     write_text(run.job, request.text)
     write_json(run.resolved, _resolved(request.job, plan))
-    write_places(run, request.places)
+    write_places(run, request.written.by_key)
     write_json(run.plan, plan.to_json())
 
 

@@ -21,8 +21,6 @@ from shardwise.spec.run import read_json
 _FLAGS = "the flags"
 #: A file with one of these keys is a plan, perhaps a damaged one; no job has any.
 _OF_A_PLAN = frozenset({"candidates", "chosen", "rejected"})
-#: Where a section comes from that nobody stated: there are adapters because the method has some.
-_IMPLIED_BY: dict[tuple[str | int, ...], tuple[str | int, ...]] = {("lora",): ("method",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +33,9 @@ class Request:
 
     def where(self, *path: str | int) -> str:
         """`file:line` or flag of a key's value, or of what implies it."""
-        section = path[:1]
-        if section in _IMPLIED_BY and not any(key.partition(".")[0] == section[0] for key in self.written.by_key):
-            path = _IMPLIED_BY[section]
+        if path[:1] == ("lora",) and not any(key.partition(".")[0] == "lora" for key in self.written.by_key):
+            path = ("method",)  # there are adapters because it has some
         return self.written.where(*path)
-
-    @property
-    def places(self) -> dict[str, str]:
-        """`where` of every key that was written, by its dotted name."""
-        return dict(self.written.by_key)
 
     @contextmanager
     def blaming(self, *path: str) -> Generator[None]:

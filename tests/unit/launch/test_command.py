@@ -5,7 +5,7 @@ import os
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.launch.doctor import examine, supported_ranges
+from shardwise.launch.doctor import doctor, supported_ranges
 from shardwise.launch.processes import command
 from shardwise.launch.processes.command import rank_environment, require_torch, worker_environment
 from shardwise.launch.processes.torchrun import joined_environment
@@ -63,8 +63,8 @@ def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_is_not_known_of_th
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     nvidia_smi(tmp_path, gpus="0, GPU-a, NVIDIA Z9000, 49140, 1, 48700, [N/A]\n")
-    assert any(finding.what.startswith("the GPU Z9000 is not in the catalogue") for finding in examine().findings)
+    assert any(finding.what.startswith("the GPU Z9000 is not in the catalogue") for finding in doctor().findings)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    found = examine()
+    found = doctor()
     assert any(finding.what.startswith("CUDA_VISIBLE_DEVICES is '3', which is none") for finding in found.findings)
     assert found.facts["gpus"] == []

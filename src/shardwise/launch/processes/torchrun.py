@@ -81,11 +81,8 @@ def sending_away_on_error(run: RunDirectory, place: Place) -> Generator[None]:
     """The others leave as rank 0 does, whatever ends it."""
     try:
         yield
-    except ShardwiseError as error:
-        send_others_away(run, place, exit_code=error.exit_code)
-        raise
-    except BaseException:
-        send_others_away(run, place, exit_code=1)
+    except BaseException as error:
+        send_others_away(run, place, exit_code=error.exit_code if isinstance(error, ShardwiseError) else 1)
         raise
 
 

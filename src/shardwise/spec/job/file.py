@@ -41,15 +41,15 @@ class Override:
         return cls(text=given, where=f"--set {given}") if isinstance(given, str) else given
 
 
-def read_job(path: str | Path, *, overrides: Sequence[str | Override] = ()) -> Job:
-    """Reads a job file, then applies `--set key.path=value` overrides.
+def read_job(path: str | Path) -> Job:
+    """Reads a job file.
 
     Relative data, model and output paths stay relative to the working directory, as in the shell.
 
     Raises:
         JobError: the file cannot be read or is not a valid job; one problem per place, each with `file:line`.
     """
-    return parse_job(read_text(path), file=str(path), overrides=overrides)
+    return parse_job(read_text(path), file=str(path))
 
 
 def read_text(path: str | Path) -> str:
@@ -71,7 +71,7 @@ def read_text(path: str | Path) -> str:
 
 
 def parse_job(text: str, *, file: str = "job.yaml", overrides: Sequence[str | Override] = ()) -> Job:
-    """Like `read_job`, from text."""
+    """Like `read_job`, from text; then applies `--set key.path=value` overrides."""
     return parse_placed(text, file=file, overrides=overrides)[0]
 
 
