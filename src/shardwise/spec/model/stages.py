@@ -5,6 +5,7 @@ Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from itertools import pairwise
 
@@ -43,10 +44,19 @@ def balanced(
         sizes = {max(1, min(size, -(-(blocks - 1) // others))) for size in (even, even + 1)}
         return min(max(block * size, first + block * max(1, blocks - others * size)) for size in sizes)
 
-    ends, beside = [num_blocks], last
-    for before in range(num_stages - 1, 0, -1):
-        end = ends[-1]
-        costs = {start: max(least(before, start), block * (end - start) + beside) for start in range(before, end)}
-        ends.append(min(costs, key=costs.__getitem__))
-        beside = 0.0
+    def last_begins(stages: int, end: int) -> int:
+        """Where the last of the first stages begins, if they end there: it is cheaper the later, those before it are
+        more expensive, and the least maximum lies where both meet."""
+        others, beside = stages - 1, last if stages == num_stages else 0.0
+
+        def own(start: int) -> float:
+            return block * (end - start) + beside
+
+        starts = range(others, end)
+        meeting = bisect_left(starts, True, key=lambda start: least(others, start) >= own(start))
+        return min(starts[max(0, meeting - 1) : meeting + 1], key=lambda start: max(least(others, start), own(start)))
+
+    ends = [num_blocks]
+    for stages in range(num_stages, 1, -1):
+        ends.append(last_begins(stages, ends[-1]))
     return tuple(range(begin, end) for begin, end in pairwise([0, *reversed(ends)]))
