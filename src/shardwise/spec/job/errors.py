@@ -85,9 +85,8 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
         case "extra_forbidden" | "invalid_key":
             return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
         case "missing":
-            return (
-                f"the key {quoted(key)} is missing{_MODEL_HINT if key == 'model' and not _keys_at(root, path) else ''}"
-            )
+            hint = _MODEL_HINT if key == "model" and not _keys_at(root, path) else ""
+            return f"the key {quoted(key)} is missing{hint}"
         case "value_error":
             sentence = str(context.get("error", detail["msg"]))
             return sentence if sentence.startswith(f"{key}:") else f"{key}: {sentence}"
