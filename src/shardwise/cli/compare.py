@@ -74,12 +74,9 @@ COLUMNS = {
 
 def versus_table(found: Versus) -> Table:
     """Two lines per layout: measured, and forecast below it; one where it failed."""
-    from rich.table import Table
+    from shardwise.cli.console import figures_table
 
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("layout", no_wrap=True)
-    for name in (*COLUMNS, "final loss"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = figures_table("layout", *COLUMNS, "final loss")
     for one in found.contenders:
         table.add_row(one.name, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)
         table.add_row("  forecast", *(one.written(what, "forecast") for what in COLUMNS.values()), style="dim")

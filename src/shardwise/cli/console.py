@@ -8,6 +8,7 @@ import sys
 from typing import IO, Any
 
 from rich.console import Console
+from rich.table import Table
 
 WIDTH_OF_A_PIPE = 130
 
@@ -30,6 +31,15 @@ def make_console(file: IO[str] | None = None) -> Console:
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
         width = WIDTH_OF_A_PIPE
     return PatientConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
+
+
+def figures_table(first: str, *figures: str) -> Table:
+    """A table without lines, whose rows are a name and figures."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for name in figures:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def print_json(data: Any) -> None:

@@ -53,12 +53,9 @@ def print_report(report: Report, console: Console) -> None:
 
 def comparison_table(comparisons: tuple[Comparison, ...]) -> Table:
     """One row per figure; the error is positive where the forecast was too high."""
-    from rich.table import Table
+    from shardwise.cli.console import figures_table
 
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for name in ("forecast", "measured", "error"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = figures_table("", "forecast", "measured", "error")
     table.add_column("", style="dim")
     for row in comparisons:
         table.add_row(row.what, row.written("forecast"), row.written("measured"), row.error_written, row.note)
@@ -67,10 +64,10 @@ def comparison_table(comparisons: tuple[Comparison, ...]) -> Table:
 
 def loss_lines(report: Report) -> list[str]:
     """First and last loss, and the last evaluation loss."""
-    loss, evaluation = report.curves.get("loss"), report.curves.get("eval_loss")
+    loss, evaluation = report.curves["loss"], report.curves["eval_loss"]
     lines: list[str] = []
-    if loss is not None and loss.first is not None and loss.last is not None:
+    if loss.first is not None and loss.last is not None:
         lines += ["", f"loss {loss.first:.4f} at the first step, {loss.last:.4f} at the last of {loss.num_recorded}"]
-    if evaluation is not None and evaluation.last is not None:
+    if evaluation.last is not None:
         lines.append(f"evaluation loss {evaluation.last:.4f}")
     return lines

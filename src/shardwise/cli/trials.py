@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shardwise.api import Trying, Update
+    from shardwise.cli.progress import Progress
 
 
 Sets = Annotated[
@@ -36,10 +37,7 @@ class TrialProgress:
     """One line for each layout; on a terminal, below it the live view of its training."""
 
     def __init__(self, console: Console) -> None:
-        from shardwise.cli.progress import Progress
-
         self._console = console
-        self._make = lambda: Progress(console)
         self._progress: Progress | None = None
 
     def __enter__(self) -> TrialProgress:
@@ -51,12 +49,13 @@ class TrialProgress:
     def show(self, update: Update | Trying) -> None:
         """Shows one update."""
         from shardwise.api import Notice, Planned, Trying
+        from shardwise.cli.progress import Progress
 
         if isinstance(update, Trying):
             self._end_one()
             again = f", once more with {update.again}" if update.again else ""
             self._console.print(f"{update.layout} ({update.number} of {update.total}){again}")
-            self._progress = self._make().__enter__()
+            self._progress = Progress(self._console)
             return
         is_shown = isinstance(update, Notice) or (self._console.is_terminal and not isinstance(update, Planned))
         if self._progress is not None and is_shown:
@@ -64,5 +63,5 @@ class TrialProgress:
 
     def _end_one(self) -> None:
         if self._progress is not None:
-            self._progress.__exit__(None, None, None)
+            self._progress.__exit__()
             self._progress = None

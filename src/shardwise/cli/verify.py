@@ -92,12 +92,9 @@ def print_parity(parity: Parity, console: Console) -> None:
 
 def parity_table(parity: Parity) -> Table:
     """One row per layout: the largest relative differences, and the first that is too large."""
-    from rich.table import Table
+    from shardwise.cli.console import figures_table
 
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("layout", no_wrap=True)
-    for name in ("processes", "steps", "loss", "grad norm", "weights"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = figures_table("layout", "processes", "steps", "loss", "grad norm", "weights")
     table.add_column("first difference")
     table.add_row("single-1", "1", str(parity.num_steps), "", "", "", "the reference")
     for row in parity.layouts:
