@@ -13,10 +13,11 @@ from typing import IO
 
 from shardwise.launch.failure import RankExit
 from shardwise.launch.processes.command import LOOPBACK, WORKER, rank_environment, worker_environment
+from shardwise.launch.processes.parent_death import leashed
 from shardwise.launch.processes.process_tree import end_all
-from shardwise.launch.processes.rank import start_rank
+from shardwise.launch.processes.rank import open_log, worker_argv
 from shardwise.launch.processes.torchrun import Place, joined_environment
-from shardwise.spec.begin import LISTENING, WORD
+from shardwise.spec.begin import LISTENING, WAITS, WORD
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import LAUNCH, RunDirectory
 
@@ -42,11 +43,23 @@ class Ranks:
         keeping: Collection[int],
         on_our_end: signal.Signals = signal.SIGTERM,
     ) -> None:
-        """Starts a rank, as `start_rank` does."""
-        environment = {**environment, LAUNCH: self._launch}
-        self._children[rank] = start_rank(
-            self._run, rank, module=module, environment=environment, keeping=keeping, on_our_end=on_our_end
-        )
+        """Starts a rank that imports what it needs, and then waits on its standard input for the word to begin. It has
+        a session of its own, so that a terminal's Ctrl-C reaches the launcher alone. `keeping`: descriptors that it
+        holds open; `on_our_end`: the signal it gets when this process ends without having ended it."""
+        log = open_log(self._run, rank)
+        try:
+            self._children[rank] = subprocess.Popen(
+                leashed(worker_argv(module, self._run), signal_number=on_our_end),
+                env={**environment, LAUNCH: self._launch, WAITS: "1"},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=tuple(keeping),
+            )
+        finally:
+            os.close(log)
 
     def __len__(self) -> int:
         return len(self._children)
@@ -141,9 +154,7 @@ def first_rank(
     """Rank 0 alone, of a group that something else started.
 
     Its worker is a child, so that someone is left to say how it went: rank 0 shows the progress, names one first cause
-    of a failure, and returns to write the report; the trainer itself knows no reports. `kind`: `cpu` hides the
-    machine's GPUs from it; `lock`: a descriptor that it shall hold open as long as it lives; `module`: run as `python
-    -m MODULE RUN_DIR`.
+    of a failure, and returns to write the report; the trainer itself knows no reports. Arguments as for `local_ranks`.
     """
     ranks = Ranks(run, launch=uuid.uuid4().hex)
     try:

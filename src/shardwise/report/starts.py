@@ -51,11 +51,7 @@ def _agree(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start of a run; its records go from its first step up to the next start's.
-
-    Attributes:
-        first_step: its first step; its records go up to the next start's.
-    """
+    """One start of a run; its records go from its first step up to the next start's."""
 
     first_step: int
     ran: Ran

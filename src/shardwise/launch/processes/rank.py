@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from shardwise.launch.processes.parent_death import end_with_parent, leashed
-from shardwise.spec.begin import WAITS
+from shardwise.launch.processes.parent_death import end_with_parent
 from shardwise.spec.run import RunDirectory
 
 #: A line of a rank's log behind which a start of it begins; what is above was said by earlier ones.
@@ -32,35 +29,8 @@ def rank_argv(run: RunDirectory, *, module: str) -> list[str]:
     return [sys.executable, "-m", "shardwise.launch.processes.rank", str(run.root), module]
 
 
-def start_rank(
-    run: RunDirectory,
-    rank: int,
-    *,
-    module: str,
-    environment: Mapping[str, str],
-    keeping: Collection[int],
-    on_our_end: signal.Signals,
-) -> subprocess.Popen[bytes]:
-    """Starts a rank that imports what it needs, and then waits on its standard input for the word to begin. It has a
-    session of its own, so that a terminal's Ctrl-C reaches the launcher alone. `keeping`: descriptors that it holds
-    open; `on_our_end`: the signal it gets when this process ends without having ended it."""
-    log = _open_log(run, rank)
-    try:
-        return subprocess.Popen(
-            leashed(worker_argv(module, run), signal_number=on_our_end),
-            env={**environment, WAITS: "1"},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            bufsize=0,
-            start_new_session=True,
-            pass_fds=tuple(keeping),
-        )
-    finally:
-        os.close(log)
-
-
-def _open_log(run: RunDirectory, rank: int) -> int:
+def open_log(run: RunDirectory, rank: int) -> int:
+    """The descriptor of a rank's log, to which it has added where this start begins."""
     log = os.open(run.rank_log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with suppress(OSError):  # a full disk stops nothing here
         os.write(log, f"{STARTED}\n".encode())
@@ -75,7 +45,7 @@ def main(arguments: list[str]) -> None:
     end_with_parent(signal.SIGKILL)
     # A restarted rank begins with a clean slate: what it failed of before is not what it fails of now.
     run.rank_failure(rank).unlink(missing_ok=True)
-    log = _open_log(run, rank)
+    log = open_log(run, rank)
     os.dup2(log, 1)
     os.dup2(log, 2)
     argv = worker_argv(module, run)

@@ -54,9 +54,7 @@ def run_workers(
         on_update: called with each new phase and step.
 
     Raises:
-        StoppedError: a signal stopped the run.
-        InputError: a worker refused the user's input.
-        WorkerFailedError: a worker failed.
+        ShardwiseError: as `conclude` does.
     """
     require_torch()
     with StopRequests() as requests:
@@ -108,9 +106,7 @@ def follow_ranks(
         grace_seconds: how long they may live after any rank failed.
 
     Raises:
-        StoppedError: a signal stopped the run.
-        InputError: a worker refused the user's input.
-        WorkerFailedError: a worker failed.
+        ShardwiseError: as `conclude` does.
     """
     follower, grace = Follower(run), _Grace(run, seconds=grace_seconds)
     told = False

@@ -71,8 +71,6 @@ class Layout:
             degree = getattr(self, axis)
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
                 raise ValueError(f"{axis} is {degree!r}; a degree is a whole number of at least 1")
-        if self.min_num_params < 0 or self.prefetch < 1:
-            raise ValueError("min_num_params is a whole number of at least 0, prefetch one of at least 1")
         if self.zero_stage in (1, 2) and self.dp_shard > 1 and self.reshard_after_forward:
             raise ValueError(
                 f"zero_stage {self.zero_stage} keeps gathered weights: reshard_after_forward must be false"
