@@ -16,12 +16,13 @@ def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
     """The block indices of each stage, in order; blocks of several kinds count at their mean cost. Raises ValueError:
     there are more stages than blocks."""
     multiplied = sum(k.num_layers * m.routed * m.rows * m.columns for k in model.kinds for m in k.matrices)
+    # Whole numbers, twice as large and as many times as there are blocks, of which none is rounded.
     return balanced(
         model.num_layers,
         num_stages=num_stages,
-        block=(multiplied + model.block_parameters) / 2 / model.num_layers,
-        first=(model.embedding_parameters + model.position_parameters) / 2,
-        last=float(model.embedding_parameters),
+        block=multiplied + model.block_parameters,
+        first=model.num_layers * (model.embedding_parameters + model.position_parameters),
+        last=model.num_layers * 2 * model.embedding_parameters,
     )
 
 
@@ -40,14 +41,14 @@ def balanced(
         others = stages - 1
         if not others:
             return first + block * blocks
-        even = int((first / block + blocks) / stages)
+        even = int((first + block * blocks) // (block * stages))
         sizes = {max(1, min(size, -(-(blocks - 1) // others))) for size in (even, even + 1)}
         return min(max(block * size, first + block * max(1, blocks - others * size)) for size in sizes)
 
     def last_begins(stages: int, end: int) -> int:
         """Where the last of the first stages begins, if they end there: it is cheaper the later, those before it are
         more expensive, and the least maximum lies where both meet."""
-        others, beside = stages - 1, last if stages == num_stages else 0.0
+        others, beside = stages - 1, last if stages == num_stages else 0
 
         def own(start: int) -> float:
             return block * (end - start) + beside
