@@ -62,7 +62,7 @@ def collect(run: RunDirectory) -> Report:
         comparisons=(*memory_comparisons(memory), *time_comparisons(sources, candidate, steps)),
         curves={
             **{key: curve(sources.metrics, key) for key in CURVES},
-            **{f"{key}_smoothed": smoothed_curve(sources.metrics, key) for key in NOISY_CURVES},
+            **{f"{key}_smoothed": curve(sources.metrics, key, smoothed=True) for key in NOISY_CURVES},
         },
         data=_data_counts(sources.data),
         examples=tuple(_examples(sources.data)),
@@ -168,20 +168,12 @@ MAX_POINTS = 600
 Point = tuple[int, float]
 
 
-def curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
-    """The metric `key` of those records that have it as a finite number."""
-    points = _points(records, key)
-    return Curve(name=key, points=thin(points), num_recorded=len(points))
-
-
-def smoothed_curve(records: Sequence[dict[str, Any]], key: str) -> Curve:
-    """The running mean of a metric over a fiftieth of the run, computed before downsampling."""
-    points = _points(records, key)
-    return Curve(name=f"{key}_smoothed", points=thin(smooth(points)), num_recorded=len(points))
-
-
-def _points(records: Sequence[dict[str, Any]], key: str) -> list[Point]:
-    return [(record["step"], value) for record in records if (value := as_number(record.get(key))) is not None]
+def curve(records: Sequence[dict[str, Any]], key: str, *, smoothed: bool = False) -> Curve:
+    """The metric `key` of those records that have it as a finite number; or its running mean over a fiftieth of the
+    run, computed before downsampling."""
+    points = [(record["step"], value) for record in records if (value := as_number(record.get(key))) is not None]
+    name, drawn = (f"{key}_smoothed", smooth(points)) if smoothed else (key, points)
+    return Curve(name=name, points=thin(drawn), num_recorded=len(points))
 
 
 def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:

@@ -39,15 +39,13 @@ def bars_of(found: Versus, name: str) -> Chart | None:
 
 def _bars(one: Contender, name: str, *, high: float) -> list[Bar]:
     figure = one.figure(name)
-    values = {"measured": figure.measured, "forecast": figure.forecast}
     bars: list[Bar] = []
     for side, look in SIDES:
-        value = values[side]
+        value = figure.measured if side == "measured" else figure.forecast
         if value is not None:
             total = figure.written(side)
             segment = Segment(
                 look=look, start=0.0, width=100 * value / high, tip=f"{one.layout}: {name} {total} {side}"
             )
             bars.append(Bar(label=one.layout, under=side, total=total, segments=(segment,), new=not bars))
-
     return bars

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from shardwise.errors import InputError, Problem, quoted
 from shardwise.spec.job.errors import problems_in
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import accumulation_steps
 from shardwise.spec.plan.forecast import VERSION, Candidate, Plan
 from shardwise.spec.plan.keys import PlanKeys
@@ -76,15 +75,10 @@ def _flaws_of_choice(plan: Plan) -> Iterator[str]:
     key, chosen = f"candidates.{plan.chosen}", plan.candidates[plan.chosen]
     if not chosen.fits:
         yield f"{key}.fits is false; expected that what is chosen fits: choose another candidate, or null"
-    yield from _flaws_of_layout(key, chosen, hardware=plan.hardware)
+    size, num_gpus = chosen.execution.layout.world_size, plan.hardware.get("num_gpus")
+    if num_gpus is not None and size > num_gpus:
+        yield f"{key}.layout spreads over {size} GPUs; expected hardware.num_gpus, {num_gpus}, at most"
     yield from _flaws_of_batch(key, chosen, job=plan.job)
-
-
-def _flaws_of_layout(key: str, chosen: Candidate, *, hardware: dict[str, Any]) -> Iterator[str]:
-    layout: Layout = chosen.execution.layout
-    num_gpus = hardware.get("num_gpus")
-    if num_gpus is not None and layout.world_size > num_gpus:
-        yield f"{key}.layout spreads over {layout.world_size} GPUs; expected hardware.num_gpus, {num_gpus}, at most"
 
 
 def _flaws_of_batch(key: str, chosen: Candidate, *, job: dict[str, Any]) -> Iterator[str]:
