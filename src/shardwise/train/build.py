@@ -22,6 +22,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import read_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory, read_json, revision_of
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.devices import read_back_places
@@ -78,14 +79,7 @@ def build(
     data = _training_data(run, prepared)
     state_packed(data.packed)
     hold_rotations(model.spread.modules)
-    batches = Batches(
-        _dealer(data, execution, world=world, padding_id=prepared["padding_id"]),
-        global_batch_size=job.train.global_batch_size,
-        seed=job.train.seed,
-        shuffle=job.data.shuffle,
-        num_epochs=job.train.num_train_epochs,
-        max_steps=job.train.max_steps,
-    )
+    batches = _batches(job, _dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
     steps.follow(optimizer)
@@ -105,17 +99,13 @@ def build(
         seed=job.train.seed,
         keep=job.train.save_total_limit,
     )
-    mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
-    flops_per_token = model_flops_per_token(model.shape, length=mean_length, lora=job.adapters)
     metrics = Metrics(
         run=run,
         world=world,
         journal=journal,
         meter=meter,
-        trackers=open_trackers(job, run, complain=journal.warn)
-        if world.is_first
-        else Trackers({}, complain=journal.warn),
-        rates=Rates(flops_per_token=flops_per_token, peak_flops=peak_flops),
+        trackers=_trackers(run, job, world=world, journal=journal),
+        rates=Rates(flops_per_token=_flops_per_token(job, prepared, shape=model.shape), peak_flops=peak_flops),
         total_steps=batches.total_steps,
         logging_steps=job.train.logging_steps,
     )
@@ -166,6 +156,17 @@ def _dealer(data: PreparedData, execution: Execution, *, world: World, padding_i
     )
 
 
+def _batches(job: Job, dealer: Dealer) -> Batches:
+    return Batches(
+        dealer,
+        global_batch_size=job.train.global_batch_size,
+        seed=job.train.seed,
+        shuffle=job.data.shuffle,
+        num_epochs=job.train.num_train_epochs,
+        max_steps=job.train.max_steps,
+    )
+
+
 def _training_data(run: RunDirectory, prepared: dict[str, Any]) -> PreparedData:
     data = open_prepared(prepared, "train")
     if data is None:
@@ -180,6 +181,11 @@ def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World)
     return EvalBatches(_dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
 
 
+def _flops_per_token(job: Job, prepared: dict[str, Any], *, shape: ModelShape) -> float:
+    mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
+    return model_flops_per_token(shape, length=mean_length, lora=job.adapters)
+
+
 @contextmanager
 def _naming_the_model(run: RunDirectory) -> Generator[None]:
     """Adds the job's line of `model` to errors in the model's files."""
@@ -188,3 +194,7 @@ def _naming_the_model(run: RunDirectory) -> Generator[None]:
     except ModelError:
         with read_places(run).blaming("model"):
             raise
+
+
+def _trackers(run: RunDirectory, job: Job, *, world: World, journal: Journal) -> Trackers:
+    return open_trackers(job, run, complain=journal.warn) if world.is_first else Trackers({}, complain=journal.warn)
