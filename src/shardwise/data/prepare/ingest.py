@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.catalog.processors import usable_cores
 from shardwise.data.prepare.build import Documents, Shard, copy_tokens, evaluation_rows, gather, preview, write_store
 from shardwise.data.prepare.cache import FileState, check_untouched
 from shardwise.data.prepare.progress import progress
@@ -91,7 +91,7 @@ def ingest(asked: Preparation, *, into: Path) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: all problems of all files."""
     files = [_survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
-    workers = asked.num_workers or max(1, min(len(os.sched_getaffinity(0)), MAX_WORKERS, len(chunks)))
+    workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
     load = {
         "do": "load",
         "tokenizer": str(asked.tokenizer),

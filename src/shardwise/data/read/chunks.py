@@ -237,7 +237,7 @@ def _list(opened: BinaryIO, start: int) -> Iterator[Place]:
             1, f"is a list of more than {MAX_LIST_BYTES // GIB} GiB; write one object per line (.jsonl)"
         )
     text = raw.decode("latin-1")
-    at, line, counted = _after_space(text, text.index("[") + 1), 1, 0
+    at, line, counted = after_space(text, text.index("[") + 1), 1, 0
     if text.startswith("]", at):
         raise _broken(text, at, "is an empty list; expected rows")
     found = ","
@@ -245,17 +245,18 @@ def _list(opened: BinaryIO, start: int) -> Iterator[Place]:
         line, counted = line + text.count("\n", counted, at), at
         end = _element_end(text, at, line=line)
         yield start + at, start + end, line
-        at = _after_space(text, end)
+        at = after_space(text, end)
         found = text[at : at + 1]
         if found not in (",", "]"):
             what = f"found {found!r}" if found else "the file ends here"
             raise _broken(text, at, f"is not JSON: {what}; expected ',' or ']'")
-        at = _after_space(text, at + 1)
+        at = after_space(text, at + 1)
     if at < len(text):
         raise _broken(text, at, "goes on after the list's closing bracket; remove the rest")
 
 
-def _after_space(text: str, at: int) -> int:
+def after_space(text: str, at: int) -> int:
+    """Where JSON goes on behind the space at `at`."""
     space = _SPACE.match(text, at)
     return space.end() if space else at
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.data.read.chunks import DELIMITERS, MAX_ROW_BYTES, Chunk, nesting_or
+from shardwise.data.read.chunks import DELIMITERS, MAX_ROW_BYTES, Chunk, after_space, nesting_or
 from shardwise.errors import said
 
 PARQUET_BATCH_ROWS = 1024
@@ -47,22 +47,6 @@ def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None
     return None
 
 
-class _DuplicateKeyError(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise _DuplicateKeyError(f"the key {twice!r} stands twice in one object; remove one")
-    return entries
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
-
-
 def _row(line: int, value: Any) -> Row | BadRow:
     if isinstance(value, dict) and value:
         return Row(line, value)
@@ -74,74 +58,46 @@ def _row(line: int, value: Any) -> Row | BadRow:
 
 
 def _read_lines(chunk: Chunk) -> Iterator[Row | BadRow]:
-    for line, content in enumerate(_bytes(chunk).split(b"\n"), start=chunk.first_line):
+    for line, content in enumerate(_text(chunk).split("\n"), start=chunk.first_line):
         if content.strip():
             yield _parse_line(line, content)
 
 
-def _parse_line(line: int, content: bytes) -> Row | BadRow:
+def _parse_line(line: int, content: str) -> Row | BadRow:
     try:
-        return _row(line, _DECODER.decode(content.decode("utf-8")))
-    except UnicodeDecodeError as error:
-        return BadRow(line, f"is not UTF-8 text (byte 0x{content[error.start]:02x} in column {error.start + 1})")
+        return _row(line, json.loads(content))
     except json.JSONDecodeError as error:
         return BadRow(line, f"is not JSON: {error.msg} (column {error.colno}); expected one whole object per line")
-    except (_DuplicateKeyError, RecursionError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         return BadRow(line, f"cannot be read: {nesting_or(error)}")
 
 
 def _read_text(chunk: Chunk) -> Iterator[Row | BadRow]:
     """A document a line, as the hub's `text` builder reads them; empty lines are none."""
-    for line, content in enumerate(_bytes(chunk).split(b"\n"), start=chunk.first_line):
-        try:
-            text = content.decode("utf-8").removesuffix("\r")
-        except UnicodeDecodeError:
-            yield BadRow(line, _NOT_UTF8)
-            continue
+    for line, text in enumerate(_text(chunk).split("\n"), start=chunk.first_line):
         if text.strip():
-            yield Row(line, {"text": text})
+            yield Row(line, {"text": text.removesuffix("\r")})
 
 
 def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
-    text, is_valid = _decoded(_bytes(chunk))
+    text, decoder = _text(chunk), json.JSONDecoder()
     at, line = 0, chunk.first_line
     while at < len(text):
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except RecursionError as error:
-            yield BadRow(line, f"cannot be read: {nesting_or(error)}; the rows after it were not checked")
-            return
-        except _DuplicateKeyError as error:
-            yield BadRow(line, f"cannot be read: {error}")
-            end = json.JSONDecoder().raw_decode(text, at)[1]
-        else:
-            yield _row(line, value) if is_valid or _is_utf8(text[at:end]) else BadRow(line, _NOT_UTF8)
-        following = _after_comma(text, end)
+        value, end = decoder.raw_decode(text, at)
+        yield _row(line, value)
+        comma = text.find(",", end)
+        following = len(text) if comma < 0 else after_space(text, comma + 1)
         line += text.count("\n", at, following)
         at = following
 
 
-def _after_comma(text: str, end: int) -> int:
-    comma = text.find(",", end)
-    if comma < 0:
-        return len(text)
-    start = comma + 1
-    while text[start] in " \t\r\n":
-        start += 1
-    return start
-
-
-_NOT_UTF8 = "is not UTF-8 text; save the file as UTF-8"
-
-
 def _read_csv(chunk: Chunk) -> Iterator[Row | BadRow]:
     csv.field_size_limit(MAX_ROW_BYTES)
-    text, is_valid = _decoded(_bytes(chunk))
-    reader = csv.reader(_keep_ends(text), delimiter=DELIMITERS[chunk.kind], strict=True)
+    reader = csv.reader(_keep_ends(_text(chunk)), delimiter=DELIMITERS[chunk.kind], strict=True)
     line = chunk.first_line
     for cells in reader:
         if cells:
-            yield _csv_row(line, cells, header=chunk.header, is_valid=is_valid)
+            yield _csv_row(line, cells, header=chunk.header)
         line = chunk.first_line + reader.line_num
 
 
@@ -154,11 +110,9 @@ def _keep_ends(text: str) -> Iterator[str]:
         start = end
 
 
-def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...], is_valid: bool) -> Row | BadRow:
+def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...]) -> Row | BadRow:
     if len(cells) != len(header):
         return BadRow(line, f"has {len(cells)} cells; the header names {len(header)} columns ({', '.join(header)})")
-    if not is_valid and not all(map(_is_utf8, cells)):
-        return BadRow(line, _NOT_UTF8)
     return Row(line, dict(zip(header, cells, strict=True)))
 
 
@@ -195,26 +149,11 @@ def _parquet_row(line: int, names: list[str], cells: list[Any]) -> Row | BadRow:
     return Row(line, value)
 
 
-def _bytes(chunk: Chunk) -> bytes:
+def _text(chunk: Chunk) -> str:
+    """The chunk's text. Bytes that are no UTF-8 become lone surrogates, which are refused where a row is rendered."""
     with Path(chunk.path).open("rb") as file:
         file.seek(chunk.start)
-        return file.read(chunk.stop - chunk.start)
-
-
-def _decoded(content: bytes) -> tuple[str, bool]:
-    """The text, and whether it is valid; invalid bytes stay recognisable, so that their rows can be named."""
-    try:
-        return content.decode("utf-8"), True
-    except UnicodeDecodeError:
-        return content.decode("utf-8", errors="surrogateescape"), False
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+        return file.read(chunk.stop - chunk.start).decode("utf-8", errors="surrogateescape")
 
 
 _READERS: dict[str, Callable[[Chunk], Iterator[Row | BadRow]]] = {

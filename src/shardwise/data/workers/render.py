@@ -215,5 +215,7 @@ def _checked(text: str) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
+        if 0xDC80 <= code < 0xDD00:  # a byte of the file
+            raise RowError("is not UTF-8 text; save the file as UTF-8") from None
         raise RowError(f"holds half a character (\\u{code:04x}), which no encoding can write; remove it") from None
     return text
