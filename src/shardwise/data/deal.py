@@ -90,18 +90,13 @@ class GlobalBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Dealer:
-    """Deals a global batch out to ranks and micro-batches.
-
-    Attributes:
-        fixed_length: of every row; None is the longest sample of the micro-step.
-    """
+    """Deals a global batch out to ranks and micro-batches."""
 
     data: PreparedData
     micro_batch_size: int
     data_rank: int
     data_world_size: int
     padding_id: int
-    fixed_length: int | None = None
     length_multiple: int = 1
 
     @property
@@ -151,11 +146,6 @@ class Dealer:
 
     def _length(self, samples: Ids) -> int:
         """The longest sample of the micro-step on any rank, rounded up."""
-        if self.fixed_length is not None:
-            return _up(self.fixed_length, self.length_multiple)
         longest = int(self.data.lengths[samples].max(initial=1))
-        return _up(padded_length(longest, max_length=self.data.max_length), self.length_multiple)
-
-
-def _up(length: int, multiple: int) -> int:
-    return -(-length // multiple) * multiple
+        length = padded_length(longest, max_length=self.data.max_length)
+        return -(-length // self.length_multiple) * self.length_multiple

@@ -22,7 +22,7 @@ def dealer(data: PreparedData, *, rank: int, ranks: int, micro_batch_size: int =
 
 
 def batches(data: PreparedData, *, rank: int = 0, ranks: int = 1, **changes: Any) -> Batches:
-    dealt = {key: changes.pop(key) for key in ("micro_batch_size", "fixed_length", "length_multiple") if key in changes}
+    dealt = {key: changes.pop(key) for key in ("micro_batch_size", "length_multiple") if key in changes}
     settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **changes}
     return Batches(dealer(data, rank=rank, ranks=ranks, **dealt), **settings)
 
@@ -106,11 +106,9 @@ def test_rows_are_padded_on_the_right_to_multiples_of_eight_and_stay_one_documen
     assert fillers == 1
 
 
-def test_rows_stop_at_max_length_or_have_a_fixed_length(tmp_path: Path, data: PreparedData) -> None:
+def test_rows_stop_at_max_length(tmp_path: Path) -> None:
     short = store(tmp_path, [13, 11], max_length=13)
     assert next(batches(short).from_(0)).micro_batches[0].input_ids.shape == (2, 13)
-    fixed = batches(data, fixed_length=64).from_(0)
-    assert {micro.input_ids.shape for batch in fixed for micro in batch.micro_batches} == {(2, 64)}
 
 
 def test_labels_are_the_next_tokens_and_the_last_has_none(tmp_path: Path) -> None:
