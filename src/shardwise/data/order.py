@@ -24,12 +24,12 @@ def permutation(size: int, *keys: int) -> Ids:
     stream = np.uint64(0)
     with np.errstate(over="ignore"):
         for key in keys:
-            stream = _mix(stream ^ np.uint64(key % 2**64))
-        ranks = _mix(np.arange(size, dtype=np.uint64) + stream)
+            stream = mix(stream ^ np.uint64(key % 2**64))
+        ranks = mix(np.arange(size, dtype=np.uint64) + stream)
     return np.argsort(ranks, kind="stable")
 
 
-def _mix(values: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64] | np.uint64:
+def mix(values: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64] | np.uint64:
     """SplitMix64's step and finaliser: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
     OOPSLA 2014; it passes BigCrush."""
     values = values + np.uint64(0x9E3779B97F4A7C15)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.data.deal import FILLER, GlobalBatch, MicroBatch
+from shardwise.data.order import mix
 from shardwise.data.store import IGNORED, PreparedData
 
 STRANGER = -2
@@ -61,12 +62,9 @@ def _sample_of(micro: MicroBatch, row: int, data: PreparedData) -> int:
 
 
 def digest(samples: Sequence[int]) -> int:
-    """A number below 2**52 for a multiset of samples: the sum of SplitMix64 (Steele et al., 2014) of each. Different
-    multisets collide about once in 2**52."""
-    mixed = np.array(samples, np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64)) % 2**_BITS
+    """A number below 2**52 for a multiset of samples: the sum of SplitMix64 of each. Different multisets collide about
+    once in 2**52."""
+    return int(mix(np.array(samples, np.int64).astype(np.uint64)).sum(dtype=np.uint64)) % 2**_BITS
 
 
 def join(digests: Sequence[int]) -> int:
