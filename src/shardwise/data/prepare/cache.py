@@ -31,39 +31,38 @@ from shardwise.spec.run import sync_folder
 
 @dataclass(frozen=True, kw_only=True)
 class FileState:
-    """A file at one moment: its absolute path, its size and times, and the hash of its whole content."""
+    """A file at one moment: its absolute path, its size and time of change, and the hash of its whole content."""
 
     path: str
     size: int
     mtime_ns: int
-    ctime_ns: int
-    inode: int
     sha256: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is no longer the file that was hashed, or was not while it was hashed."""
+        try:
+            now = Path(self.path).stat()
+        except OSError:
+            return True
+        return (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns)
 
 
 def file_state(path: str | Path, *, label: str) -> FileState:
-    """Hashes a file. Raises DataError: the file cannot be read, or changes while it is hashed."""
+    """Hashes a file. Raises DataError: the file cannot be read."""
     absolute = str(Path(path).resolve())
     try:
-        stat = _stat(absolute)
-        state = FileState(path=absolute, **stat, sha256=sha256_of(absolute))
-        if _stat(absolute) != stat:
-            raise DataError.at(label, _CHANGED)
+        stat = Path(absolute).stat()
+        return FileState(path=absolute, size=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=sha256_of(absolute))
     except OSError as error:
         raise DataError.at(label, f"cannot be read: {error.strerror}") from None
-    return state
 
 
 def check_untouched(states: Sequence[FileState], *, labels: Sequence[str]) -> None:
     """Raises DataError where a file is not the one that was hashed."""
-    problems: list[Problem] = []
-    for state, label in zip(states, labels, strict=True):
-        try:
-            now = _stat(state.path)
-        except OSError:
-            now = {}
-        if any(getattr(state, key) != now.get(key) for key in ("size", "mtime_ns", "ctime_ns", "inode")):
-            problems.append(Problem(where=label, message=_CHANGED))
+    message = "changed while it was prepared; run again once nothing writes to it"
+    both = zip(states, labels, strict=True)
+    problems = [Problem(where=label, message=message) for state, label in both if state.changed]
     if problems:
         raise DataError(problems)
 
@@ -72,14 +71,6 @@ def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's content, in hex."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-_CHANGED = "changed while it was prepared; run again once nothing writes to it"
-
-
-def _stat(path: str) -> dict[str, int]:
-    found = Path(path).stat()
-    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino}
 
 
 #: Raised whenever the meaning or the layout of prepared data changes.

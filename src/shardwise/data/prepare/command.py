@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -203,10 +204,7 @@ def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]
         "format": facts["format"],
         "num_rows": facts["num_rows"],
         "weight": source.weight,
-        "files": [
-            {"label": file.label, **{key: getattr(state, key) for key in ("path", "size", "mtime_ns", "sha256")}}
-            for file, state in zip(source.files, states, strict=True)
-        ],
+        "files": [{"label": file.label, **asdict(state)} for file, state in zip(source.files, states, strict=True)],
     }
 
 
