@@ -8,29 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 
 from shardwise.data.store import IGNORED
-
-
-class Vocabulary(Protocol):
-    """The tokens that this rank makes logits of; maxima and sums over the ranks that make those of others."""
-
-    @property
-    def first(self) -> int:
-        """The first of its tokens."""
-        ...
-
-    def largest(self, rows: torch.Tensor) -> torch.Tensor:
-        """The elementwise maximum over ranks."""
-        ...
-
-    def total(self, rows: torch.Tensor) -> torch.Tensor:
-        """The elementwise sum over ranks."""
-        ...
+from shardwise.parallel.tensor.collectives import Rows
 
 
 class Whole:
@@ -43,6 +27,10 @@ class Whole:
         return rows
 
     total = largest
+
+
+#: The tokens that this rank makes logits of; maxima and sums over the ranks that make those of others.
+Vocabulary = Whole | Rows
 
 
 @dataclass(frozen=True, kw_only=True)
