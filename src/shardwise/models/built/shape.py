@@ -158,9 +158,11 @@ def _refuse_experts(stated: dict[str, Any]) -> None:
 
 def _built(config: Any) -> Anatomy:
     try:
-        model = _on_meta(config, attention=WATCHED)
+        model = _on_meta(config)
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
-        raise UnsupportedError(_why_unbuilt(config, error)) from None
+        raise UnsupportedError(
+            f"transformers does not build it with an attention that can be watched ({_how(error)})"
+        ) from None
     if config.get_text_config() is not config:
         raise UnsupportedError(
             "it is a language model inside a model of more than text; name the language model itself"
@@ -171,24 +173,15 @@ def _built(config: Any) -> Anatomy:
         raise UnsupportedError(f"{type(model).__name__} is no language model with a list of blocks ({error})") from None
 
 
-def _on_meta(config: Any, *, attention: str) -> Any:
+def _on_meta(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(
-            config, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False
+            config, attn_implementation=WATCHED, dtype=torch.float32, trust_remote_code=False
         )
     model.tie_weights()
     return model
-
-
-def _why_unbuilt(config: Any, error: Exception) -> str:
-    """Whether transformers does not build a model with this attention, or not with any."""
-    try:
-        _on_meta(config, attention="eager")
-    except Exception as other:  # noqa: BLE001 - as above
-        return f"transformers cannot build it ({_how(other)})"
-    return f"transformers does not build it with an attention that can be watched ({_how(error)})"
 
 
 def _how(error: Exception) -> str:
