@@ -261,10 +261,8 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
 
 def _renamings(model: nn.Module) -> list[Any]:
     """What `from_pretrained` applies to each key of a folder, in its order."""
-    try:
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightRenaming
-    except ImportError:
-        return []
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming
+
     transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
     return [transform for transform in transforms if isinstance(transform, WeightRenaming)]
