@@ -99,8 +99,6 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
 
 def check_plan(plan: Mapping[str, str]) -> None:
     """Raises UnsupportedError if a plan has an unknown style."""
-    if not plan:
-        raise UnsupportedError("transformers has no tensor parallel plan for this model; use tp: 1")
     for name, style in plan.items():
         if style not in SLICES and style != WHOLE:
             raise UnsupportedError(
