@@ -14,13 +14,12 @@ from typing import Any, cast
 from shardwise.catalog.families.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
 from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS
-from shardwise.catalog.stated import drops_out, refuse_foreign, steady_positions, storage_type, unlisted
+from shardwise.catalog.stated import MAX_LAYERS, drops_out, refuse_foreign, steady_positions, storage_type, unlisted
 from shardwise.errors import ModelError, quoted
 from shardwise.spec.model.shape import ModelShape
 
 MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
-_MAX_LAYERS = 1_000
 
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
@@ -170,7 +169,7 @@ def _dimensions(config: _Config) -> Dimensions:
     plain = Dimensions(
         hidden=hidden,
         intermediate=config.optional_whole("intermediate_size") or 4 * hidden,
-        layers=config.whole("num_hidden_layers", most=_MAX_LAYERS),
+        layers=config.whole("num_hidden_layers", most=MAX_LAYERS),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,

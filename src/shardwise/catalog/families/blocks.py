@@ -226,15 +226,11 @@ def latent_attention(d: Dimensions) -> tuple[Matrix, ...]:
     )
 
 
-def with_latent_norms(norms: Norms) -> Norms:
-    """With the norms of the latents."""
-
-    def all_norms(d: Dimensions) -> tuple[Norm, ...]:
-        rank, latent = d.optional["q_lora_rank"], d.numbers["kv_lora_rank"]
-        query = (Norm(name="self_attn.q_a_layernorm", size=rank, width=rank),) if rank else ()
-        return (*norms(d), *query, Norm(name="self_attn.kv_a_layernorm", size=latent, width=latent))
-
-    return all_norms
+def latent_norms(d: Dimensions) -> tuple[Norm, ...]:
+    """LLaMA's, and the norms of the latents."""
+    rank, latent = d.optional["q_lora_rank"], d.numbers["kv_lora_rank"]
+    query = (Norm(name="self_attn.q_a_layernorm", size=rank, width=rank),) if rank else ()
+    return (*LLAMA_NORMS(d), *query, Norm(name="self_attn.kv_a_layernorm", size=latent, width=latent))
 
 
 LLAMA_ATTENTION = separate(bias=flag("attention_bias"))

@@ -41,10 +41,9 @@ def experts(
     *,
     router: str = "gate",
     count: str = "num_experts",
-    active: str = "num_experts_per_tok",
     width: str | None = None,
 ) -> Matrices:
-    """A router, and the stacked gate-and-up and down projections; `count`, `active` and `width` are keys."""
+    """A router, and the stacked gate-and-up and down projections; `count` and `width` are keys."""
 
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
         number, inner = d.numbers[count], d.numbers[width] if width else d.intermediate
@@ -56,7 +55,7 @@ def experts(
             reads="expert_input",
             stacked=True,
             adaptable=False,
-            active=min(number, d.numbers[active]),
+            active=min(number, d.numbers["num_experts_per_tok"]),
         )
         down = replace(up, name=f"{module}.experts.down_proj", rows=d.hidden, columns=inner, reads="expert_product")
         gate = Matrix(name=f"{module}.{router}", rows=number, columns=d.hidden, reads="mlp_input", adaptable=False)

@@ -15,13 +15,13 @@ from shardwise.catalog.families.blocks import (
     flag,
     gated,
     latent_attention,
+    latent_norms,
     mlp_bias,
     never,
     nothing,
     separate,
     where,
     with_head_norms,
-    with_latent_norms,
     with_whole_norms,
 )
 from shardwise.catalog.families.experts import (
@@ -87,7 +87,7 @@ _LATENT: dict[str, Any] = {
     "optional": ("q_lora_rank", "first_k_dense_replace"),
     "refine": _latent_heads,
     "attention": latent_attention,
-    "norms": with_latent_norms(LLAMA_NORMS),
+    "norms": latent_norms,
 }
 _LOCAL_EXPERTS = experts("mlp", count="num_local_experts")
 _LOCAL_EXPERTS_WITH_ROUTER = experts("mlp", router="router", count="num_local_experts")
