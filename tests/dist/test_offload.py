@@ -9,6 +9,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from shardwise.parallel.deferred_reduction import groups_of
+from shardwise.parallel.optimizer.stepped import LocalParts, Stepped
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -70,7 +71,7 @@ def test_offload_trains_as_one_process_does(method, model, cell, single, make_jo
 def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: str) -> str:
     """The sentence with which a build is stopped that is taken for another execution on another device."""
     built = composed(run, chosen)
-    steps, parameters = built.checkpoints.stepped.named, built.model.parameters
+    steps, parameters = built.checkpoints.stepped, built.model.parameters
     with pytest.raises(GuardError) as caught:
         read_back_places(built.optimizer, parameters, steps, execution=pretend, device=torch.device(device))
     return str(caught.value)
@@ -97,10 +98,11 @@ def test_states_that_lie_elsewhere_stop_the_first_step() -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = torch.optim.AdamW([weight])
     named = [("weight", weight)]
-    read_back_places(optimizer, named, named, execution=NONE, device=torch.device("cpu"))
+    steps = Stepped(detours=(LocalParts(named),))
+    read_back_places(optimizer, named, steps, execution=NONE, device=torch.device("cpu"))
     weight.grad = torch.ones(2, 2)
     optimizer.step()
-    read_back_places(optimizer, named, named, execution=NONE, device=torch.device("cpu"))
+    read_back_places(optimizer, named, steps, execution=NONE, device=torch.device("cpu"))
     optimizer.state[weight]["exp_avg"] = torch.ones(2, 2, device="meta")
     with pytest.raises(GuardError, match="the optimizer's exp_avg of weight lies in the memory of meta"):
         for hook in list(optimizer._optimizer_step_post_hooks.values()):

@@ -125,11 +125,12 @@ def machine_facts() -> dict[str, Any]:
         "disk_free_bytes": disk.free,
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in gpus],
         "driver": gpus[0].driver if gpus else None,
-        "libraries": {name: _version(name) for name in LIBRARIES},
+        "libraries": {name: version_of(name) for name in LIBRARIES},
     }
 
 
-def _version(library: str) -> str | None:
+def version_of(library: str) -> str | None:
+    """The version of an installed library, or None."""
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:

@@ -28,7 +28,7 @@ from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.devices import read_back_places
 from shardwise.train.guards.dtypes import LiveTypes
 from shardwise.train.measuring.memory import MemoryMeter
-from shardwise.train.measuring.metrics import Metrics, Rates
+from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers, open_trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
@@ -84,8 +84,8 @@ def build(
     optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
     steps.follow(optimizer)
     read_back_states(optimizer, world, steps)
-    read_back_places(optimizer, model.parameters, steps.named, execution=execution, device=world.device)
-    types = LiveTypes(optimizer, model.parameters, steps.named, execution=execution)
+    read_back_places(optimizer, model.parameters, steps, execution=execution, device=world.device)
+    types = LiveTypes(optimizer, model.parameters, steps, execution=execution)
     meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
     checkpoints = Checkpoints(
         run=run,
@@ -105,7 +105,8 @@ def build(
         journal=journal,
         meter=meter,
         trackers=_trackers(run, job, world=world, journal=journal),
-        rates=Rates(flops_per_token=_flops_per_token(job, prepared, shape=model.shape), peak_flops=peak_flops),
+        flops_per_token=_flops_per_token(job, prepared, shape=model.shape),
+        peak_flops=peak_flops,
         total_steps=batches.total_steps,
         logging_steps=job.train.logging_steps,
     )

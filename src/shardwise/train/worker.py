@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ import torch
 import torch.distributed as dist
 
 from shardwise import __version__
+from shardwise.catalog.probe import version_of
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.parallel.mesh import World, join_world, own_device
-from shardwise.parallel.ownership import local_part
 from shardwise.spec.begin import is_to_wait, wait_to_begin
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import read_job
@@ -116,7 +115,6 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     journal.holding = lambda: _held(composed)
     check_layout(world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
-    journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
     start = journal.step = composed.checkpoints.restore()
     if start > composed.batches.total_steps:
         asked = composed.batches.total_steps
@@ -197,7 +195,7 @@ def _finish(
             "hardware": hardware,
         }
         write_json(run.measured, measured)
-    composed.metrics.close()
+    composed.metrics.trackers.close()
     if not outcome.signal:
         _save_result(composed, outcome, run=run, journal=journal)
     name = "stopped" if outcome.signal else "finished"
@@ -231,8 +229,6 @@ def _rank_figures(composed: Build) -> dict[str, Any]:
         "weights": mine.weights,
         "optimizer": mine.optimizer,
         "other": peak - mine.weights - mine.optimizer,
-        # Freed at the step's edge; how many of them are alive at the peak is part of `other`.
-        "gradients_after_backward": held_gradients(composed),
         **composed.meter.device_figures(),
     }
 
@@ -241,20 +237,9 @@ def _held(composed: Build) -> Held:
     return held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
 
 
-def held_gradients(composed: Build) -> int:
-    """Bytes of gradients at the end of a backward pass: one per trained element that this rank's device keeps."""
-    local = [local_part(p) for p in composed.model.trainable]
-    return sum(p.nbytes for p in local if p.device.type == composed.world.device.type)
-
-
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version(), "shardwise": __version__}
-    for name in ("torch", "transformers", "peft", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+    libraries = {name: version_of(name) for name in ("torch", "transformers", "peft", "safetensors")}
+    return {"python": platform.python_version(), "shardwise": __version__, **libraries}
 
 
 def _environment(world: World, *, peak: tuple[float | None, str]) -> dict[str, Any]:

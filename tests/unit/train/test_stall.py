@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from shardwise.train.watching.stall import Standing, judge
@@ -92,4 +94,4 @@ def test_many_places_are_counted_and_not_listed() -> None:
 
 
 def test_a_standing_comes_back_from_its_file() -> None:
-    assert Standing.from_json(at(2).to_json()) == at(2)
+    assert Standing.from_json(asdict(at(2))) == at(2)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from shardwise.parallel.optimizer.stepped import Named
+from shardwise.parallel.optimizer.stepped import Named, Stepped
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.execution import Execution
 from shardwise.train.guards.checks import GuardError, after_first_step
@@ -15,7 +15,7 @@ _HOST = torch.device("cpu")
 
 
 def read_back_places(
-    optimizer: torch.optim.Optimizer, parameters: Named, stepped: Named, *, execution: Execution, device: torch.device
+    optimizer: torch.optim.Optimizer, parameters: Named, stepped: Stepped, *, execution: Execution, device: torch.device
 ) -> None:
     """Checks devices now, and those of optimizer states after the first step; GuardError names one."""
     weights, states = (
@@ -23,16 +23,14 @@ def read_back_places(
     )
     asked = f"train.offload is {execution.offload}"
     _check("the weight", parameters, place=weights, asked=asked)
-    _check("what the optimizer steps of", stepped, place=states, asked=asked)
+    _check("what the optimizer steps of", stepped.named, place=states, asked=asked)
     if execution.optimizer_on_host and not execution.parameters_on_host:
-        _check_copies(parameters, stepped, asked=asked)
+        _check_copies(parameters, stepped.named, asked=asked)
 
     def check() -> None:
-        for name, parameter in stepped:
-            found = optimizer.state.get(parameter, {}).items()
-            # A count of steps lies where the optimizer's kind wants it.
-            own = [(f"{key} of {name}", v) for key, v in found if isinstance(v, torch.Tensor) and v.ndim]
-            _check("the optimizer's", own, place=states, asked=asked)
+        # A count of steps lies where the optimizer's kind wants it.
+        own = [(f"{key} of {name}", state) for name, key, state, _ in stepped.states(optimizer) if state.ndim]
+        _check("the optimizer's", own, place=states, asked=asked)
 
     after_first_step(optimizer, check)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from shardwise.parallel.optimizer.stepped import Named
+from shardwise.parallel.optimizer.stepped import Named, Stepped
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.execution import Execution
 from shardwise.train.guards.checks import GuardError, after_first_step
@@ -27,7 +27,7 @@ class LiveTypes:
     parameters (master weights). GuardError names the first tensor of another dtype."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, parameters: Named, stepped: Named, *, execution: Execution
+        self, optimizer: torch.optim.Optimizer, parameters: Named, stepped: Stepped, *, execution: Execution
     ) -> None:
         self._optimizer = optimizer
         self._parameters = parameters
@@ -38,7 +38,7 @@ class LiveTypes:
         types = TYPES[execution.precision]
         self._check("the trained weight", _trained(parameters), asked=types.trainable)
         self._check("the frozen weight", _frozen(parameters), asked=types.frozen)
-        self._check("the master weight", stepped, asked=types.trainable)
+        self._check("the master weight", stepped.named, asked=types.trainable)
         optimizer.register_step_pre_hook(lambda *_: self._check_gradients(types.trainable))
         after_first_step(
             optimizer, lambda: self._check("the optimizer's", self._states().items(), asked=types.trainable)
@@ -49,7 +49,7 @@ class LiveTypes:
         return {
             "weights": _names(p for _, p in _trained(self._parameters)),
             "frozen": _names(p for _, p in _frozen(self._parameters)),
-            "masters": _names(p for _, p in self._stepped),
+            "masters": _names(self._stepped.parameters),
             "gradients": _written(self._gradients),
             "optimizer": _names(self._states().values()),
         }
@@ -67,28 +67,17 @@ class LiveTypes:
         short = early and types.compute != torch.float32
         return f"float32, over tp {type_name(types.compute)}" if short else "float32"
 
-    def start_line(self, read: Kinds) -> dict[str, str]:
-        """What is known before the first step, and how; `read` is what all ranks read back."""
-        asked = f"{type_name(TYPES[self._execution.precision].trainable)} (as asked; read back in the first step)"
-        live = {name: kind for name, kind in read.items() if kind}
-        states = {} if "optimizer" in live else {"gradients": asked, "optimizer": asked}
-        return {**live, **states, **{name: f"{kind} (as configured)" for name, kind in self.as_configured().items()}}
-
     def _check_gradients(self, asked: torch.dtype) -> None:
         if self._unread:
             self._unread -= 1
-            gradients = [(name, p.grad) for name, p in self._stepped if p.grad is not None]
+            gradients = [(name, p.grad) for name, p in self._stepped.named if p.grad is not None]
             self._check("the gradient of", gradients, asked=asked)
             self._gradients = {local_part(gradient).dtype for _, gradient in gradients}
 
     def _states(self) -> dict[str, torch.Tensor]:
         """Optimizer states, without counts of steps."""
-        return {
-            f"{key} of {name}": state
-            for name, parameter in self._stepped
-            for key, state in self._optimizer.state.get(parameter, {}).items()
-            if isinstance(state, torch.Tensor) and state.ndim
-        }
+        states = self._stepped.states(self._optimizer)
+        return {f"{key} of {name}": state for name, key, state, _ in states if state.ndim}
 
     def _check(self, what: str, named: Iterable[tuple[str, torch.Tensor]], *, asked: torch.dtype) -> None:
         for name, tensor in named:

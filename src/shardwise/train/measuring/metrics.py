@@ -48,24 +48,18 @@ class Pulse:
     sights: list[Sight]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rates:
-    """Model FLOPs of one token, forward and backward, and the dense peak FLOP/s of one device, if known."""
-
-    flops_per_token: float
-    peak_flops: float | None
-
-
 @dataclass(kw_only=True)
 class Metrics:
-    """Measures steps and writes them down; only rank 0 writes."""
+    """Measures steps and writes them down; only rank 0 writes. `flops_per_token`: of the model, forward and backward;
+    `peak_flops`: dense, of one device, if known."""
 
     run: RunDirectory
     world: World
     journal: Journal
     meter: MemoryMeter
     trackers: Trackers
-    rates: Rates
+    flops_per_token: float
+    peak_flops: float | None
     total_steps: int
     logging_steps: int
     _seconds: float = 0.0
@@ -157,9 +151,9 @@ class Metrics:
             self.journal.say(self._line(figures))
 
     def _mfu(self, tokens_per_second: float) -> float | None:
-        if not self.rates.peak_flops:
+        if not self.peak_flops:
             return None
-        return self.rates.flops_per_token * tokens_per_second / (self.world.size * self.rates.peak_flops)
+        return self.flops_per_token * tokens_per_second / (self.world.size * self.peak_flops)
 
     def _line(self, figures: dict[str, Any]) -> str:
         left = (self.total_steps - figures["step"]) * figures["step_seconds"]
@@ -170,10 +164,6 @@ class Metrics:
             f"{figures['tokens_per_second']:.0f} tokens/s  peak {format_bytes(max(figures['peak_memory_bytes']))}  "
             f"ETA {format_seconds(left)}"
         )
-
-    def close(self) -> None:
-        """Ends the trackers."""
-        self.trackers.close()
 
 
 def _mean(shares: list[float]) -> float | None:

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch.distributed as dist
 from safetensors import SafetensorError
 
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import sync_folder
+from shardwise.train.guards.checks import gather
 
 T = TypeVar("T")
 
@@ -33,9 +33,7 @@ def together(world: World, action: Callable[[], T], *, what: str) -> T:
         result = action()
     except (OSError, SafetensorError, ValueError) as error:
         failure = f"{type(error).__name__}: {error}"
-    failures: list[str | None] = [None] * world.size
-    dist.all_gather_object(failures, failure, group=world.control)
-    for rank, reason in enumerate(failures):
+    for rank, reason in enumerate(gather(world, failure)):
         if reason is not None:
             raise SaveError(f"{what} failed on rank {rank}: {reason}")
     return result
@@ -53,9 +51,7 @@ def staged(world: World, target: Path) -> Iterator[Path]:
 
 def open_stage(world: World, target: Path) -> Path:
     """Makes a new folder beside the target, on all ranks."""
-    names = [f".{target.name}.{uuid.uuid4().hex[:8]}"]
-    dist.broadcast_object_list(names, src=0, group=world.control)
-    folder = target.with_name(names[0])
+    folder = target.with_name(gather(world, f".{target.name}.{uuid.uuid4().hex[:8]}")[0])
     with removed_on_error(folder):
         together(world, lambda: folder.mkdir(parents=True, exist_ok=True), what=f"making a folder for {target.name}")
     return folder

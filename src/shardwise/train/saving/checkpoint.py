@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from shardwise import __version__
@@ -204,9 +203,7 @@ class Checkpoints:
 
     def _listed(self) -> list[int]:
         """The steps of all checkpoints, newest first, as rank 0 sees them."""
-        steps: list[Any] = [[step for step, _ in self.run.checkpoints()] if self.world.is_first else None]
-        dist.broadcast_object_list(steps, src=0, group=self.world.control)
-        return steps[0]
+        return gather(self.world, [step for step, _ in self.run.checkpoints()] if self.world.is_first else [])[0]
 
     def _fault(self, folder: Path) -> str | None:
         """What is wrong with this rank's share of a checkpoint's files."""

@@ -54,7 +54,7 @@ class TensorFile:
         self._left = list(entries.items())
         self._sha256 = hashlib.sha256()
         self._file = path.open("wb")
-        self._pools = [ThreadPoolExecutor(max_workers=1) for _ in range(2)]
+        self._pool = ThreadPoolExecutor(max_workers=2)
         self._busy: list[Future[Any]] = []
         self._put(memoryview(_header(entries)))
 
@@ -83,14 +83,12 @@ class TensorFile:
 
     def abandon(self) -> None:
         """Closes the file."""
-        for pool in self._pools:
-            pool.shutdown()
+        self._pool.shutdown()
         self._file.close()
 
     def _put(self, content: memoryview) -> None:
         self._wait()
-        tasks = (self._file.write, self._sha256.update)
-        self._busy = [pool.submit(task, content) for pool, task in zip(self._pools, tasks, strict=True)]
+        self._busy = [self._pool.submit(task, content) for task in (self._file.write, self._sha256.update)]
 
     def _wait(self) -> None:
         busy, self._busy = self._busy, []

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,9 @@ class Standing:
     waits: bool
     groups: tuple[Counted, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a file."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
-        """Inverse of `to_json`."""
+        """Of `asdict`, from a file."""
         groups = tuple((tuple(ranks), count) for ranks, count in data["groups"])
         return cls(**{**data, "groups": groups})
 

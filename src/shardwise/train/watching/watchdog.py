@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from shardwise.parallel.mesh import World
@@ -98,7 +99,7 @@ class Watch:
             )
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
             mine = standing(self._world, rank=self._journal.rank, phase=self._journal.at)
-            write_json(self._run.rank_standing(mine.rank), mine.to_json())
+            write_json(self._run.rank_standing(mine.rank), asdict(mine))
             standings = self._answers(mine)
             at = self._journal.before_first_step if self._stop.heard else ""
             verdict = judge(standings, ranks=self._ranks, seconds=self._still, at=at)
