@@ -17,7 +17,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.errors import JobError, UnsupportedError, said
 from shardwise.spec.job.keys import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
@@ -49,7 +48,8 @@ def peft_config(lora: LoraSpec) -> Any:
 
 
 def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision: str | None = None) -> Any:
-    """Adds adapters to a model on the meta device, in place, and freezes the rest.
+    """Adds adapters to a model on the meta device, in place, and freezes the rest. The names
+    that a job states were accepted before (`spec/adapters`).
 
     Args:
         base_model: the model that adapter_config.json names.
@@ -57,21 +57,12 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision:
 
     Returns:
         The PEFT model.
-
-    Raises:
-        JobError: the target modules, or those to be saved, are not in the model.
     """
-    _check_saved(model, lora)
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
     config.revision = revision
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
-    try:
-        return _wrapped(model, config)
-    except ValueError as error:
-        raise JobError(f"lora.target_modules is {lora.target_modules!r}: {said(error)}") from None
-    except TypeError as error:  # lists of modules, or modules that carry adapters
-        raise JobError(f"lora.modules_to_save is {lora.modules_to_save!r}: {said(error)}") from None
+    return _wrapped(model, config)
 
 
 def _wrapped(model: nn.Module, config: Any) -> Any:
@@ -106,16 +97,6 @@ def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def _check_saved(model: nn.Module, lora: LoraSpec) -> None:
-    """Refuses unknown names in `modules_to_save`, which PEFT would ignore."""
-    modules = [name for name, _ in model.named_modules()]
-    for name in lora.modules_to_save:
-        if not any(module.endswith(name) for module in modules):
-            ends = dict.fromkeys(module.rpartition(".")[2] for module in modules)
-            known = ", ".join(end for end in ends if end and not end.isdigit())
-            raise JobError(f"lora.modules_to_save names {name}, which is no module of the model; it has {known}")
-
-
 def is_adapter(name: str) -> bool:
     """Whether a parameter is an adapter's, and not the base model's."""
     return ".lora_" in name
@@ -138,8 +119,6 @@ def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Callable
         return None
     if ".lora_B." in name or _MAGNITUDE in name:
         return partial(torch.zeros, shape)
-    if ".lora_A." not in name:
-        raise UnsupportedError(f"{name} is no part of LoRA or DoRA, and this version trains no other adapter")
     return partial(_uniform, name, shape, seed=seed)
 
 
