@@ -74,7 +74,7 @@ def _rates(stated: Mapping[str, Any]) -> Iterator[float]:
 
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
     """The length up to which rotary frequencies do not depend on the longest sequence; None for any."""
-    for _, rotation in _following(stated):
+    for rotation in _following(stated):
         if _kind(rotation) == "dynamic":
             return positions
         original = rotation.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings")
@@ -82,25 +82,14 @@ def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None
     return None
 
 
-def rotation_by_length(stated: Mapping[str, Any]) -> str | None:
-    """The key that makes rotary frequencies depend on the sequence length, and its value; None where none does."""
-    for place, rotation in _following(stated):
-        key = "rope_type" if "rope_type" in rotation else "type"
-        return f"{place}.{key} is {_kind(rotation)!r}"
-    return None
-
-
-def _following(stated: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rotations whose frequencies depend on the sequence length, with their keys."""
-    place = "rope_parameters" if stated.get("rope_parameters") else "rope_scaling"
-    rope = stated.get(place)
+def _following(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rotations whose frequencies depend on the sequence length."""
+    rope = stated.get("rope_parameters") or stated.get("rope_scaling")
     if not isinstance(rope, dict):
         return
     plain = cast(dict[str, Any], rope)
-    by_layer = {f"{place}.{kind}": cast(dict[str, Any], one) for kind, one in plain.items() if isinstance(one, dict)}
-    for where, one in {place: plain, **by_layer}.items():
-        if _kind(one) in ("longrope", "su", "dynamic"):
-            yield where, one
+    by_layer = [cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)]
+    yield from (one for one in (plain, *by_layer) if _kind(one) in ("longrope", "su", "dynamic"))
 
 
 def _kind(rotation: Mapping[str, Any]) -> Any:

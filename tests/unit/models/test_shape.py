@@ -132,7 +132,6 @@ def test_a_stranger_is_refused_by_what_was_found(kind: str, changes: dict[str, A
 
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-FOLLOWS = ".*, by which rotary frequencies follow how long sequences are"
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: dict[str, Any]) -> dict[str, Any]:
@@ -158,8 +157,7 @@ def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ({"hidden_act": "mish"}, "runs mish, which is no part of attention or an MLP that is known"),
         ({"hidden_act": "sigmoid"}, "the MLP runs sigmoid, mul, which is no activation that is known"),
         ({"rope_parameters": {"rope_type": "nothing"}}, r"transformers (cannot read it|does not build it)"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, f"rope_scaling.type is 'dynamic'{FOLLOWS}"),
-        ({"rope_parameters": DYNAMIC}, f"cannot be followed without numbers: rope_parameters.rope_type is{FOLLOWS}"),
+        ({"rope_parameters": DYNAMIC}, "its forward cannot be followed without numbers "),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_a_sentence(changes: dict[str, Any], message: str) -> None:

@@ -54,9 +54,6 @@ def only_views(ops: Iterable[Op]) -> bool:
     return all(op.name in VIEWS for op in ops)
 
 
-_PRODUCTS = ("mul",)
-
-
 def norm_of(call: Call, *, name: str, tokens: int) -> Norm:
     """What a call of a norm in a forward of `tokens` tokens says of it. Raises UnsupportedError: it has other
     parameters than a weight and a bias."""
@@ -114,6 +111,6 @@ class _Products(TorchDispatchMode):
         if isinstance(result, torch.Tensor) and any(of_weight):
             if all(of_weight):
                 self._made[id(result)] = result
-            elif func.overloadpacket.__name__ in _PRODUCTS:  # pyright: ignore
+            elif func.overloadpacket.__name__ == "mul":  # pyright: ignore
                 self.types.append(result.dtype)
         return result

@@ -19,7 +19,6 @@ from shardwise.catalog.models import read_model
 from shardwise.catalog.stated import (
     UnlistedFamilyError,
     refuse_foreign,
-    rotation_by_length,
     steady_positions,
     storage_type,
 )
@@ -67,7 +66,7 @@ class _Reading:
         self._config = _config(data)
         with watchable():
             self._anatomy = _built(self._config)
-            self._seen = _watched(self._anatomy, self._config, data)
+            self._seen = _watched(self._anatomy)
 
     def shape(self) -> ModelShape:
         """What was seen, as a shape. Raises UnsupportedError: something is not understood."""
@@ -188,13 +187,11 @@ def _how(error: Exception) -> str:
     return f"{type(error).__name__}: {said(error)}"
 
 
-def _watched(anatomy: Anatomy, config: Any, data: dict[str, Any]) -> Seen:
+def _watched(anatomy: Anatomy) -> Seen:
     try:
         return watch(anatomy)
     except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
-        key = rotation_by_length(data) or rotation_by_length(config.to_dict())
-        why = f": {key}, by which rotary frequencies follow how long sequences are" if key else ""
-        raise UnsupportedError(f"its forward cannot be followed without numbers{why} ({_how(error)})") from None
+        raise UnsupportedError(f"its forward cannot be followed without numbers ({_how(error)})") from None
 
 
 def _refuse_unread(anatomy: Anatomy, seen: Seen) -> None:
