@@ -20,7 +20,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, UnsupportedError, said
-from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied
+from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.spec.layout.axes import rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.
@@ -180,7 +180,7 @@ def _reader(weights: Weights, name: str) -> Read:
 
 
 def _slicer(make: Callable[[], torch.Tensor]) -> Read:
-    return lambda offsets, lengths: make()[tuple(slice(o, o + n) for o, n in zip(offsets, lengths, strict=True))]
+    return lambda offsets, lengths: make()[window(offsets, lengths)]
 
 
 def _base_name(name: str) -> str:

@@ -7,7 +7,6 @@ pointer, a truncated file or a pickle is refused by content with a sentence.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -32,6 +31,16 @@ _TYPES = ("F64", "F32", "F16", "BF16")
 
 #: Ends of names that older versions of transformers gave rotary frequencies and causal masks in files.
 _OLD_BUFFERS = (".inv_freq", ".masked_bias", ".attn.bias", ".attn.attention.bias")
+
+
+def window(offsets: Iterable[int], lengths: Iterable[int]) -> tuple[slice, ...]:
+    """The slices of a part that begins at `offsets` and is `lengths` long in each dim."""
+    return tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
+
+
+def read_part(handle: Any, key: str, part: tuple[slice, ...]) -> torch.Tensor:
+    """A part of a tensor in an open safetensors file."""
+    return handle.get_slice(key)[part] if part else handle.get_tensor(key)
 
 
 class Weights:
@@ -80,12 +89,8 @@ class Weights:
 
     def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         """The part of a tensor that begins at `offsets` and is `lengths` long in each dim; a view of the file."""
-        if not lengths:
-            part: torch.Tensor = self._files[self._file(name)].get_tensor(self.key(name))
-        else:
-            window = tuple(slice(start, start + length) for start, length in zip(offsets, lengths, strict=True))
-            part = self._slice(name)[window]
         file = self._file(name)
+        part = read_part(self._files[file], self.key(name), window(offsets, lengths))
         self._mapped[file] = self._mapped.get(file, 0) + part.nbytes
         if self._mapped[file] > _MAPPED_BYTES:
             self._files[file] = _open(self.folder / file)
@@ -197,9 +202,6 @@ def check_finite(weights: Weights, bounds: Mapping[str, torch.Tensor]) -> None:
         raise ModelError(problems)
 
 
-_COMPARED_AT_ONCE = 2**22
-
-
 def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
     """Of weights that the architecture ties (`kin`), a folder may hold one, or several that are the same. Raises
     ModelError: two differ: transformers would train both, where one is meant by config.json."""
@@ -222,20 +224,11 @@ def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
 
 
 def _equal(weights: Weights, one: str, other: str) -> bool:
-    """Compared by some rows at a time: an embedding may be larger than what a rank is to hold."""
     shape = weights.shape(one)
     if weights.shape(other) != shape:
         return False
-    first, *rest = shape or (1,)
-    rows = max(1, _COMPARED_AT_ONCE // max(1, math.prod(rest)))
-
-    def block(name: str, at: int) -> torch.Tensor:
-        if not shape:
-            return weights.read(name, offsets=(), lengths=()).double()
-        start, length = (at, *(0 for _ in rest)), (min(rows, first - at), *rest)
-        return weights.read(name, offsets=start, lengths=length).double()
-
-    return all(torch.equal(block(one, at), block(other, at)) for at in range(0, first, rows))
+    first, second = (weights.read(name, offsets=(0,) * len(shape), lengths=shape) for name in (one, other))
+    return bool((first == second).all())
 
 
 class Keys:

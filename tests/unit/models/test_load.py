@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-import shardwise.models.weights as weights_module
 from shardwise.api import plan
 from shardwise.catalog.models import known_models
 from shardwise.data.read.hub import tokenizer_folder
@@ -129,8 +128,7 @@ def test_a_tied_weight_may_stand_in_the_folder_twice(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("keys", [{"times": 1.5}, {"times": 1.0, "rows": 96}], ids=["other values", "fewer rows"])
-def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(tmp_path, monkeypatch, keys) -> None:
-    monkeypatch.setattr(weights_module, "_COMPARED_AT_ONCE", 32 * 10)  # 97 rows of 32, ten at a time
+def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(tmp_path, keys) -> None:
     folder = _with_a_head_of_its_own(tmp_path / "m", **keys)
     with pytest.raises(ModelError) as error:
         _materialised(folder)

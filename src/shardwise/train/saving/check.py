@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from shardwise.methods.lora import expected_tensors
 from shardwise.models.load import build_on_meta, kin_of, read_config
-from shardwise.models.weights import Keys
+from shardwise.models.weights import Keys, read_part, window
 from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
@@ -39,7 +39,7 @@ def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[s
             if key not in handles:
                 faults.append(f"{key} is missing")
                 continue
-            stored = _read(handles[key], key, mine.offsets, tuple(mine.local.shape))
+            stored = read_part(handles[key], key, window(mine.offsets, mine.local.shape))
             live = mine.local.to(result.saved_dtype).cpu()
             if stored.dtype != live.dtype or stored.shape != live.shape or not torch.equal(bits(stored), bits(live)):
                 faults.append(f"{key} is not the live weight")
@@ -112,9 +112,3 @@ def _opened(folder: Path) -> Iterator[dict[str, Any]]:
         files = [ADAPTER if (folder / ADAPTER).is_file() else WEIGHTS]
     handles = [safe_open(folder / name, framework="pt") for name in files]
     yield {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118  # a handle is no mapping
-
-
-def _read(handle: Any, key: str, offsets: Shape, lengths: Shape) -> torch.Tensor:
-    if not lengths:
-        return handle.get_tensor(key)
-    return handle.get_slice(key)[tuple(slice(at, at + count) for at, count in zip(offsets, lengths, strict=True))]

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from safetensors import safe_open
 
+from shardwise.models.weights import read_part
 from shardwise.spec.run import CHECKPOINT_PREFIX
 from shardwise.train.saving.pieces import Piece, StoredSlice, overlap
 
@@ -61,7 +62,7 @@ class Reader:
             if met is None:
                 continue
             into_piece, into_stored = met
-            target.local[into_piece] = self._read(described.file, target.name, into_stored).to(target.local)
+            target.local[into_piece] = read_part(self._files[described.file], target.name, into_stored).to(target.local)
             windows.append(into_piece)
         covered = sum(math.prod(part.stop - part.start for part in window) for window in windows)
         if covered != target.local.numel():
@@ -72,12 +73,6 @@ class Reader:
             if window["file"] not in self._files:
                 raise ValueError(f"the manifest names the unknown file {window['file']!r}")
             yield StoredSlice(file=window["file"], offsets=tuple(window["offsets"]), lengths=tuple(window["lengths"]))
-
-    def _read(self, file: str, name: str, window: tuple[slice, ...]) -> torch.Tensor:
-        handle = self._files[file]
-        if not window:
-            return handle.get_tensor(name)
-        return handle.get_slice(name)[window]
 
     def tensors_of(self, file: str, names: Collection[str]) -> dict[str, torch.Tensor] | None:
         """Whole tensors of one rank's file, or None where it lacks one of them."""
