@@ -159,7 +159,12 @@ def parse_hardware(text: str) -> Cluster:
     HardwareError: the text has another form, names an unknown GPU, or asks for an impossible number of them."""
     cpu = _CPU.fullmatch(text.strip())
     if cpu is not None:
-        return cpu_cluster(num_processes=_cpu_count(cpu.group(1) or "1", text))
+        processes = _count(cpu.group(1) or "1", text)
+        if processes > MAX_CPU_PROCESSES:
+            raise HardwareError(
+                f"hardware is {quoted(text)}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for"
+            )
+        return cpu_cluster(num_processes=processes)
     if text.strip().lower() == "any" or "," in text:
         raise HardwareError(
             f"hardware is {text!r}, which leaves it open, which only `plan` answers; leave hardware out to use this "
@@ -185,13 +190,6 @@ def cluster_of(known: KnownGpu, *, num_gpus: int, num_nodes: int = 1) -> Cluster
     """Equal nodes of one catalogue GPU, with its usual links."""
     network = known.network if num_nodes > 1 else None
     return Cluster(node=Node(gpu=known.gpu, num_gpus=num_gpus, link=known.link), num_nodes=num_nodes, network=network)
-
-
-def _cpu_count(digits: str, text: str) -> int:
-    count = _count(digits, text)
-    if count > MAX_CPU_PROCESSES:
-        raise HardwareError(f"hardware is {quoted(text)}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for")
-    return count
 
 
 def _count(digits: str, text: str) -> int:

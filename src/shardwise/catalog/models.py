@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwise.catalog.config import parse_config, read_shape, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
-from shardwise.errors import ModelError, Problem
+from shardwise.errors import ModelError
 from shardwise.spec.model.shape import ModelShape
 
 
@@ -117,10 +117,6 @@ def _from_hub(name: str, *, offline: bool) -> ModelShape:
     try:
         url, raw = download_config(name)
     except ModelError as error:
-        raise ModelError([_with_nearest(problem, name) for problem in error.problems]) from None
+        nearest = _nearest(name)
+        raise ModelError([replace(one, message=one.message + nearest) for one in error.problems]) from None
     return shape_from_data(parse_config(raw, file=url), file=url)
-
-
-def _with_nearest(problem: Problem, name: str) -> Problem:
-    """Adds the nearest known names."""
-    return Problem(where=problem.where, message=problem.message + _nearest(name))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from shardwise.catalog.hub import is_hub_id
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job.data import RowFormat, SourceSpec
 from shardwise.spec.job.places import Key, Places
@@ -23,9 +23,6 @@ KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
     ".txt": "txt",
 }
-
-#: `owner/name` or `name`, as the hub spells data sets.
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +74,7 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
         files, ignored = _files_of_folder(path, label=spec.path)
     elif path.exists():
         files = (_single_file(path, label=spec.path),)
-    elif path.suffix.lower() not in KINDS and _HUB_ID.fullmatch(spec.path):
+    elif path.suffix.lower() not in KINDS and is_hub_id(spec.path):
         fetched, note = fetch(spec)
         files = (SourceFile(path=str(fetched), label=spec.path, kind="parquet"),)
     else:
