@@ -124,11 +124,8 @@ class PreparedData:
         return f"{self.files[self.arrays['doc_file'][document]]}:{self.arrays['doc_line'][document]}"
 
 
-def open_prepared(data_json: Mapping[str, Any], part: str) -> PreparedData | None:
-    """The `train` or `eval` part that data.json names, its files called as they are now; None where there is none."""
-    described = data_json.get(part)
-    if described is None:
-        return None
+def open_prepared(described: Mapping[str, Any]) -> PreparedData:
+    """The `train` or `eval` part of data.json, its files called as they are now."""
     return PreparedData.open(described["folder"], files=described["files"])
 
 

@@ -76,7 +76,7 @@ def build(
     with _naming_the_model(run):
         revision = revision_of(run, job.model)
         model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"), revision=revision)
-    data = _training_data(run, prepared)
+    data = open_prepared(prepared["train"])
     state_packed(data.packed)
     hold_rotations(model.spread.modules)
     batches = _batches(job, _dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
@@ -168,17 +168,10 @@ def _batches(job: Job, dealer: Dealer) -> Batches:
     )
 
 
-def _training_data(run: RunDirectory, prepared: dict[str, Any]) -> PreparedData:
-    data = open_prepared(prepared, "train")
-    if data is None:
-        raise RunDirectoryError(f"{run.data} names no training data; start the run again with `shardwise train`")
-    return data
-
-
 def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World) -> EvalBatches | None:
-    data = open_prepared(prepared, "eval")
-    if data is None:
+    if prepared["eval"] is None:
         return None
+    data = open_prepared(prepared["eval"])
     return EvalBatches(_dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
 
 

@@ -26,9 +26,7 @@ def run_python(run: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def train_part(data_json: dict[str, Any]) -> PreparedData:
-    data = open_prepared(data_json, "train")
-    assert data is not None
-    return data
+    return open_prepared(data_json["train"])
 
 
 def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_path, plain_model, capsys) -> None:
@@ -110,21 +108,18 @@ def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, pl
     path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
     data = {"path": path, "eval_fraction": 0.25, "packing": True}
     data_json = prepared(tmp_path / "run", model=plain_model, data=data)
-    train, evaluation = train_part(data_json), open_prepared(data_json, "eval")
-    assert evaluation is not None
+    train, evaluation = train_part(data_json), open_prepared(data_json["eval"])
     assert (data_json["train"]["num_rows"], data_json["eval"]["num_rows"]) == (38, 12)
     lines = [set(part.arrays["doc_line"].tolist()) for part in (train, evaluation)]
     assert lines[0] | lines[1] == set(range(1, 51))
     assert not lines[0] & lines[1]
     other = prepared(tmp_path / "seed", model=plain_model, data=data, seed=7)
     assert other["fingerprint"] != data_json["fingerprint"]
-    other_evaluation = open_prepared(other, "eval")
-    assert other_evaluation is not None
+    other_evaluation = open_prepared(other["eval"])
     assert set(other_evaluation.arrays["doc_line"].tolist()) != lines[1]
     texts = write_jsonl(tmp_path / "eval.jsonl", [{"text": "the cat"}, {"text": "the dog"}])
     own = prepared(tmp_path / "own", model=plain_model, data={"path": path, "eval_path": str(texts)})
-    evaluation = open_prepared(own, "eval")
-    assert evaluation is not None
+    evaluation = open_prepared(own["eval"])
     assert (len(train_part(own)), len(evaluation), evaluation.where(1)) == (50, 2, f"{texts}:2")
 
 

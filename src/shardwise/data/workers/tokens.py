@@ -58,15 +58,13 @@ class Tokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int | None) -> None:
         self._tokenizer: Any = tokenizer
         self.vocab_size = vocab_size
-        self.eos_id: int | None = self._tokenizer.eos_token_id
+        self.eos_id: int = self._tokenizer.eos_token_id
 
     @property
     def padding_id(self) -> int:
-        """The padding token, or another of the vocabulary; padding never counts."""
-        for token_id in (self._tokenizer.pad_token_id, self.eos_id):
-            if token_id is not None:
-                return token_id
-        return 0
+        """The padding token, or the last of a text; padding never counts."""
+        padding: int | None = self._tokenizer.pad_token_id
+        return self.eos_id if padding is None else padding
 
     @property
     def template(self) -> str | None:
@@ -111,7 +109,7 @@ class Tokenizer:
     def _ended(self, row: Tokens) -> Tokens:
         """With EOS behind it, trained; some tokenizers have put one there already."""
         if not len(row.ids) or row.ids[-1] != self.eos_id:
-            return Tokens(ids=np.append(row.ids, np.int32(self.eos_id or 0)), trained=np.append(row.trained, True))
+            return Tokens(ids=np.append(row.ids, np.int32(self.eos_id)), trained=np.append(row.trained, True))
         row.trained[-1] = True
         return row
 
@@ -163,11 +161,10 @@ def load_tokenizer(folder: str) -> Tokenizer:
     if not tokenizer.is_fast:
         message = "has a slow tokenizer, which does not say where its tokens stand; save it with tokenizer.json"
         raise DataError.at(folder, message)
-    loaded = Tokenizer(tokenizer, vocab_size=_vocab_size(Path(folder) / "config.json"))
-    if loaded.eos_id is None:
+    if tokenizer.eos_token_id is None:
         message = "has a tokenizer without an end-of-sequence token; set eos_token in tokenizer_config.json"
         raise DataError.at(folder, message)
-    return loaded
+    return Tokenizer(tokenizer, vocab_size=_vocab_size(Path(folder) / "config.json"))
 
 
 def _vocab_size(config: Path) -> int | None:
