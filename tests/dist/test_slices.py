@@ -144,38 +144,6 @@ def test_four_slices_with_biases_and_tied_weights(tied: bool) -> None:
         assert error <= 1e-5, name
 
 
-def share_odd_sequence() -> str:
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-    model = toy("llama")
-    slice_toy(model, mesh)
-    with pytest.raises(ValueError, match="cannot be shared out") as error:
-        model(input_ids=torch.zeros(1, 9, dtype=torch.long), use_cache=False)
-    return str(error.value)
-
-
-def test_a_sequence_that_cannot_be_shared_out_is_a_sentence() -> None:
-    sentence = "a sequence of 9 tokens cannot be shared out over 2 tensor-parallel ranks"
-    assert run_world(2, share_odd_sequence) == [sentence] * 2
-
-
-def refuse_to_slice() -> str:
-    from peft import LoraConfig, get_peft_model
-
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
-    model = toy("llama")
-    get_peft_model(model, LoraConfig(target_modules=["embed_tokens"], task_type="CAUSAL_LM"))
-    with pytest.raises(UnsupportedError) as error:
-        slice_toy(model, mesh)
-    return str(error.value)
-
-
-def test_adapters_that_cannot_be_sliced_are_refused() -> None:
-    (said,) = run_world(1, refuse_to_slice)
-    assert said.startswith("the embedding is wrapped into Embedding, which tensor parallel does not slice")
-
-
 def test_a_style_that_is_not_known_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"slices self_attn\.qkv_proj in the style colwise_gather_output"):
         check_plan(tensor_plan(AutoConfig.for_model("phi3")))

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from shardwise.errors import UnsupportedError
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.job.keys import TrainSpec
 
@@ -28,15 +27,11 @@ def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, nam
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]] or groups[:1]
-    match name:
-        case "adamw" | "adamw_foreach":
-            betas = (train.adam_beta1, train.adam_beta2)
-            walk = {"foreach": True} if name == "adamw_foreach" else {"fused": True}
-            return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.adam_epsilon, **walk)
-        case "sgd":
-            return torch.optim.SGD(groups, lr=train.learning_rate, momentum=train.momentum)
-        case _:
-            raise UnsupportedError(f"optimizer {name} is not trained by this version; use adamw or sgd")
+    if name == "sgd":
+        return torch.optim.SGD(groups, lr=train.learning_rate, momentum=train.momentum)
+    betas = (train.adam_beta1, train.adam_beta2)
+    walk = {"foreach": True} if name == "adamw_foreach" else {"fused": True}
+    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.adam_epsilon, **walk)
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_steps: int) -> LRScheduler:

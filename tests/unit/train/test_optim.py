@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from shardwise.errors import UnsupportedError
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm, learning_rate, moves
 from shardwise.train.update import Update
@@ -58,11 +57,6 @@ def test_weight_decay_acts_on_matrices_and_never_on_norms_or_frozen_weights() ->
 def test_adamw_is_fused_unless_lists_of_tensors_are_asked_for(name, kind) -> None:
     (group, *_) = build_optimizer(parameters(), train=TrainSpec(), name=name).param_groups
     assert [one for one in ("fused", "foreach") if group[one]] == [kind]
-
-
-def test_an_unknown_optimizer_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="use adamw or sgd"):
-        build_optimizer(parameters(), train=TrainSpec(), name="adafactor")
 
 
 @pytest.mark.parametrize(

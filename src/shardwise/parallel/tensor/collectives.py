@@ -22,9 +22,6 @@ class Moves:
 
     def scatter_sequence(self, whole: torch.Tensor) -> torch.Tensor:
         """Keeps this rank's part of the sequence, whose length must be divisible; backward gathers."""
-        length, ranks = whole.shape[1], self.mesh.size()
-        if length % ranks:
-            raise ValueError(f"a sequence of {length} tokens cannot be shared out over {ranks} tensor-parallel ranks")
         return self._move(whole, before=_SAME, after=_SEQUENCE, gradient=_SEQUENCE)
 
     def gather_sequence(self, part: torch.Tensor, *, sliced_after: bool) -> torch.Tensor:

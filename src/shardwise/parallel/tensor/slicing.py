@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -110,12 +110,7 @@ def check_plan(plan: Mapping[str, str]) -> None:
 def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     """By rows. A trained copy (`modules_to_save`) is sliced like its original."""
     for table in [module for module in embedding.modules() if module._parameters]:
-        if not isinstance(table, nn.Embedding):
-            raise UnsupportedError(
-                f"the embedding is wrapped into {type(embedding).__name__}, which tensor parallel does not slice in "
-                "this version; leave it out of lora.target_modules, or use tp: 1"
-            )
-        _slice_table(table, slicer=slicer, moves=moves)
+        _slice_table(cast(nn.Embedding, table), slicer=slicer, moves=moves)
 
 
 def _slice_table(table: nn.Embedding, *, slicer: Slicer, moves: Moves) -> None:
