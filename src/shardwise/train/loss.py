@@ -167,18 +167,7 @@ def _behind_backbone(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Returns(nn.Module):
-    def forward(self, *, inputs_embeds: torch.Tensor, **_: Any) -> _Output:
-        return _Output(inputs_embeds)
+    def forward(self, *, inputs_embeds: torch.Tensor, **_: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-
-class _Output:
-    """A backbone's output that has hidden states and nothing else."""
-
-    def __init__(self, hidden: torch.Tensor) -> None:
-        self.last_hidden_state = hidden
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return (self.last_hidden_state,)[index]
-
-    def __getattr__(self, name: str) -> None:
-        return None
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=cast(Any, inputs_embeds))

@@ -1,15 +1,10 @@
-"""Background writing of checkpoints: copies in host memory, and a thread."""
+"""Copies in host memory, from which checkpoints are written in the background."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import TypeVar
+from collections.abc import Mapping
 
 import torch
-
-T = TypeVar("T")
 
 
 class HostCopies:
@@ -33,17 +28,3 @@ class HostCopies:
         """Frees the memory, unless it is pinned, which takes long to allocate."""
         if device.type != "cuda":
             self._kept = {}
-
-
-def in_background(action: Callable[[], T]) -> Future[T]:
-    """Runs an action in a daemon thread; its result or exception."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(action())
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever asks for the result
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="checkpoint", daemon=True).start()
-    return future
