@@ -15,13 +15,15 @@ from shardwise.parallel.compiled import apply_compile
 from shardwise.parallel.ddp import Buckets, apply_replication
 from shardwise.parallel.fsdp import apply_sharding
 from shardwise.parallel.gradients import Finish
-from shardwise.parallel.interface import Spread
 from shardwise.parallel.mesh import World
 from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.single_stage import WholeModel
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor
 from shardwise.spec.layout.execution import Execution
+
+#: A model over ranks. Every rank calls the same method with its own share of the data.
+Spread = WholeModel | Pipeline
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ class Pipeline:
         return tuple(self.stages.values())
 
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
-        """As `Spread.gradients`; all micro-batches are one run of the schedule."""
+        """As `WholeModel.gradients`; all micro-batches are one run of the schedule."""
         run = _Run(pipeline=self, micros=micros, scale=scale * self.gradient_divisor)
         cut = self.world.layout.schedule == "zero_bubble"
         with reduction_postponed(self.modules) if cut else nullcontext():
@@ -83,7 +83,7 @@ class Pipeline:
 
     @torch.no_grad()
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
-        """As `Spread.losses`."""
+        """As `WholeModel.losses`."""
         run = _Run(pipeline=self, micros=micros)
         run.execute(self._order(forwards, len(micros)))
         nothing = torch.zeros((), device=self.world.device)

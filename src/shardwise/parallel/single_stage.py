@@ -42,7 +42,8 @@ class WholeModel:
         return (self.module,)
 
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
-        """As `Spread.gradients`."""
+        """Accumulates the gradients of `scale` times the summed loss of all ranks' micro-batches. Returns a float64
+        scalar: this rank's part of the summed loss; all ranks' parts add up to it."""
         total = torch.zeros((), device=self.world.device, dtype=torch.float64)
         if len(micros) > 1:
             self.begin()
@@ -58,7 +59,7 @@ class WholeModel:
 
     @torch.no_grad()
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
-        """As `Spread.losses`."""
+        """The summed loss of each micro-batch, without gradients; zeros on ranks that compute or count none."""
         return [self.world.counted(self._call(inputs)) for inputs in micros]
 
     def _call(self, inputs: Inputs) -> torch.Tensor:

@@ -20,8 +20,7 @@ from shardwise.models.content import folder_content
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Keys, Weights
-from shardwise.parallel.apply import Stage, parallelize
-from shardwise.parallel.interface import Spread
+from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.tensor.slicing import Parts

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from shardwise.data.deal import Documents, GlobalBatch, MicroBatch
-from shardwise.parallel.interface import Inputs, Spread
+from shardwise.parallel.apply import Spread
+from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World, to_device
 from shardwise.train.loss import Targets
 

@@ -16,7 +16,7 @@ from torch import nn
 from shardwise.parallel.optimizer.stepped import Detour, Named
 
 
-class HostCopies:
+class HostCopies(Detour):
     """Copies in host memory of what a device holds: a detour of the optimizer's (`parallel/optimizer/stepped.py`).
     `originals`: what has the values: local parts; `device`: where they lie."""
 

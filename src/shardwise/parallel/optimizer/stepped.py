@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -19,27 +18,25 @@ from shardwise.parallel.ownership import local_part
 Named = list[tuple[str, nn.Parameter]]
 
 
-class Detour(Protocol):
+class Detour:
     """Maps parameters to those that are stepped in their place. `named`: plain local parts, under the names of the
-    original parameters; `placed`: for each, a tensor with its global shape and its placement."""
+    original parameters; `placed`: for each, a tensor with its global shape and its placement. Views of the originals
+    have less to do."""
 
     named: Named
     placed: list[torch.Tensor]
 
     def before_step(self) -> None:
         """Passes gradients to the stand-ins."""
-        ...
 
     def after_step(self) -> None:
         """Passes values back, and clears gradients."""
-        ...
 
     def reread(self) -> None:
         """Copies values that were set other than by a step."""
-        ...
 
 
-class LocalParts:
+class LocalParts(Detour):
     """Local parts of parameters, sharing their memory: the first detour. A plain parameter is its own part."""
 
     def __init__(self, trained: Named) -> None:
@@ -56,9 +53,6 @@ class LocalParts:
         for sharded, part in self._sharded:
             if sharded.grad is not None:
                 part.grad, sharded.grad = local_part(sharded.grad), None
-
-    def after_step(self) -> None:
-        """Nothing: a part is a view, and its gradient the only one."""
 
     @torch.no_grad()
     def reread(self) -> None:

@@ -25,7 +25,7 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-class Windows:
+class Windows(Detour):
     """Windows of this rank's rows of whole weights: a detour (`parallel/optimizer/stepped.py`).
 
     Attributes:
@@ -52,9 +52,6 @@ class Windows:
         for whole in wholes:
             whole.grad = None
         exchange_rows([whole.detach() for whole in wholes], axis=self.mesh["dp_shard"])
-
-    def reread(self) -> None:
-        """Nothing: a window is a view."""
 
 
 def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
