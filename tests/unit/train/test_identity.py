@@ -55,10 +55,6 @@ def test_another_version_of_a_library_is_named_and_not_the_data_that_it_changed(
     )
 
 
-def test_a_checkpoint_without_such_a_record_is_refused() -> None:
-    assert refusal("0123abc", identity())[0].startswith("out/checkpoint-5: was written by an older Shardwise; ")
-
-
 def test_another_model_under_the_same_name_is_refused_and_the_file_named() -> None:
     (said,) = refusal(identity(), identity(files={**MODEL, "model.safetensors": "3"}))
     assert said.startswith(

@@ -225,7 +225,7 @@ class Checkpoints:
             return faults[0]
         manifest = read_manifest(folder)
         places = read_places(self.run)
-        refuse_another(manifest.get("identity"), self.identity, folder=str(folder), places=places)
+        refuse_another(manifest["identity"], self.identity, folder=str(folder), places=places)
         try:
             reader = together(self.world, lambda: Reader(folder, manifest), what=f"opening {folder.name}")
             together(self.world, lambda: self._fill(reader, manifest), what=f"loading {folder.name}")

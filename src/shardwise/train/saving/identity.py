@@ -25,14 +25,11 @@ def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, A
     return json.loads(json.dumps({"job": plain, "model": dict(model), "data": data, "versions": versions}))
 
 
-def refuse_another(written: Any, now: Mapping[str, Any], *, folder: str, places: Places) -> None:
+def refuse_another(written: Mapping[str, Any], now: Mapping[str, Any], *, folder: str, places: Places) -> None:
     """Raises ModelError with a problem for each key or version that differs, or for the model's files or the data."""
     if written == now:
         return
-    if not isinstance(written, dict) or "model" not in written:
-        raise ModelError(Problem(where=folder, message=f"was written by an older Shardwise; {_ELSEWHERE}"))
-    kept = cast(dict[str, Any], written)
-    of_job = [*_differences(kept.get("job"), now["job"])]
+    of_job = [*_differences(written["job"], now["job"])]
     problems = [
         Problem(
             where=places.where(*key.split(".")),
@@ -42,11 +39,11 @@ def refuse_another(written: Any, now: Mapping[str, Any], *, folder: str, places:
     ]
     problems += [
         Problem(where=folder, message=f"was written with {name} {old}, and {new} is installed; {_ELSEWHERE}")
-        for name, old, new in _differences(kept.get("versions"), now["versions"])
+        for name, old, new in _differences(written["versions"], now["versions"])
     ]
     if not any(key == "model" for key, _, _ in of_job):
         message = f"of this model is another file than {folder} was written with, under the same name; {_ELSEWHERE}"
-        others = [name for name, _, _ in _differences(kept["model"], now["model"])]
+        others = [name for name, _, _ in _differences(written["model"], now["model"])]
         problems += [Problem(where=places.where("model"), message=f"{name} {message}") for name in others[:1]]
     changed = "rows, their order in files, the tokenizer's files or the chat template have changed"
     message = f"data.path: {folder} was written from other data by the same job: {changed}; {_ELSEWHERE}"

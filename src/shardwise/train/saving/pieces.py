@@ -5,7 +5,7 @@ Names are Hugging Face's, so that a checkpoint of one layout can be read by anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,22 +53,13 @@ def optimizer_pieces(
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredSlice:
-    """A stored window: its file, offsets and lengths in each dim."""
-
-    file: str
-    offsets: tuple[int, ...]
-    lengths: tuple[int, ...]
-
-
-def overlap(target: Piece, stored: StoredSlice) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-    """Where a stored window and a piece overlap, as (slices into the piece, slices into the stored window)."""
+def overlap(
+    target: Piece, offsets: Sequence[int], lengths: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+    """Where a piece and a stored window overlap, as (slices into the piece, slices into the stored window)."""
     into_piece: list[slice] = []
     into_stored: list[slice] = []
-    for at, length, begin, count in zip(
-        target.offsets, target.local.shape, stored.offsets, stored.lengths, strict=True
-    ):
+    for at, length, begin, count in zip(target.offsets, target.local.shape, offsets, lengths, strict=True):
         first, end = max(at, begin), min(at + length, begin + count)
         if first >= end:
             return None
