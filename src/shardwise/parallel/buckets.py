@@ -11,20 +11,20 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 
 
 @torch.no_grad()
-def sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor], *, most_bytes: int = FLAT_BYTES) -> None:
-    """All-reduces plain tensors in place, those of one dtype in flat messages of `most_bytes`; a larger one alone."""
-    for bucket in _buckets(tensors, most_bytes=most_bytes):
+def sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:
+    """All-reduces plain tensors in place, those of one dtype in flat messages of `FLAT_BYTES`; a larger one alone."""
+    for bucket in _buckets(tensors):
         flat = torch.cat([tensor.flatten() for tensor in bucket])
         dist.all_reduce(flat, group=group)
         sums = flat.split([tensor.numel() for tensor in bucket])
         torch._foreach_copy_(bucket, [one.view_as(tensor) for one, tensor in zip(sums, bucket, strict=True)])  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _buckets(tensors: Iterable[torch.Tensor], *, most_bytes: int) -> Iterator[list[torch.Tensor]]:
+def _buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Consecutive tensors of one dtype, as many as fit."""
     held: list[torch.Tensor] = []
     for tensor in tensors:
-        full = sum(one.nbytes for one in held) + tensor.nbytes > most_bytes
+        full = sum(one.nbytes for one in held) + tensor.nbytes > FLAT_BYTES
         if held and (full or tensor.dtype != held[0].dtype):
             yield held
             held = []

@@ -86,12 +86,12 @@ class _Span:
 
 
 @torch.no_grad()
-def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh, most_bytes: int = FLAT_BYTES) -> None:
-    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of `most_bytes`.
+def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of `FLAT_BYTES`.
 
     In their own type: these weights are the masters on every rank, so that shorter messages would change them.
     """
-    for bucket in _buckets(wholes, degree=axis.size(), most_bytes=most_bytes):
+    for bucket in _buckets(wholes, degree=axis.size()):
         _exchange(bucket, axis)
 
 
@@ -114,10 +114,10 @@ def _copy(bucket: list[_Span], flat: torch.Tensor, *, rank: int, out: bool) -> N
     torch._foreach_copy_(*((places, parts) if out else (parts, places)))  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _buckets(wholes: Sequence[torch.Tensor], *, degree: int, most_bytes: int) -> Iterator[list[_Span]]:
+def _buckets(wholes: Sequence[torch.Tensor], *, degree: int) -> Iterator[list[_Span]]:
     """Spans of one dtype, as many as fill a bucket; a large weight is cut into several."""
     for dtype in dict.fromkeys(whole.dtype for whole in wholes):
-        room = most = max(1, most_bytes // (degree * dtype.itemsize))
+        room = most = max(1, FLAT_BYTES // (degree * dtype.itemsize))
         bucket: list[_Span] = []
         for whole in wholes:
             if whole.dtype != dtype:
