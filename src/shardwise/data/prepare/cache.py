@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.catalog.hub import TOKENIZER_PATTERNS
+from shardwise.catalog.hub import tokenizer_files
 from shardwise.data.read.sources import Source
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job.keys import Job
@@ -76,9 +76,6 @@ def sha256_of(path: str | Path) -> str:
 #: Raised whenever the meaning or the layout of prepared data changes.
 FORMAT_VERSION = 2
 
-#: config.json says how large the vocabulary is.
-TOKENIZER_FILES = (*TOKENIZER_PATTERNS, "config.json")
-
 
 def cache_root() -> Path:
     """`SHARDWISE_CACHE`, else `~/.cache/shardwise`."""
@@ -104,9 +101,9 @@ def source_states(sources: Sequence[Source], *, places: Places) -> list[list[Fil
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
-    """Content hash of each file that decides how text becomes ids."""
-    found = {path for pattern in TOKENIZER_FILES for path in folder.glob(pattern) if path.is_file()}
-    return {str(path.relative_to(folder)): sha256_of(path) for path in sorted(found)}
+    """Content hash of each file that decides how text becomes ids; config.json says how large the vocabulary is."""
+    files = (*tokenizer_files(folder), folder / "config.json")
+    return {str(path.relative_to(folder)): sha256_of(path) for path in files if path.is_file()}
 
 
 def cache_key(

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardwise.catalog.hub import repository_folder
+from shardwise.catalog.hub import TOKENIZER_PATTERNS, repository_folder
 from shardwise.catalog.models import known_models
-from shardwise.data.prepare.cache import TOKENIZER_FILES
 from shardwise.data.prepare.progress import say
 from shardwise.errors import DataError, said
 from shardwise.spec.job.data import SourceSpec
@@ -98,9 +97,10 @@ def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
         return cached
     from huggingface_hub import snapshot_download
 
+    patterns = [*TOKENIZER_PATTERNS, "config.json"]
     try:
         with _asking():
-            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER_FILES)))
+            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except _NotFetchedError as error:
         message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
         raise DataError.at(hub_id, message) from None
