@@ -72,10 +72,7 @@ def epoch_order(
     return order[permutation(len(order), seed, ORDER, epoch)] if shuffle else order
 
 
-Ints = npt.NDArray[np.int64]
-
-
-def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ints, Ints]:
+def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ids, Ids]:
     """Packs documents of at most `capacity` tokens into sequences of at most as many: (offsets, documents). Pack p
     holds `documents[offsets[p]:offsets[p + 1]]`, ascending; packs are in the order of their first documents.
     Best fit on decreasing lengths: at most 11/9 of the optimum (D. S. Johnson et al., SIAM J. Comput. 3(4), 1974)."""
@@ -90,7 +87,7 @@ def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ints, Ints]:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), documents
 
 
-def _best_fit(lengths: npt.NDArray[np.int32], capacity: int) -> Ints:
+def _best_fit(lengths: npt.NDArray[np.int32], capacity: int) -> Ids:
     """The pack of each document; the tightest of the open packs is found by bisection."""
     packs = np.empty(len(lengths), np.int64)
     stacks: dict[int, array[int]] = {}

@@ -235,9 +235,6 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
 
 def main(arguments: Sequence[str]) -> int:
     """The command; returns the exit code. Errors are sentences on stderr."""
-    if len(arguments) != 1:
-        say("error: expected one argument: the run directory")
-        return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         prepare(RunDirectory(Path(arguments[0])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def ingest(asked: Preparation, *, into: Path) -> None:
     }
     with asked.places.blaming("model"):
         pool = Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits)
-    with pool:
+    with closing(pool):
         _check_template(pool, asked, files)
         replies = _work(pool, files, chunks, into=into)
         with asked.places.blaming("data", "path"):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO, cast
+from typing import Any, TextIO, cast
 
 from shardwise.errors import DataError
 from shardwise.units import GIB
@@ -117,7 +117,7 @@ class _Worker:
 
 
 class Pool:
-    """Workers that have loaded the same tokenizer and rules. Use it as a context manager."""
+    """Workers that have loaded the same tokenizer and rules. To be closed."""
 
     def __init__(self, load: Request, *, name: str, num_workers: int, limits: Limits) -> None:
         self._limits = limits
@@ -159,12 +159,6 @@ class Pool:
         """Ends all workers."""
         for worker in self._workers:
             worker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _next(self, number: int, waiting: Iterator[int], busy: dict[int, int], requests: Sequence[Request]) -> None:
         index = next(waiting, None)

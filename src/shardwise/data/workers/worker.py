@@ -50,10 +50,6 @@ class Tally:
         if len(self.problems) < MAX_PROBLEMS_LISTED:
             self.problems.append((line, message[:MAX_MESSAGE]))
 
-    def to_json(self) -> dict[str, Any]:
-        """The reply."""
-        return {**asdict(self), "problems": sorted(self.problems)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
@@ -134,7 +130,7 @@ def _load(request: dict[str, Any]) -> tuple[Worker, dict[str, Any]]:
 def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     described = {**request["chunk"], "header": tuple(request["chunk"]["header"])}
     tally = worker.chunk(Chunk(**described), form=BY_NAME[request["format"]], stem=Path(request["stem"]))
-    return tally.to_json()
+    return {**asdict(tally), "problems": sorted(tally.problems)}
 
 
 def _template(worker: Worker, _request: dict[str, Any]) -> dict[str, Any]:

@@ -156,8 +156,14 @@ def _refuse_experts(stated: dict[str, Any]) -> None:
 
 
 def _built(config: Any) -> Anatomy:
+    from transformers import AutoModelForCausalLM
+
     try:
-        model = _on_meta(config)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(
+                config, attn_implementation=WATCHED, dtype=torch.float32, trust_remote_code=False
+            )
+        model.tie_weights()
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
         raise UnsupportedError(
             f"transformers does not build it with an attention that can be watched ({_how(error)})"
@@ -170,17 +176,6 @@ def _built(config: Any) -> Anatomy:
         return find_anatomy(model.eval())
     except AttributeError as error:
         raise UnsupportedError(f"{type(model).__name__} is no language model with a list of blocks ({error})") from None
-
-
-def _on_meta(config: Any) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(
-            config, attn_implementation=WATCHED, dtype=torch.float32, trust_remote_code=False
-        )
-    model.tie_weights()
-    return model
 
 
 def _how(error: Exception) -> str:
