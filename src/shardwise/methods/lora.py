@@ -48,8 +48,8 @@ def peft_config(lora: LoraSpec) -> Any:
 
 
 def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision: str | None = None) -> Any:
-    """Adds adapters to a model on the meta device, in place, and freezes the rest. The names
-    that a job states were accepted before (`spec/adapters`).
+    """Adds adapters to a model on the meta device, in place, and freezes the rest. The names that a job
+    states were accepted before (`spec/adapters`).
 
     Args:
         base_model: the model that adapter_config.json names.
