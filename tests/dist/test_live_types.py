@@ -30,10 +30,11 @@ def _step(built: Build) -> None:
     built.optimizer.zero_grad()
 
 
-def _facts(run: RunDirectory, chosen: Execution) -> dict[str, str | None]:
+def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[str, str | None]]:
     built = composed(run, chosen)
+    before = built.types.start_line(built.types.read_back())
     _step(built)
-    return built.types.read_back()
+    return before, built.types.read_back()
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,17 @@ def _facts(run: RunDirectory, chosen: Execution) -> dict[str, str | None]:
 @pytest.mark.parametrize(
     "layout", [Layout(dp_replicate=2), FSDP, Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)], ids=str
 )
-def test_what_was_asked_is_what_lives_after_a_step(layout, precision, trained, frozen, make_job, tmp_path) -> None:
+def test_what_is_told_at_the_start_is_what_lives_after_a_step(
+    layout, precision, trained, frozen, make_job, tmp_path
+) -> None:
     chosen = execution(layout, micro_batch_size=4, precision=precision)
-    for found in run_world(2, _facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
-        assert found == dict.fromkeys(("weights", "masters", "gradients", "optimizer"), trained) | {"frozen": frozen}
+    for before, after in run_world(2, _facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
+        assert after == dict.fromkeys(("weights", "masters", "gradients", "optimizer"), trained) | {"frozen": frozen}
+        for name in ("gradients", "optimizer"):
+            assert before[name] == f"{trained} (as asked; read back in the first step)"
+        assert [before[name] for name in ("weights", "masters", "frozen")] == [trained, trained, frozen]
+        assert before["compute"].endswith(" (as configured)")
+        assert before["reduction"].endswith(" (as configured)")
 
 
 def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:

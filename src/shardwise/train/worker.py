@@ -115,6 +115,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     journal.holding = lambda: _held(composed)
     check_layout(world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
+    journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
     start = journal.step = composed.checkpoints.restore()
     if start > composed.batches.total_steps:
         asked = composed.batches.total_steps

@@ -92,6 +92,7 @@ def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
         (b"3\n", 1, "found a number; expected one object"),
         (b"null\n", 1, "found null; expected one object"),
         (b"{}\n", 1, "is an object without keys"),
+        (b'{"text": "a", "text": "b"}\n', 1, "the key 'text' stands twice"),
         (b'{"text": "a"} {"text": "b"}\n', 1, "Extra data"),
         (b'{"text": ' + b"[" * 100_000 + b"\n", 1, "it is nested too deeply"),
         (b'{"n": ' + b"1" * 5000 + b"}\n", 1, "cannot be read: Exceeds the limit"),
@@ -148,7 +149,7 @@ def test_what_is_no_rows_says_what_it_is(tmp_path, name, content, line, message)
         ("nul.json", b'[{"text": "a"},\n5,\n{"text": "b\x00"}]', [2, 3]),
         ("quote.csv", b'question,answer\na,b\nonly\n"c,d\ne,f\n', [3, 4]),
         ("rows.csv", b"question,answer\na,b\nc\nd,e\ng\n", [3, 5]),
-        ("rows.json", b'[{"text": "a"},\n{},\n5,\n{"text": "b"}]', [2, 3]),
+        ("rows.json", b'[{"text": "a"},\n{"a": 1, "a": 2},\n5,\n{"text": "b"}]', [2, 3]),
     ],
 )
 def test_what_is_broken_hides_no_bad_row(tmp_path, name, content, lines) -> None:

@@ -47,6 +47,22 @@ def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None
     return None
 
 
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise _DuplicateKeyError(f"the key {twice!r} stands twice in one object; remove one")
+    return entries
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
 def _row(line: int, value: Any) -> Row | BadRow:
     if isinstance(value, dict) and value:
         return Row(line, value)
@@ -65,7 +81,7 @@ def _read_lines(chunk: Chunk) -> Iterator[Row | BadRow]:
 
 def _parse_line(line: int, content: str) -> Row | BadRow:
     try:
-        return _row(line, json.loads(content))
+        return _row(line, _DECODER.decode(content))
     except json.JSONDecodeError as error:
         return BadRow(line, f"is not JSON: {error.msg} (column {error.colno}); expected one whole object per line")
     except (RecursionError, ValueError) as error:
@@ -80,11 +96,16 @@ def _read_text(chunk: Chunk) -> Iterator[Row | BadRow]:
 
 
 def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
-    text, decoder = _text(chunk), json.JSONDecoder()
+    text = _text(chunk)
     at, line = 0, chunk.first_line
     while at < len(text):
-        value, end = decoder.raw_decode(text, at)
-        yield _row(line, value)
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except _DuplicateKeyError as error:
+            yield BadRow(line, f"cannot be read: {error}")
+            end = json.JSONDecoder().raw_decode(text, at)[1]
+        else:
+            yield _row(line, value)
         comma = text.find(",", end)
         following = len(text) if comma < 0 else after_space(text, comma + 1)
         line += text.count("\n", at, following)

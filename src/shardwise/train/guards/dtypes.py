@@ -67,6 +67,13 @@ class LiveTypes:
         short = early and types.compute != torch.float32
         return f"float32, over tp {type_name(types.compute)}" if short else "float32"
 
+    def start_line(self, read: Kinds) -> dict[str, str]:
+        """What is known before the first step, and how; `read` is what all ranks read back."""
+        asked = f"{type_name(TYPES[self._execution.precision].trainable)} (as asked; read back in the first step)"
+        live = {name: kind for name, kind in read.items() if kind}
+        states = {} if "optimizer" in live else {"gradients": asked, "optimizer": asked}
+        return {**live, **states, **{name: f"{kind} (as configured)" for name, kind in self.as_configured().items()}}
+
     def _check_gradients(self, asked: torch.dtype) -> None:
         if self._unread:
             self._unread -= 1

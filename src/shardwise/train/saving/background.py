@@ -1,10 +1,15 @@
-"""Copies in host memory, from which checkpoints are written in the background."""
+"""Background writing of checkpoints: copies in host memory, and a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 class HostCopies:
@@ -28,3 +33,17 @@ class HostCopies:
         """Frees the memory, unless it is pinned, which takes long to allocate."""
         if device.type != "cuda":
             self._kept = {}
+
+
+def in_background(action: Callable[[], T]) -> Future[T]:
+    """Runs an action in a daemon thread; its result or exception."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(action())
+        except BaseException as error:  # noqa: BLE001  # raised again by whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return future

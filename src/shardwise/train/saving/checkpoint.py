@@ -8,7 +8,7 @@ checkpoint-200/
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
 from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
-from shardwise.train.saving.background import HostCopies
+from shardwise.train.saving.background import HostCopies, in_background
 from shardwise.train.saving.checkpoint_reader import FORMAT_VERSION, MANIFEST, Reader, digest, read_manifest
 from shardwise.train.saving.identity import refuse_another
 from shardwise.train.saving.pieces import Piece, optimizer_pieces, weight_pieces
@@ -94,7 +94,7 @@ class Checkpoints:
             step=step,
             folder=folder,
             pieces=[_describe(p) for p in pieces],
-            file=ThreadPoolExecutor(max_workers=1).submit(write_tensors, path, tensors),
+            file=in_background(lambda: write_tensors(path, tensors)),
         )
         self._writing.append(writing)
         return True

@@ -30,6 +30,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError("it is not what was written (its sha256 differs)")
     if folder.name != f"{CHECKPOINT_PREFIX}{manifest['step']}":
         raise ValueError(f"it is of step {manifest['step']}")
+    for name in manifest["files"]:
+        if Path(name).name != name:
+            raise ValueError(f"names {name!r}, which is not a plain file name")
     return manifest
 
 
@@ -55,6 +58,8 @@ class Reader:
             raise ValueError(f"{target.name} of shape {target.shape} is not in the checkpoint")
         windows: list[tuple[slice, ...]] = []
         for described in stored["slices"]:
+            if described["file"] not in self._files:
+                raise ValueError(f"the manifest names the unknown file {described['file']!r}")
             met = overlap(target, described["offsets"], described["lengths"])
             if met is None:
                 continue
