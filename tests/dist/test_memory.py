@@ -57,7 +57,6 @@ def test_a_plan_forecasts_what_every_rank_holds(
     stated = {"layout": layout} if processes > 1 else {}
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision}, **stated)
     best = make_plan(job, model=read_model(job.model), cluster=parse_hardware(f"cpu:{processes}")).best
-    assert best is not None
     ranks = run_world(processes, _held, prepare_cell(job, tmp_path), best.execution)
     parts = {rank: group.parts for group in best.memory.ranks for rank in group.ranks}
     holdings = forecast_holdings(job, best.execution)

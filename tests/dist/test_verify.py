@@ -58,13 +58,11 @@ def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_d
     assert parity.agrees, parity.sentence
     assert "within adamw's own rounding" in parity.sentence
     for row in parity.layouts:
-        assert row.weights is not None
         assert row.weights["relative"] > 1e-5, "with AdamW they differ"
         assert row.plain is not None and row.plain.weights is not None
         assert row.plain.num_steps == 20
         assert row.plain.weights["relative"] < 1e-5
         assert read_job(RunDirectory(Path(row.plain.run)).resolved).train.optimizer == "sgd"
-        assert row.damped is not None
         assert (row.damped.first, row.damped.num_steps) == (None, 20)
         damped = read_job(RunDirectory(Path(row.damped.run)).resolved).train
         assert (damped.optimizer, damped.adam_epsilon > 1e-5) == ("adamw", True)
@@ -123,7 +121,6 @@ def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_roun
     assert row.first is not None and row.plain is not None and row.damped is not None
     assert (row.first.figure, row.plain.first) == ("weights", None), "nothing else shows it"
     assert row.first.note.startswith("with sgd all of it is the same, with adamw damped differs after the last step: ")
-    assert row.damped.weights is not None
     assert row.damped.weights["worst"].endswith(name), row.damped.weights
 
 
@@ -134,7 +131,6 @@ def test_every_layout_is_the_same_training(verified: Verified) -> None:
     for row in parity.layouts:
         assert row.loss is not None
         assert row.grad_norm is not None
-        assert row.weights is not None
         assert row.weights["num_tensors"] > 20
     assert parity.unable == ()
     assert [u.layout for u in verified.updates if isinstance(u, api.Trying)] == ["single-1", "fsdp-2"]
@@ -190,6 +186,5 @@ def test_one_element_of_one_saved_tensor_is_caught(verified: Verified, tmp_path:
     weights["model.layers.1.mlp.up_proj.weight"][0, 0] += 1e-3
     save_file(weights, path)
     first = again(verified, run).first
-    assert first is not None
     assert (first.step, first.figure) == (None, "weights")
     assert first.detail.startswith("model.layers.1.mlp.up_proj.weight differs by ")

@@ -23,7 +23,6 @@ PUBLISHED = ROOT.parent / "shared/published"
 
 def test_a_summary_counts_a_quarter_as_within():
     found = summarise([0.25, -0.1, 0.0, -0.5])
-    assert found is not None
     assert (found.count, found.median, found.within) == (4, pytest.approx(0.175), 0.75)
     assert (found.bias, found.p90) == (pytest.approx(-0.05), 0.5)
     assert relative(75, 100) == pytest.approx(-0.25)

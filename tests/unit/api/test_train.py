@@ -45,7 +45,6 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -
     assert (result.outcome, result.step) == ("finished", 3)
     assert result.run.job.read_text() == path.read_text()
     chosen = read_plan(result.run.plan).best
-    assert chosen is not None
     assert chosen.execution.layout.world_size == 2
     resolved = read_job(result.run.resolved)
     assert resolved.data == read_job(path).data
@@ -136,7 +135,6 @@ def test_a_plan_is_obeyed(make, job, tmp_path) -> None:
     api.write_plan(api.plan(job(), overrides=["layout=fsdp", "train.micro_batch_size=2"]), tmp_path / "plan.json")
     result = api.train(tmp_path / "plan.json", programs=FAKE)
     chosen = read_plan(result.run.plan).best
-    assert chosen is not None
     assert (chosen.execution.layout.dp_shard, chosen.execution.micro_batch_size) == (2, 2)
 
 
@@ -146,7 +144,6 @@ def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(make, job, m
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     result = api.train(job("goal: fewest-gpus", hardware="4x H100-SXM"), programs=FAKE)
     chosen = read_plan(result.run.plan).best
-    assert chosen is not None
     assert chosen.execution.layout.world_size == 1
     assert [path.name for path in result.run.logs.glob("rank_*.log")] == ["rank_0.log"]
 
@@ -160,7 +157,6 @@ def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, mon
         monkeypatch.setenv(name, value)
     result = api.train(job(f"goal: {goal}", hardware="4x H100-SXM"), programs=FAKE)
     chosen = read_plan(result.run.plan).best
-    assert chosen is not None
     assert chosen.execution.layout.world_size == 4
     assert read_job(result.run.job).goal == goal, "the job is written down as it was asked"
 
@@ -198,7 +194,6 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
     updates: list[api.Update] = []
     result = api.train(path, on_update=updates.append, programs=FAKE)
     plan = read_plan(result.run.plan)
-    assert plan.best is not None
     assert plan.best.memory.capacity_bytes == 20000 * 1024**2
     assert plan.notes == ["GPU 0: 59.4 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
     assert f"  ! {plan.notes[0]}" in plan_lines(next(u for u in updates if isinstance(u, api.Planned)))
@@ -366,11 +361,6 @@ def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(job, monkeyp
     monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.0)
     with pytest.raises(InputError, match="it belongs under train:"):
         api.train(job("learning_rate: 1"), programs=FAKE)
-
-
-def test_the_verbs_do_not_import_torch() -> None:
-    program = "import shardwise.api, shardwise.cli.main, sys; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_report_of_no_run_is_a_sentence(tmp_path) -> None:

@@ -129,7 +129,6 @@ def test_padding_behind_a_pack_is_a_document_of_its_own(tmp_path: Path) -> None:
     assert micro.input_ids.shape == (1, 20)
     assert micro.position_ids[0].tolist() == [*range(9), *range(4), *range(6), 0]
     documents = find_packed_sequence_indices(micro.position_ids)
-    assert documents is not None
     assert documents[0].tolist() == [0] * 9 + [1] * 4 + [2] * 6 + [3]
 
 

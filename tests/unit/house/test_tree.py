@@ -32,17 +32,6 @@ def test_the_list_of_files_in_the_architecture_is_the_tree():
     assert compared.returncode == 0, compared.stderr
 
 
-def test_the_list_of_files_finds_a_file_that_is_not_listed(tmp_path):
-    script = text_of("tools/tree.py").replace("Path(__file__).parent.parent", f"Path({str(tmp_path)!r})")
-    (tmp_path / "src/shardwise").mkdir(parents=True)
-    (tmp_path / "src/shardwise/__init__.py").write_text('"""A package."""', encoding="utf-8")
-    (tmp_path / "ARCHITECTURE.md").write_text(text_of("ARCHITECTURE.md"), encoding="utf-8")
-    (tmp_path / "tree.py").write_text(script, encoding="utf-8")
-    assert run_python(tmp_path / "tree.py").returncode == 1
-    assert run_python(tmp_path / "tree.py", "--write").returncode == 0
-    assert run_python(tmp_path / "tree.py").returncode == 0
-
-
 def test_no_tracked_file_names_a_place_of_one_machine_or_a_registry():
     forbidden = re.compile("|".join(map(re.escape, PLACES_OF_ONE_MACHINE + REGISTRY_HOSTS)).encode())
     assert [str(path.relative_to(ROOT)) for path in tracked_files() if forbidden.search(path.read_bytes())] == []

@@ -96,7 +96,6 @@ def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
     code = "import fcntl, sys, time; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(); time.sleep(1)"
     (run.root / ".lock").write_text("99999999")  # a launcher that is gone
     with subprocess.Popen([sys.executable, "-uc", code, str(run.root / ".lock")], stdout=subprocess.PIPE) as rank:
-        assert rank.stdout is not None
         rank.stdout.readline()
         with locked(run, say=said.append):
             assert rank.wait() == 0

@@ -25,7 +25,6 @@ def test_without_a_launchers_variables_the_user_started_this_process() -> None:
 
 def test_a_place_is_read_from_the_launchers_variables() -> None:
     place = place_in_group(STARTED)
-    assert place is not None
     assert (place.rank, place.size, place.local_size) == (1, 4, 2)
 
 

@@ -46,5 +46,4 @@ def test_no_smaller_part_holds_anything(model: str, hardware: str, text: str) ->
         assert plan(model, part.name, text).best is None
     if found is not None:
         best = answer(question).best
-        assert best is not None
         assert best.execution.layout.world_size == found.num_gpus

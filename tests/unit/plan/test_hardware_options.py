@@ -111,10 +111,8 @@ def test_the_plan_is_that_of_the_job_on_the_first_of_what_was_compared():
     made = offered(method="lora", goal="cheapest", data={"num_rows": 1_000_000})
     first = offers(made).options[0]
     assert (made.hardware["name"], made.job["hardware"], made.job["goal"]) == (*[first.hardware] * 2, "cheapest")
-    assert made.best is not None
     assert made.best.time.step_seconds == first.step_seconds
     assert made.best.cost.usd == pytest.approx(first.typical_usd)
-    assert first.usd is not None
     assert first.usd[0] < first.typical_usd < first.usd[1]
     assert Plan.from_json(made.to_json()) == made
 
@@ -161,7 +159,6 @@ def test_several_machines_are_offered_only_where_one_is_too_small():
 
 def test_offload_is_no_answer_where_other_hardware_is_to_be_had():
     made = offered("llama-3.1-8b", sizes_of("L4", "H100-SXM"), goal="fewest-gpus")
-    assert made.best is not None
     assert made.best.execution.offload == "none"
     assert made.job["train"]["offload"] == "auto"
 
@@ -241,7 +238,6 @@ def test_of_a_list_what_cannot_be_formed_stands_last_with_its_sentence():
 def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: set[str]):
     stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}
     for made in (offered(**stated), of_list(", ".join(f"1x {name}" for name in NAMES), **stated)):
-        assert made.best is not None
         assert not made.best.not_trained
         sentence = f"is {kernel}, which needs"
         refused = {o.hardware.split("x ")[-1] for o in offers(made).options if sentence in (o.reason or "")}
@@ -251,7 +247,6 @@ def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(
 def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
     stated = {"train": {"attn_implementation": "flash_attention_3"}, "method": "lora"}
     for made in (offered(SMALL, sizes_of("T4", "L4"), **stated), of_list("1x T4, 4x L4", **stated)):
-        assert made.best is not None
         assert any("needs a GPU like the H100" in sentence for sentence in made.best.not_trained)
 
 

@@ -24,7 +24,6 @@ def answer(lengths: Lengths | None, *, packing: bool = False) -> Plan:
 
 def best(lengths: Lengths | None, *, packing: bool = False) -> tuple[MemoryForecast, TimeForecast]:
     plan = answer(lengths, packing=packing)
-    assert plan.best is not None
     return plan.best.memory, plan.best.time
 
 

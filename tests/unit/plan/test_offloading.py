@@ -25,7 +25,6 @@ def test_more_offload_is_taken_where_it_is_better(name):
 
 def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     made = plan("qwen3-8b", "4x RTX-4090", "data: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n")
-    assert made.best is not None
     (sentence,) = (one for one in made.best.reasons if one.startswith("offload is"))
     assert sentence.startswith(
         "offload is parameters because nothing fits without, and fsdp x pp, the best with offload optimizer, is 26.0 %"

@@ -88,7 +88,6 @@ def test_a_name_of_another_family_is_refused_with_the_names_of_this_one(kind):
         if any(there == name or there.endswith(f".{name}") for there in (*own, *parts)):
             continue
         said = saved_refusal(model, asking(name).adapters)
-        assert said is not None
         embedding = own[0].rpartition(".")[2]
         assert said.startswith(f"lora.modules_to_save names {name}; of {kind} this version copies {embedding}, lm_head")
         assert ours(model, asking(name)) == said

@@ -265,7 +265,6 @@ def test_auto_counts_on_no_more_of_the_hosts_memory_than_machines_have():
     stated = "train: {precision: bf16, global_batch_size: 1, offload: parameters}\n"
     assert plan("codellama-34b", "1x A100-SXM-80GB", stated).best is not None
     small = plan("llama-3.1-8b", "1x A100-SXM-80GB")
-    assert small.best is not None
     assert small.best.execution.offload == "optimizer"
 
 

@@ -21,7 +21,6 @@ def memory(*, capacity: int) -> MemoryReport:
 
 def test_bars_are_as_long_as_their_bytes() -> None:
     chart = memory_by_rank(memory(capacity=80 * GIB))
-    assert chart is not None
     forecast, measured = chart.bars
     widths = {part.look: part.width for part in forecast.segments}
     per_gib = 100 / 80
@@ -34,7 +33,6 @@ def test_bars_are_as_long_as_their_bytes() -> None:
     assert sum(part.width for part in measured.segments) == pytest.approx(20 * per_gib)
     assert (forecast.under, forecast.total) == ("forecast", "22.0 GiB")
     assert (measured.under, measured.total) == ("measured", "20.0 GiB")
-    assert chart.table is not None
     assert chart.table.rows[1] == ("rank 0 measured", "10.0 GiB", "4.00 GiB", "6.00 GiB", "0 B", "20.0 GiB")
 
 

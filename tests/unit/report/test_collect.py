@@ -313,7 +313,6 @@ def test_report_json_is_whole_and_states_each_error(tmp_path) -> None:
     run = finished_run(tmp_path / "run")
     write_report(collect(run), run)
     written = read_json(run.report_json)
-    assert written is not None
     assert written["version"] == 1
     by_name = {entry["what"]: entry for entry in written["comparisons"]}
     assert by_name["other"]["error_percent"] == pytest.approx(100 / 6)

@@ -45,7 +45,6 @@ def beside(
 
 def first_of(found: Agreement) -> tuple[int | None, str, str]:
     """The step, the figure and the sentence of the first difference."""
-    assert found.first is not None
     return found.first.step, found.first.figure, found.first.sentence
 
 

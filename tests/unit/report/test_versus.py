@@ -111,7 +111,6 @@ def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path) -> 
         assert words in shown.words
     assert source.count("<svg") == 3 * 2 * 2, "each figure, measured and forecast, of each layout"
     chart = bars_of(found, "step time")
-    assert chart is not None
     widths = {(bar.label, bar.under): bar.segments[0].width for bar in chart.bars}
     expected = {("a-2", "measured"): 100, ("b-2", "measured"): 25, ("b-2", "forecast"): 55}
     assert {bar: widths[bar] for bar in expected} == pytest.approx(expected)

@@ -55,7 +55,6 @@ def test_the_example_of_the_documentation_is_a_job(tmp_path: Path) -> None:
     job = read_job(tmp_path / "job.yaml")
     assert job.data.path[0].path == "chats.jsonl"
     assert (job.train.num_train_epochs, job.train.learning_rate) == (3.0, 2e-4)
-    assert job.adapters is not None
     assert job.adapters.r == 16
     assert job_from_data(job.to_json()) == job
     assert parse_job("model: m\ntrain: {learning_rate: 1e-4}").train.learning_rate == 1e-4

@@ -54,7 +54,6 @@ def test_who_waits_for_others_does_so_for_so_long(ended) -> None:
     assert LONG < time.monotonic() - began < 10 * LONG
     assert ended.status == 1
     failure = read_json(ended.journal.run.rank_failure(0))
-    assert failure is not None
     assert failure["message"].startswith("nothing has moved for 1.")
 
 

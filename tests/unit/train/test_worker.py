@@ -38,7 +38,6 @@ def test_a_rank_that_something_ended_by_exit_says_so(tmp_path, status, words) ->
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
     assert done.returncode == 1
     failure = read_json(RunDirectory(tmp_path).rank_failure(0))
-    assert failure is not None
     assert failure["message"] == f"something called {words} inside the training process"
     assert failure["error"] == "SystemExit"
 
