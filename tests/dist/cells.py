@@ -101,6 +101,11 @@ def composed(run: RunDirectory, chosen: Execution) -> Build:
     return build(run, job, chosen, world=world, journal=Journal(run=run, rank=world.rank))
 
 
+def train_on(run: RunDirectory, built: Build, *, start: int = 0) -> None:
+    """Trains this rank's part of a run to the end."""
+    train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+
+
 def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
     """Trains to the end on this rank."""
     built = composed(run, chosen)
@@ -114,7 +119,7 @@ def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
         for sample in micro.sample_ids
         if sample >= 0
     ]
-    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    train_on(run, built)
     return outcome(run, built, seen=seen)
 
 

@@ -18,11 +18,18 @@ from shardwise.spec.model.shape import Split
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import refusal
 from shardwise.train.guards.checks import check_trained
-from shardwise.train.loop import train
 from shardwise.train.measuring.memory import Held, held
-from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import OPTIMIZERS, Trained, composed, forecast_holdings, must_equal, outcome, prepare_cell, spread
+from tests.dist.cells import (
+    OPTIMIZERS,
+    Trained,
+    composed,
+    forecast_holdings,
+    must_equal,
+    outcome,
+    prepare_cell,
+    spread,
+    train_on,
+)
 from tests.dist.worlds import run_world
 
 BOTH: tuple[Split, ...] = ("stages", "slices")
@@ -54,7 +61,7 @@ def _rank(run: RunDirectory, chosen: Execution) -> tuple[Trained, Held]:
     built = composed(run, chosen)
     planned = take_inventory(built.job, built.model.shape).trained_elements
     check_trained(built.world, built.model.parameters, ownership=built.model.ownership, planned=planned)
-    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    train_on(run, built)
     return outcome(run, built), held((p for _, p in built.model.parameters), built.optimizer)
 
 

@@ -30,8 +30,8 @@ from shardwise.train.saving.checkpoint_reader import Reader
 from shardwise.train.saving.pieces import Piece
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import ZERO1, Trained, composed, outcome, prepare_cell, relative, spread, train_rank
-from tests.dist.worlds import run_world
+from tests.dist.cells import ZERO1, Trained, composed, outcome, prepare_cell, relative, spread, train_on, train_rank
+from tests.dist.worlds import run_world, said_by
 
 LAYOUTS = {
     "single": spread(),
@@ -76,7 +76,7 @@ def resume(run: RunDirectory, chosen: Execution) -> tuple[int, Trained]:
     start = built.checkpoints.restore()
     built.schedule.last_epoch = start - 1
     built.schedule.step()
-    train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    train_on(run, built, start=start)
     return start, outcome(run, built)
 
 
@@ -283,9 +283,7 @@ def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path: Pat
 def _refusal(run: RunDirectory, chosen: Execution) -> str:
     checkpoints = composed(run, chosen).checkpoints
     other = Checkpoints(**{**checkpoints.__dict__, "identity": {**checkpoints.identity, "data": "changed"}})
-    with pytest.raises(ModelError) as caught:
-        other.restore()
-    return str(caught.value)
+    return said_by(ModelError, other.restore)
 
 
 def test_a_checkpoint_of_other_data_is_refused_at_the_job_s_line(saved: RunDirectory) -> None:

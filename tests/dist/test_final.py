@@ -27,7 +27,7 @@ from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, must_equal, outcome, prepare_cell, spread
-from tests.dist.worlds import run_world
+from tests.dist.worlds import run_world, said_by
 
 
 def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> tuple[Trained, float]:
@@ -283,9 +283,7 @@ def _fill_the_disk(run: RunDirectory, chosen: Execution) -> str:
         real(self, name, whole)
 
     export.Files.add = full  # type: ignore[method-assign]
-    with pytest.raises(SaveError) as caught:
-        save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
-    return str(caught.value)
+    return said_by(SaveError, save_final, built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
 
 
 def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job, tmp_path) -> None:

@@ -7,9 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -39,12 +37,11 @@ from shardwise.train.guards.checks import (
     check_trained,
     gather,
 )
-from shardwise.train.loop import train
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world
+from tests.dist.cells import composed, execution, prepare_cell, train_on
+from tests.dist.worlds import run_world, said_by
 
 DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
 FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
@@ -55,12 +52,6 @@ EACH_WAY = pytest.mark.parametrize(
 )
 
 
-def _sentence(error: type[ShardwiseError], action: Callable[[], Any]) -> str:
-    with pytest.raises(error) as caught:
-        action()
-    return str(caught.value)
-
-
 def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bool]:
     """An infinite weight in rank 1's copy makes the loss NaN; no weight may move."""
     built = composed(run, chosen)
@@ -69,9 +60,7 @@ def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bo
         with torch.no_grad():
             built.model.trainable[0].fill_(float("inf"))
             before[0].fill_(float("inf"))
-    said = _sentence(
-        GuardError, lambda: train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
-    )
+    said = said_by(GuardError, train_on, run, built, start=start)
     unmoved = all(torch.equal(a, b) for a, b in zip(before, built.model.trainable, strict=True))
     return said, unmoved
 
@@ -91,11 +80,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
 
 
 def _norm_alone(run: RunDirectory, chosen: Execution, step: int) -> str:
-    world = join_world(chosen.layout)
-    return _sentence(
-        GuardError,
-        lambda: check_finite(world, step=step, loss=1.0, norm=float("nan"), bad_sample=lambda: None, where=str),
-    )
+    seen = {"loss": 1.0, "norm": float("nan"), "bad_sample": lambda: None, "where": str}
+    return said_by(GuardError, check_finite, join_world(chosen.layout), step=step, **seen)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +112,7 @@ def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
     with torch.no_grad():
         if 0 <= token - first_row < len(local):
             local[token - first_row] = float("inf")
-    said = _sentence(
-        GuardError, lambda: train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
-    )
+    said = said_by(GuardError, train_on, run, built)
     return said, built.data.where(culprit)
 
 
@@ -141,7 +125,7 @@ def test_the_one_bad_row_of_a_batch_is_found_whatever_holds_the_weights(layout, 
 
 def _disagree(run: RunDirectory, chosen: Execution) -> str:
     built = composed(run, chosen)
-    return _sentence(GuardError, lambda: agree(built.world, {"data": "same", "job": built.world.rank}))
+    return said_by(GuardError, agree, built.world, {"data": "same", "job": built.world.rank})
 
 
 def test_ranks_that_started_differently_refuse_and_name_the_difference(make_job, tmp_path) -> None:
@@ -154,7 +138,7 @@ def _another_folder(run: RunDirectory, chosen: Execution, other: Path) -> str:
     """The last rank finds another folder under the model's name, as on a machine of its own."""
     if int(os.environ["RANK"]) == chosen.layout.world_size - 1:
         model.find_model_folder = lambda _name, **_: other
-    return _sentence(GuardError, lambda: composed(run, chosen))
+    return said_by(GuardError, composed, run, chosen)
 
 
 @EACH_WAY
@@ -179,7 +163,7 @@ def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     built = composed(run, chosen)
     _check_layout(built)
     object.__setattr__(built.world, "layout", pretend)
-    return _sentence(GuardError, lambda: _check_layout(built))
+    return said_by(GuardError, _check_layout, built)
 
 
 def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
@@ -192,9 +176,9 @@ def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
     assert sum(swapped.values()) == sum(right.values())
     twice_here = [*built.model.parameters, *built.model.parameters[:1]]
     asked = {"ownership": built.model.ownership, "elements": right}
-    doubled = _sentence(GuardError, lambda: check_layout(built.world, twice_here, **asked))
+    doubled = said_by(GuardError, check_layout, built.world, twice_here, **asked)
     assert f"elements of {built.model.parameters[0][0]}, and" in doubled or built.world.layout.pp > 1
-    return [_sentence(GuardError, partial(_check_layout, built, wrong)) for wrong in (swapped, renamed)]
+    return [said_by(GuardError, _check_layout, built, wrong) for wrong in (swapped, renamed)]
 
 
 @EACH_WAY
@@ -215,7 +199,7 @@ def _trains_more(run: RunDirectory, chosen: Execution) -> str:
     asked = {"ownership": model.ownership, "planned": planned}
     check_trained(built.world, model.parameters, **asked)
     more = [("one", torch.nn.Parameter(torch.zeros(1)))] if built.world.rank == 0 else []
-    return _sentence(GuardError, lambda: check_trained(built.world, [*model.parameters, *more], **asked))
+    return said_by(GuardError, check_trained, built.world, [*model.parameters, *more], **asked)
 
 
 @EACH_WAY
@@ -230,9 +214,7 @@ def _planned_otherwise(run: RunDirectory, job: Job) -> tuple[str, bool]:
     """The whole worker, by a plan of five elements; whether it came to a step."""
     worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), 5)
     journal = Journal(run=run, rank=int(os.environ["RANK"]))
-    said = _sentence(
-        GuardError, lambda: worker._run(run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
-    )
+    said = said_by(GuardError, worker._run, run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
     return said, run.metrics.exists()
 
 
@@ -250,7 +232,7 @@ def _other_rows(run: RunDirectory, chosen: Execution) -> str:
     first, second = next(batches), next(batches)
     seen = checksum(first if built.world.rank == 0 else second)
     world = built.world
-    return _sentence(GuardError, lambda: check_peers(world, first, gather(world, seen)))
+    return said_by(GuardError, check_peers, world, first, gather(world, seen))
 
 
 def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
@@ -266,7 +248,7 @@ def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:
     batch = next(iter(built.batches.from_(0)))
     check_batches(built.world, batch, built.data)
     first_share = gather(built.world, batch)[0]
-    return _sentence(GuardError, lambda: check_batches(built.world, first_share, built.data))
+    return said_by(GuardError, check_batches, built.world, first_share, built.data)
 
 
 def test_two_copies_that_train_on_the_same_rows_are_found(make_job, tmp_path) -> None:
@@ -290,7 +272,7 @@ def test_a_layout_that_is_not_what_runs_stops_the_run(chosen, pretend, make_job,
 
 
 def _refused(run: RunDirectory, chosen: Execution, error: type[ShardwiseError]) -> str:
-    return _sentence(error, lambda: composed(run, chosen))
+    return said_by(error, composed, run, chosen)
 
 
 @pytest.mark.parametrize(

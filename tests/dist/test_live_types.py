@@ -18,7 +18,7 @@ from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.precision import Types
 from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world
+from tests.dist.worlds import run_world, said_by
 from tests.marks import first
 
 FSDP = Layout(dp_shard=2)
@@ -93,9 +93,7 @@ def _stored_otherwise(run: RunDirectory, chosen: Execution, trained: torch.dtype
         cast(model, Types(trainable=trained, frozen=frozen, compute=types.compute))
 
     model_module._set_types = wrong
-    with pytest.raises(GuardError) as caught:
-        composed(run, chosen)
-    return str(caught.value)
+    return said_by(GuardError, composed, run, chosen)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +126,7 @@ def _states_otherwise(run: RunDirectory) -> str:
     key = built.optimizer.register_step_post_hook(halve).id
     hooks.move_to_end(key, last=False)
     built.step(next(iter(built.batches.from_(0))))
-    with pytest.raises(GuardError) as caught:
-        step()
-    return str(caught.value)
+    return said_by(GuardError, step)
 
 
 def test_optimizer_states_of_another_type_than_asked_stop_the_run(make_job, tmp_path) -> None:

@@ -16,9 +16,6 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.devices import read_back_places
-from shardwise.train.loop import train
-from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import (
     OPTIMIZERS,
     PAIRS,
@@ -31,10 +28,11 @@ from tests.dist.cells import (
     prepare_cell,
     spread,
     train_cell,
+    train_on,
     train_rank,
 )
 from tests.dist.test_checkpoints import interrupt, resume
-from tests.dist.worlds import run_world
+from tests.dist.worlds import run_world, said_by
 
 FSDP, HSDP = Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)
 ZERO1_OF_3 = Layout(dp_shard=3, **ZERO1)
@@ -72,9 +70,8 @@ def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: st
     """The sentence with which a build is stopped that is taken for another execution on another device."""
     built = composed(run, chosen)
     steps, parameters = built.checkpoints.stepped, built.model.parameters
-    with pytest.raises(GuardError) as caught:
-        read_back_places(built.optimizer, parameters, steps, execution=pretend, device=torch.device(device))
-    return str(caught.value)
+    asked = {"execution": pretend, "device": torch.device(device)}
+    return said_by(GuardError, read_back_places, built.optimizer, parameters, steps, **asked)
 
 
 NONE, OPTIMIZER, PARAMETERS = (execution(offload=offload) for offload in ("none", "optimizer", "parameters"))
@@ -113,7 +110,7 @@ def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
     """Bytes of weights, gradients and states that would lie on a GPU: all that is neither FSDP's on the host, nor a
     copy that the optimizer steps, nor a state of one."""
     built = composed(run, chosen)
-    train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    train_on(run, built)
     on_host = {id(parameter) for parameter in _streamed(built.model.spread.modules)}
     here = [local_part(p) for _, p in built.model.parameters if id(p) not in on_host]
     trained = [local_part(p) for p in built.model.trainable if id(p) not in on_host]

@@ -19,13 +19,12 @@ from shardwise.train.build import Build
 from shardwise.train.guards import replicas
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.replicas import check_replicas, part_hashes
-from shardwise.train.loop import train
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import ZERO1, composed, prepare_cell, spread
-from tests.dist.worlds import run_world
+from tests.dist.cells import ZERO1, composed, prepare_cell, spread, train_on
+from tests.dist.worlds import run_world, said_by
 
 DDP, HSDP = spread(Layout(dp_replicate=2)), spread(Layout(dp_replicate=2, dp_shard=2))
 
@@ -77,9 +76,7 @@ def _said_of_trained(run: RunDirectory, chosen: Execution, name: str) -> str:
     if built.world.rank == built.world.size - 1:
         with torch.no_grad():
             dict(built.model.parameters)[name].view(-1)[0] += 1e-6
-    with pytest.raises(GuardError) as caught:
-        check_replicas(built.world, built.model.parameters, when="after step 3")
-    return str(caught.value)
+    return said_by(GuardError, check_replicas, built.world, built.model.parameters, when="after step 3")
 
 
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=3, **ZERO1), Layout(pp=2)], ids=str)
@@ -104,9 +101,7 @@ def _said_of_frozen(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
     if built.world.rank == built.world.size - 1:
         _swap(parameter)
     check_replicas(built.world, built.model.trained, when="after step 200")
-    with pytest.raises(GuardError) as caught:
-        check_replicas(built.world, built.model.parameters, when="after step 3")
-    return str(caught.value), name
+    return said_by(GuardError, check_replicas, built.world, built.model.parameters, when="after step 3"), name
 
 
 @pytest.mark.parametrize("chosen", [DDP, HSDP], ids=["ddp", "hsdp"])
@@ -123,9 +118,7 @@ def _trains_with_other_frozen_weights(run: RunDirectory) -> tuple[str, bool]:
     built = composed(run, DDP)
     if built.world.rank == 1:
         _swap(_frozen(built)[1])
-    with pytest.raises(GuardError) as caught:
-        train(built, start=0, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
-    return str(caught.value), any(run.checkpoints())
+    return said_by(GuardError, train_on, run, built), any(run.checkpoints())
 
 
 def test_nothing_is_saved_of_copies_whose_frozen_weights_differ(make_job, tmp_path) -> None:
@@ -148,9 +141,8 @@ def _restored_differently(run: RunDirectory, job: Job) -> str:
     Checkpoints.restore = wrong
     worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), None)
     journal = Journal(run=run, rank=0)
-    with pytest.raises(GuardError) as caught:
-        worker._run(run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
-    return str(caught.value)
+    watch = Watch(journal, StopFlag())
+    return said_by(GuardError, worker._run, run, journal=journal, stop=StopFlag(), watch=watch)
 
 
 def test_copies_that_were_restored_differently_stop_before_the_first_step(make_job, tmp_path) -> None:

@@ -17,7 +17,7 @@ from shardwise.train.loop import train
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world
+from tests.dist.worlds import run_world, said_by
 
 DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
 
@@ -51,9 +51,7 @@ def _stops(run: RunDirectory, sabotage: Sabotage) -> tuple[str, int]:
 
     Batches.from_ = wrong
     journal = Journal(run=run, rank=built.world.rank)
-    with pytest.raises(GuardError) as caught:
-        train(built, start=0, journal=journal, stop=StopFlag())
-    return str(caught.value), journal.step
+    return said_by(GuardError, train, built, start=0, journal=journal, stop=StopFlag()), journal.step
 
 
 @pytest.mark.parametrize(

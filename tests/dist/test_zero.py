@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.replicas import check_replicas
 from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world
+from tests.dist.worlds import run_world, said_by
 
 THREE = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
 CHOSEN = execution(THREE, micro_batch_size=3)
@@ -38,9 +36,7 @@ def _sharded_states(run: RunDirectory) -> str:
     built = composed(run, CHOSEN)
     object.__setattr__(built.world, "layout", Layout(dp_replicate=3))
     built.step(next(iter(built.batches.from_(0))))
-    with pytest.raises(GuardError) as caught:
-        built.optimizer.step()
-    return str(caught.value)
+    return said_by(GuardError, built.optimizer.step)
 
 
 def test_states_that_are_not_what_the_layout_says_stop_the_run(make_job, tmp_path) -> None:

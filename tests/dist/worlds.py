@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -60,6 +61,13 @@ def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
         for receiving, sending in pipes:
             receiving.close()
             sending.close()
+
+
+def said_by(error: type[Exception], action: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """The sentence with which an action is refused."""
+    with pytest.raises(error) as caught:
+        action(*arguments, **named)
+    return str(caught.value)
 
 
 def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:

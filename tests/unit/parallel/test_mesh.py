@@ -13,7 +13,7 @@ from shardwise.errors import InputError
 from shardwise.parallel.mesh import TIMEOUT, device_index, join_world
 from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.train.watching.progress import LONG_SECONDS
-from tests.dist.worlds import run_world
+from tests.dist.worlds import run_world, said_by
 
 
 def _places(layout: Layout) -> tuple[list[int], list[int], int, list[timedelta]]:
@@ -38,9 +38,7 @@ def test_the_mesh_and_the_layout_agree_on_every_rank(layout: Layout) -> None:
 
 
 def _wrong_size(layout: Layout) -> str:
-    with pytest.raises(InputError) as caught:
-        join_world(layout)
-    return str(caught.value)
+    return said_by(InputError, join_world, layout)
 
 
 def test_a_world_of_another_size_is_refused() -> None:
@@ -50,9 +48,7 @@ def test_a_world_of_another_size_is_refused() -> None:
 
 def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_it_sees() -> None:
     assert (device_index(3, visible=4), device_index(3, visible=1)) == (3, 0)
-    with pytest.raises(InputError) as caught:
-        device_index(3, visible=2)
-    assert str(caught.value) == (
+    assert said_by(InputError, device_index, 3, visible=2) == (
         "LOCAL_RANK is 3, and 2 GPUs are visible to this process; start one process for each GPU, or let each process "
         "see one GPU by CUDA_VISIBLE_DEVICES"
     )
