@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.models.built.shape import shape_of
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import Split
@@ -66,7 +62,7 @@ def _rank(run: RunDirectory, chosen: Execution) -> tuple[Trained, Held]:
 
 
 @pytest.mark.parametrize("family", BUILT)
-def test_a_family_without_a_row_is_read_off_its_build(family: str, models: dict[str, Path]) -> None:
+def test_a_family_without_a_row_is_read_off_its_build(family, models) -> None:
     with pytest.raises(UnlistedFamilyError, match="has no row in the catalogue, and was not built"):
         read_model(str(models[family]))
     shape = shape_of(str(models[family]))
@@ -79,7 +75,7 @@ def test_a_family_without_a_row_is_read_off_its_build(family: str, models: dict[
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "method", "layout"), CELLS)
 def test_a_layout_trains_as_one_process_does_and_ranks_hold_what_is_planned(
-    family: str, method: str, layout: str, make_job: Callable[..., Job], tmp_path: Path
+    family, method, layout, make_job, tmp_path
 ) -> None:
     job = make_job(family, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4, "warmup_steps": 1})
     chosen = spread(LAYOUTS[layout], micros=2 if LAYOUTS[layout].pp > 1 else 1, optimizer="sgd")

@@ -87,9 +87,7 @@ def interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_stopped_run_goes_on_bit_for_bit(
-    name: str, method: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_stopped_run_goes_on_bit_for_bit(name, method, make_job, tmp_path) -> None:
     job, chosen = make_job("tied", train={"max_steps": 10}, **METHODS[method]), LAYOUTS[name]
     size = chosen.layout.world_size
     uninterrupted = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
@@ -123,9 +121,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         ("fsdp x tp", "zero1 x tp"),
     ],
 )
-def test_a_checkpoint_loads_under_another_layout(
-    before: str, after: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_checkpoint_loads_under_another_layout(before, after, make_job, tmp_path) -> None:
     job = make_job("tied", train={"max_steps": 12})
     whole = run_world(1, train_rank, prepare_cell(job, tmp_path / "whole"), LAYOUTS["single"])[0]
     run = prepare_cell(job, tmp_path / "moved")
@@ -135,7 +131,7 @@ def test_a_checkpoint_loads_under_another_layout(
     assert relative(whole.series("loss"), resumed.series("loss")) <= 1e-5
 
 
-def test_a_run_goes_on_to_another_length(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_run_goes_on_to_another_length(make_job, tmp_path) -> None:
     short, long = (make_job(train={"max_steps": n, "lr_scheduler_type": "constant"}) for n in (6, 8))
     whole = run_world(1, train_rank, prepare_cell(long, tmp_path / "whole"), LAYOUTS["single"])[0]
     run = prepare_cell(short, tmp_path / "moved")
@@ -148,7 +144,7 @@ def test_a_run_goes_on_to_another_length(make_job: Callable[..., Job], tmp_path:
 
 @pytest.mark.parametrize("asked", [4, 6])
 def test_an_evaluation_that_a_stop_left_out_is_not_run_and_the_next_one_comes_at_its_own_step(
-    asked: int, make_job: Callable[..., Job], rows: dict[str, Path], tmp_path: Path
+    asked, make_job, rows, tmp_path
 ) -> None:
     """A stop in the last step ends the run: what is trained is whole."""
     job = make_job(train={"max_steps": 6, "eval_steps": 2}, data={"eval_path": str(rows["eval"])})
@@ -218,13 +214,13 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(damage: str, saved: RunDirectory) -> None:
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(damage, saved) -> None:
     DAMAGE[damage](saved.checkpoint(5))
     assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
     assert "checkpoint-5 cannot be loaded and is skipped: " in saved.notices.read_text()
 
 
-def test_a_checkpoint_without_a_manifest_is_said_to_be_unfinished(saved: RunDirectory) -> None:
+def test_a_checkpoint_without_a_manifest_is_said_to_be_unfinished(saved) -> None:
     (saved.checkpoint(5) / "manifest.json").unlink()
     assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [3, 3]
     said = "checkpoint-5 is unfinished (it has no manifest.json) and is skipped"
@@ -244,7 +240,7 @@ def _restored_from_a_bad_disk(run: RunDirectory, chosen: Execution) -> int:
         return _restored(run, chosen)
 
 
-def test_a_checkpoint_that_one_rank_cannot_read_is_skipped_for_the_one_before(saved: RunDirectory) -> None:
+def test_a_checkpoint_that_one_rank_cannot_read_is_skipped_for_the_one_before(saved) -> None:
     assert run_world(2, _restored_from_a_bad_disk, saved, LAYOUTS["fsdp"]) == [3, 3]
     assert (
         "checkpoint-5 cannot be loaded and is skipped: rank-00001.safetensors cannot be read: Input/output error"
@@ -252,7 +248,7 @@ def test_a_checkpoint_that_one_rank_cannot_read_is_skipped_for_the_one_before(sa
     )
 
 
-def test_old_checkpoints_are_pruned_after_the_new_one_is_committed(saved: RunDirectory) -> None:
+def test_old_checkpoints_are_pruned_after_the_new_one_is_committed(saved) -> None:
     run_world(2, _save_at, saved, LAYOUTS["fsdp"], [8])
     assert [step for step, _ in saved.checkpoints()] == [8, 5]
     names = sorted(path.name for path in saved.checkpoint(5).iterdir())
@@ -266,13 +262,13 @@ def _resume_and_save(run: RunDirectory, chosen: Execution, step: int) -> int:
     return start
 
 
-def test_pruning_never_keeps_a_damaged_checkpoint_over_a_whole_one(saved: RunDirectory) -> None:
+def test_pruning_never_keeps_a_damaged_checkpoint_over_a_whole_one(saved) -> None:
     _flip_bit(saved.checkpoint(5) / "rank-00000.safetensors")
     assert run_world(2, _resume_and_save, saved, LAYOUTS["fsdp"], 4) == [3, 3]
     assert [step for step, _ in saved.checkpoints()] == [4]
 
 
-def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path: Path) -> None:
+def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path) -> None:
     (tmp_path / ".final.replaced").mkdir()
     (tmp_path / ".final.replaced" / "model.safetensors").touch()
     (tmp_path / ".final.abcd1234").mkdir()
@@ -286,7 +282,7 @@ def _refusal(run: RunDirectory, chosen: Execution) -> str:
     return said_by(ModelError, other.restore)
 
 
-def test_a_checkpoint_of_other_data_is_refused_at_the_job_s_line(saved: RunDirectory) -> None:
+def test_a_checkpoint_of_other_data_is_refused_at_the_job_s_line(saved) -> None:
     said = run_world(2, _refusal, saved, LAYOUTS["fsdp"])[0]
     written = f"{saved.checkpoint(5)} was written from other data by the same job"
     assert re.match(rf"{saved.resolved}:\d+: data\.path: {written}", said)
@@ -313,9 +309,7 @@ def _write_while_training(run: RunDirectory, chosen: Execution) -> dict[int, lis
     return seen
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_which_is_of_the_step_it_names(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_training_goes_on_while_a_checkpoint_is_written_which_is_of_the_step_it_names(make_job, tmp_path) -> None:
     job = make_job(train={"max_steps": 6, "save_steps": 2, "save_total_limit": None})
     slow, plain = (prepare_cell(job, tmp_path / name) for name in ("slow", "plain"))
     seen = run_world(2, _write_while_training, slow, LAYOUTS["fsdp"])[0]
@@ -343,7 +337,7 @@ def _resumed(run: RunDirectory, chosen: Execution) -> str:
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_named(
-    method: str, make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path
+    method, make_job, models, tmp_path
 ) -> None:
     """An adapter would go on over weights that it was not trained on."""
     folder = shutil.copytree(models["untied"], tmp_path / "model")
@@ -369,9 +363,7 @@ def _save_elsewhere(run: RunDirectory, chosen: Execution, other: Path) -> tuple[
     return saved, [name for name in ("manifest.json",) for _ in other.rglob(name)]
 
 
-def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(make_job, tmp_path) -> None:
     run = prepare_cell(make_job(), tmp_path / "run")
     other = tmp_path / "other"
     other.mkdir()
@@ -383,7 +375,7 @@ def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(
     assert f"all ranks must share {run.root}" in said
 
 
-def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved: RunDirectory) -> None:
+def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved) -> None:
     (saved.root / "metrics.jsonl").write_text("")
     assert run_world(2, _fail_to_save, saved, LAYOUTS["fsdp"]) == [False, False]
     assert "was not saved: " in saved.notices.read_text()
@@ -421,7 +413,7 @@ def _save_others_at(run: RunDirectory, chosen: Execution, step: int) -> None:
     assert built.checkpoints.save(step)
 
 
-def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_one_loads(saved: RunDirectory) -> None:
+def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_one_loads(saved) -> None:
     shutil.rmtree(saved.checkpoint(5))
     expected = run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [])
     run_world(2, _save_others_at, saved, LAYOUTS["fsdp"], 5)
@@ -434,7 +426,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_o
     assert said in saved.notices.read_text()
 
 
-def test_weights_that_a_failed_load_left_behind_are_not_trained_from_step_0(saved: RunDirectory) -> None:
+def test_weights_that_a_failed_load_left_behind_are_not_trained_from_step_0(saved) -> None:
     failed = "loading checkpoint-{0} failed on rank 1: OSError: [Errno 5] Input/output error"
     each = "; ".join(f"checkpoint-{step}: {failed.format(step)}" for step in (5, 3))
     for said, _ in run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [3, 5]):
@@ -445,7 +437,7 @@ def test_weights_that_a_failed_load_left_behind_are_not_trained_from_step_0(save
         )
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_over_them(saved: RunDirectory) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_over_them(saved) -> None:
     """What is missing may come back; a new first step would remove what is left."""
     for step in (3, 5):
         (saved.checkpoint(step) / "rank-00001.safetensors").rename(saved.root / f"away-{step}")
@@ -463,7 +455,7 @@ def _restored_as_seen(run: RunDirectory, chosen: Execution, seen: list[RunDirect
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_ranks_that_see_other_checkpoints_load_the_same_one(saved: RunDirectory, tmp_path: Path, late: int) -> None:
+def test_ranks_that_see_other_checkpoints_load_the_same_one(saved, tmp_path, late) -> None:
     other = RunDirectory(tmp_path / "as another rank sees it")
     shutil.copytree(saved.root, other.root)
     shutil.rmtree(other.checkpoint(5))
@@ -486,7 +478,7 @@ def _draws(run: RunDirectory, chosen: Execution, resumes: bool) -> list[float]:
     ("before", "after", "alike"), [("ddp", "tp", True), ("tp", "ddp", False), ("single", "fsdp", False)]
 )
 def test_on_another_layout_ranks_draw_alike_where_they_must_and_nothing_that_was_drawn_before(
-    before: str, after: str, alike: bool, make_job: Callable[..., Job], tmp_path: Path
+    before, after, alike, make_job, tmp_path
 ) -> None:
     run = prepare_cell(make_job(), tmp_path)
     run_world(LAYOUTS[before].layout.world_size, _save_at, run, LAYOUTS[before], [3])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from torch._dynamo.utils import counters
 
 from shardwise.parallel import compiled
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -43,14 +40,7 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model", "kinds"), [("full", "deep tied", 1), ("lora", "deep untied", 2)])
 def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
-    method: str,
-    model: str,
-    kinds: int,
-    cell: str,
-    single: Callable[..., Trained],
-    make_job: Callable[..., Job],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    method, model, kinds, cell, single, make_job, monkeypatch, tmp_path
 ) -> None:
     """Without its last stage, the compiler, which takes minutes. Of LoRA the first block is a kind of its own: its
     input has no gradient."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +15,9 @@ from torch.distributed.tensor import DTensor
 from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.tensor.slices import settle_gradients
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Recompute
-from tests.dist.cells import Trained, must_equal, spread, train_cell
+from tests.dist.cells import must_equal, spread, train_cell
 from tests.dist.test_slices import slice_toy, toy, train_once
 from tests.dist.worlds import run_world
 from tests.marks import first
@@ -86,7 +83,7 @@ def train_with(masks: Masks, options: dict[str, Any]) -> tuple[float, dict[str, 
     first(2, [("none", {}), ("full", {"use_dora": True}), ("none", {"use_dora": True}), ("full", {})]),
     ids=["none-lora", "full-dora", "none-dora", "full-lora"],
 )
-def test_ranks_together_drop_out_what_one_process_could(recompute: Recompute, options: dict[str, Any]) -> None:
+def test_ranks_together_drop_out_what_one_process_could(recompute, options) -> None:
     (loss, found, masks), (_, _, others) = run_world(2, train_in_slices, recompute, options)
     together: Masks = {}
     for name, calls in masks.items():
@@ -150,7 +147,7 @@ CELLS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
-    cell: str, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+    cell, single, make_job, tmp_path
 ) -> None:
     model, chosen = CELLS[cell]
     train = {"learning_rate": 0.05, "optimizer": "sgd"}

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from tools.matrix import METHODS, cells
 
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.trained import refusal
-from tests.dist.cells import Trained, must_equal, spread, train_cell
+from tests.dist.cells import must_equal, spread, train_cell
 
 #: Of each layout one method trains a tied model and the other an untied one, by turns.
 MODELS = ("deep tied", "deep untied")
@@ -26,12 +21,7 @@ TABLE = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "model", "layout"), TABLE)
 def test_a_cell_of_the_support_matrix_trains_as_one_process_does(
-    method: str,
-    model: str,
-    layout: Layout,
-    single: Callable[..., Trained],
-    make_job: Callable[..., Job],
-    tmp_path: Path,
+    method, model, layout, single, make_job, tmp_path
 ) -> None:
     job = make_job(model, method=method, train={"learning_rate": 0.05, "optimizer": "sgd", "max_grad_norm": 0.5})
     # Slices exchange most, and take most of the time: they get larger micro-batches.

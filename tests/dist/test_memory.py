@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,9 +50,7 @@ STRATEGIES = [("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("zero2", 2),
 
 @pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed"), ("full", "bf16")])
 @pytest.mark.parametrize(("layout", "processes"), STRATEGIES)
-def test_a_plan_forecasts_what_every_rank_holds(
-    layout: str, processes: int, method: str, precision: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_plan_forecasts_what_every_rank_holds(layout, processes, method, precision, make_job, tmp_path) -> None:
     stated = {"layout": layout} if processes > 1 else {}
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision}, **stated)
     best = make_plan(job, model=read_model(job.model), cluster=parse_hardware(f"cpu:{processes}")).best
@@ -102,9 +99,7 @@ def _must_be_forecast(job: Job, chosen: Execution, root: Path) -> None:
     ("method", "model", "precision"), [("full", "deep tied", "fp32"), ("lora", "deep untied", "mixed")]
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_ranks_of_products_hold_what_is_forecast(
-    layout: str, model: str, method: str, precision: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_ranks_of_products_hold_what_is_forecast(layout, model, method, precision, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train={"max_steps": 1, "precision": precision})
     chosen = execution(LAYOUTS[layout], precision=precision, micro_batch_size=1, gradient_accumulation_steps=2)
     _must_be_forecast(job, chosen, tmp_path)
@@ -121,9 +116,7 @@ BESIDE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(tp=2), Layout(pp=2, tp=2)], ids=str)
 @pytest.mark.parametrize("asked", BESIDE, ids=str)
-def test_magnitudes_and_whole_copies_are_forecast_exactly(
-    asked: dict[str, Any], layout: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_magnitudes_and_whole_copies_are_forecast_exactly(asked, layout, make_job, tmp_path) -> None:
     job = make_job("tied", method="lora", lora={"r": 4, **asked}, train={"max_steps": 1, "precision": "mixed"})
     _must_be_forecast(job, spread(layout, micros=2, precision="mixed"), tmp_path)
 
@@ -139,7 +132,7 @@ SHARED_OUT: dict[str, tuple[Layout, tuple[int, int, int]]] = {
 
 
 @pytest.mark.parametrize("name", SHARED_OUT)
-def test_each_stage_of_zero_shares_out_what_it_says(name: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_each_stage_of_zero_shares_out_what_it_says(name, make_job, tmp_path) -> None:
     """Without the planner: how many copies all ranks hold together, and that none holds more than its share."""
     layout, shares = SHARED_OUT[name]
     job = make_job("untied", train={"max_steps": 1})
@@ -169,9 +162,7 @@ def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
 
 
 @pytest.mark.parametrize(("layout", "whole"), [(Layout(dp_shard=2), 0), (Layout(dp_shard=2, **ZERO2), 1)])
-def test_zero2_keeps_gathered_weights_until_backward_and_fsdp_does_not(
-    layout: Layout, whole: float, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_zero2_keeps_gathered_weights_until_backward_and_fsdp_does_not(layout, whole, make_job, tmp_path) -> None:
     chosen = execution(layout, micro_batch_size=4)
     assert run_world(2, _whole_blocks, prepare_cell(make_job(), tmp_path), chosen) == [whole, whole]
 
@@ -189,9 +180,7 @@ def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], in
 
 
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=2, **ZERO1)])
-def test_what_accumulates_in_buckets_is_there_once(
-    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_what_accumulates_in_buckets_is_there_once(layout, make_job, tmp_path) -> None:
     """Rows are cut, so that a micro-batch is as large as another: several of them need no more than one."""
     peaks: list[list[int]] = []
     gradients = 0
@@ -212,7 +201,7 @@ def _shapes(run: RunDirectory, chosen: Execution) -> list[tuple[str, bool, bool]
     return [(name, isinstance(p, DTensor), p.grad is not None) for name, p in built.model.parameters]
 
 
-def test_frozen_weights_never_get_a_gradient(make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_frozen_weights_never_get_a_gradient(make_job, tmp_path) -> None:
     chosen = execution(Layout(dp_shard=2), micro_batch_size=4)
     for name, sharded, has_gradient in run_world(2, _shapes, prepare_cell(make_job(method="lora"), tmp_path), chosen)[
         0
@@ -236,7 +225,7 @@ def _loaded_elements(run: RunDirectory, chosen: Execution) -> int:
     return sum(elements)
 
 
-def test_each_rank_reads_only_its_slices(make_job: Callable[..., Job], models: dict[str, Path], tmp_path: Path) -> None:
+def test_each_rank_reads_only_its_slices(make_job, models, tmp_path) -> None:
     chosen = execution(Layout(dp_shard=4), micro_batch_size=2)
     read = run_world(4, _loaded_elements, prepare_cell(make_job(), tmp_path), chosen)
     assert sum(read) == read_model(str(models["untied"])).num_parameters

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import peft
@@ -19,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
 from shardwise.data.deal import GlobalBatch
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -89,9 +87,7 @@ def _plain_loop(built: Build) -> Callable[[GlobalBatch], None]:
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_step_runs_what_a_plain_loop_runs_and_two_percent(
-    method: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_step_runs_what_a_plain_loop_runs_and_two_percent(method, make_job, tmp_path) -> None:
     """Of rows in which every token is trained."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"text": f"row {number} " + "of text " * 60}) for number in range(16)))
@@ -118,9 +114,7 @@ def gradients_of_a_step(run: RunDirectory, chosen: Execution) -> list[dict[str, 
 
 
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(pp=2, schedule="zero_bubble")], ids=str)
-def test_casts_that_all_micro_batches_share_change_no_bit(
-    layout: Layout, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_casts_that_all_micro_batches_share_change_no_bit(layout, make_job, tmp_path) -> None:
     job = make_job("deep tied", train={"precision": "mixed", "max_steps": 1})
     run = prepare_cell(job, tmp_path)
     for once, anew in run_world(2, gradients_of_a_step, run, spread(layout, micros=4, precision="mixed")):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from shardwise import api
 from shardwise.errors import WorkerFailedError
-from shardwise.spec.job.keys import Job
 
 #: A worker whose second rank gets no memory in its second step, later than its peer could fail of it.
 SHORT = """
@@ -42,7 +39,7 @@ SENTENCE = re.compile(
 
 
 def test_out_of_memory_is_said_as_planned_beside_measured_with_the_next_setting(
-    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_job, tmp_path, monkeypatch
 ) -> None:
     (tmp_path / "short.py").write_text(SHORT)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))

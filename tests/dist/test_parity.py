@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from tests.dist.cells import (
     TOLERANCE,
     ZERO1,
     ZERO2,
-    Trained,
     digest,
     execution,
     must_equal,
@@ -73,9 +71,7 @@ def job(make_job: Callable[..., Job]) -> Callable[..., Job]:
 
 @pytest.mark.parametrize("cell", [pytest.param(name, marks=pytest.mark.core if name in CORE else ()) for name in CELLS])
 @pytest.mark.parametrize(("method", "model"), PAIRS)
-def test_a_layout_trains_as_one_process_does(
-    method: str, model: str, cell: str, single: Callable[..., Trained], job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_layout_trains_as_one_process_does(method, model, cell, single, job, tmp_path) -> None:
     expected = single(job(method, model))
     ranks = train_cell(job(method, model), tmp_path, CELLS[cell])
     assert len(expected.metrics) == 20
@@ -91,9 +87,7 @@ def test_a_layout_trains_as_one_process_does(
     "cell", ["ddp(2), accumulation 4", "zero1(3), uneven", "zero1(2), 2 replicas", "fsdp(4)", "hsdp(2 x 2)"]
 )
 @pytest.mark.parametrize(("method", "model"), PAIRS)
-def test_sgd_with_momentum_ends_in_the_same_weights(
-    method: str, model: str, cell: str, single: Callable[..., Trained], job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_sgd_with_momentum_ends_in_the_same_weights(method, model, cell, single, job, tmp_path) -> None:
     asked = job(method, model, "sgd with momentum")
     must_equal(single(asked), train_cell(asked, tmp_path, replace(CELLS[cell], optimizer="sgd")))
 
@@ -101,9 +95,7 @@ def test_sgd_with_momentum_ends_in_the_same_weights(
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "fsdp(2), recompute", "zero2(2)"])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_model_whose_blocks_return_views_trains_as_one_process_does(
-    method: str, cell: str, single: Callable[..., Trained], job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_model_whose_blocks_return_views_trains_as_one_process_does(method, cell, single, job, tmp_path) -> None:
     """OPT. FSDP2 warns of views, and a warning fails a test. The bias of its keys has no gradient: it adds the same to
     every score of a query, and softmax takes that out."""
     asked = job(method, "opt", "sgd")
@@ -111,13 +103,11 @@ def test_a_model_whose_blocks_return_views_trains_as_one_process_does(
     must_equal(single(asked), ranks, without_gradient="self_attn.k_proj.bias")
 
 
-def test_clipping_really_clips(single: Callable[..., Trained], job: Callable[..., Job]) -> None:
+def test_clipping_really_clips(single, job) -> None:
     assert max(single(job("full", "tied")).series("grad_norm")) > 1.0
 
 
-def test_lora_leaves_the_base_bit_for_bit_and_moves_every_adapter(
-    single: Callable[..., Trained], job: Callable[..., Job], models: dict[str, Path]
-) -> None:
+def test_lora_leaves_the_base_bit_for_bit_and_moves_every_adapter(single, job, models) -> None:
     trained = single(job("lora", "untied"))
     moved = [name for name, weight in trained.weights.items() if "lora_B" in name and bool(weight.any())]
     assert len(moved) == 3 * 7
@@ -129,9 +119,7 @@ def test_lora_leaves_the_base_bit_for_bit_and_moves_every_adapter(
 
 
 @pytest.mark.parametrize(("size", "micro"), [(1, 8), (2, 3), (3, 1), (4, 2)])
-def test_each_sample_is_seen_exactly_once_per_epoch(
-    size: int, micro: int, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_each_sample_is_seen_exactly_once_per_epoch(size, micro, make_job, tmp_path) -> None:
     job = make_job(train={"max_steps": None, "num_train_epochs": 1})
     steps = -(-8 // (micro * size))
     layout = Layout(dp_replicate=size)
@@ -153,14 +141,14 @@ PACKED: dict[str, Execution] = {
 @pytest.mark.parametrize("cell", PACKED)
 @pytest.mark.parametrize(("method", "model"), PAIRS)
 def test_documents_one_by_one_train_as_one_process_does_with_a_mask(
-    method: str, model: str, cell: str, make_job: Callable[..., Job], single: Callable[..., Trained], tmp_path: Path
+    method, model, cell, make_job, single, tmp_path
 ) -> None:
     asked = make_job(model, method=method, data={"packing": True})
     must_equal(single(asked), train_cell(asked, tmp_path, replace(PACKED[cell], attn_implementation="varlen")))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "varlen"])
-def test_packed_equals_unpacked(attention: Attention, make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_packed_equals_unpacked(attention, make_job, tmp_path) -> None:
     """With a rate of zero nothing moves, so the mean over an epoch is one figure of the data and the model."""
     losses: list[float] = []
     for packing in (False, True):
@@ -176,9 +164,7 @@ def test_packed_equals_unpacked(attention: Attention, make_job: Callable[..., Jo
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_plain_pytorch_loop_gives_the_same_losses(
-    job: Callable[..., Job], single: Callable[..., Trained], tmp_path: Path
-) -> None:
+def test_a_plain_pytorch_loop_gives_the_same_losses(job, single, tmp_path) -> None:
     from tests.dist.reference import reference_losses
 
     expected = reference_losses(job("full", "untied"), tmp_path)

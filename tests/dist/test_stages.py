@@ -74,7 +74,7 @@ def compare_families(families: tuple[str, ...], changes: dict[str, Any]) -> dict
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_family_computes_the_same_in_stages(tied: bool) -> None:
+def test_a_family_computes_the_same_in_stages(tied) -> None:
     found = run_world(1, compare_families, installed(STAGED_FAMILIES), {"tie_word_embeddings": tied})[0]
     for family, (loss, gradient, name) in found.items():
         assert loss <= 1e-6, family

@@ -10,7 +10,7 @@ import json
 import shutil
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
@@ -26,7 +26,6 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -153,7 +152,7 @@ CELLS: dict[str, tuple[Execution, bool]] = {
 
 @pytest.mark.core
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_host_waits_once_in_a_step(cell: str, make_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_the_host_waits_once_in_a_step(cell, make_job, tmp_path) -> None:
     chosen, packing = CELLS[cell]
     job = make_job(data={"packing": packing}, train={"max_steps": 4})
     if "frequencies" in cell:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +18,10 @@ from shardwise.plan.memory.buffers import gathered
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.work import Flight, Scene, work_of
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO2, Trained, composed, must_equal, prepare_cell, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, ZERO2, composed, must_equal, prepare_cell, spread, train_cell
 from tests.dist.test_parity import ALL_BLOCKS, TWO_BLOCKS
 from tests.dist.worlds import run_world
 
@@ -67,9 +65,7 @@ def _alive(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
         (Layout(dp_shard=2, min_num_params=ALL_BLOCKS), 1, 4),
     ],
 )
-def test_as_many_blocks_are_gathered_as_the_layout_says(
-    layout: Layout, units: int, blocks: int, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_as_many_blocks_are_gathered_as_the_layout_says(layout, units, blocks, make_job, tmp_path) -> None:
     job, chosen = make_job("deep tied"), spread(layout)
     found, forward = run_world(2, _alive, prepare_cell(job, tmp_path), chosen)[0]
     model = read_model(job.model)
@@ -106,9 +102,7 @@ def _of_the_ends(run: RunDirectory, chosen: Execution) -> tuple[list[bool], list
     return seen[0], seen[2], seen[3]
 
 
-def test_the_embedding_is_freed_and_the_head_reduced_while_blocks_run(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_the_embedding_is_freed_and_the_head_reduced_while_blocks_run(make_job, tmp_path) -> None:
     chosen = spread(Layout(dp_shard=2), loss="chunked")
     for forward, backward, reduced in run_world(2, _of_the_ends, prepare_cell(make_job("untied"), tmp_path), chosen):
         assert (forward, backward, reduced) == ([False, False], [False, False], [False, True])
@@ -129,7 +123,7 @@ def test_the_embedding_is_freed_and_the_head_reduced_while_blocks_run(
     ids=lambda chosen: f"{chosen.layout.strategy} {chosen.layout.schedule} {chosen.offload}",
 )
 def test_a_trained_embedding_and_head_of_their_own_units_train_as_one_process_does(
-    chosen: Execution, single: Callable[..., Trained], make_job: Callable[..., Job], tmp_path: Path
+    chosen, single, make_job, tmp_path
 ) -> None:
     job = make_job("untied", train=OPTIMIZERS["sgd"])
     must_equal(single(job), train_cell(job, tmp_path, replace(chosen, optimizer="sgd")))
@@ -150,9 +144,7 @@ def _sums_over_replicas(run: RunDirectory, chosen: Execution) -> tuple[int, int]
     return sum(group is replicas for group in sent), len(list(_groups(root)))
 
 
-def test_replicas_are_added_once_a_step_however_many_micro_batches_it_has(
-    make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_replicas_are_added_once_a_step_however_many_micro_batches_it_has(make_job, tmp_path) -> None:
     chosen = spread(Layout(dp_replicate=2, dp_shard=2), micros=2)
     for sums, units in run_world(4, _sums_over_replicas, prepare_cell(make_job("untied"), tmp_path), chosen):
         assert sums == units == 5, "three blocks, the embedding, and norm with head"

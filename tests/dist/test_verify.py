@@ -49,7 +49,7 @@ LONG = pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "layout"), [("gpt2", "ddp"), ("opt", "fsdp")])
 def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_damping_it(
-    model: str, layout: str, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model, layout, make_job, tmp_path, monkeypatch
 ) -> None:
     """Softmax takes no notice of a shift that all keys share, so that their biases have no gradient."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -103,13 +103,7 @@ sys.exit(worker.main())
     ],
 )
 def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_rounding(
-    method: str,
-    which: int,
-    shape: tuple[int, int],
-    name: str,
-    make_job: Callable[..., Job],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    method, which, shape, name, make_job, tmp_path, monkeypatch
 ) -> None:
     (tmp_path / "faulty_worker.py").write_text(FAULTY.format(which=which, shape=shape))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
@@ -124,7 +118,7 @@ def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_roun
     assert row.damped.weights["worst"].endswith(name), row.damped.weights
 
 
-def test_every_layout_is_the_same_training(verified: Verified) -> None:
+def test_every_layout_is_the_same_training(verified) -> None:
     parity = verified.parity
     assert parity.agrees, parity.sentence
     assert [(row.layout, row.processes, row.num_steps) for row in parity.layouts] == [("fsdp-2", 2, 5)]
@@ -136,7 +130,7 @@ def test_every_layout_is_the_same_training(verified: Verified) -> None:
     assert [u.layout for u in verified.updates if isinstance(u, api.Trying)] == ["single-1", "fsdp-2"]
 
 
-def test_what_is_not_as_the_job_says_is_told(verified: Verified) -> None:
+def test_what_is_not_as_the_job_says_is_told(verified) -> None:
     told = [change.partition(" in the job")[0] for change in verified.parity.changes]
     assert told == [
         "train.precision is fp32 here, mixed",
@@ -145,7 +139,7 @@ def test_what_is_not_as_the_job_says_is_told(verified: Verified) -> None:
     ]
 
 
-def test_each_layout_leaves_a_run_directory_that_ran_it(verified: Verified) -> None:
+def test_each_layout_leaves_a_run_directory_that_ran_it(verified) -> None:
     for label, processes in (("single-1", 1), ("fsdp-2", 2)):
         run = RunDirectory(verified.folder / label)
         assert read_job(run.resolved).train.precision == "fp32"
@@ -179,7 +173,7 @@ def copy_of(verified: Verified, folder: Path) -> RunDirectory:
     return copy
 
 
-def test_one_element_of_one_saved_tensor_is_caught(verified: Verified, tmp_path: Path) -> None:
+def test_one_element_of_one_saved_tensor_is_caught(verified, tmp_path) -> None:
     run = copy_of(verified, tmp_path / "fsdp-2")
     path = run.final / "model.safetensors"
     weights = load_file(path)
