@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -29,8 +30,6 @@ Masks = dict[str, list[torch.Tensor]]
 
 def adapted(**options: Any) -> nn.Module:
     """A toy with biases everywhere and adapters of every matrix, B not zero."""
-    from peft import LoraConfig, get_peft_model
-
     model = toy("llama", attention_bias=True, mlp_bias=True)
     settings: dict[str, Any] = {"target_modules": "all-linear", "lora_dropout": RATE, "task_type": "CAUSAL_LM"}
     torch.manual_seed(1)

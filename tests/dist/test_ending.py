@@ -61,18 +61,16 @@ def _finish(run: RunDirectory, chosen: Execution, fails: bool = False) -> str:
     start = built.checkpoints.restore()
     journal = Journal(run=run, rank=built.world.rank)
     ended = train(built, start=start, journal=journal, stop=StopFlag())
-    real = save.copy_configuration
 
     def refuses(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    save.copy_configuration = refuses if fails else real
+    if fails:
+        save.copy_configuration = refuses
     try:
         worker._finish(built, ended, run=run, hardware="cpu:1", journal=journal, seconds=1.0)
     except SaveError as error:
         return str(error)
-    finally:
-        save.copy_configuration = real
     return f"from step {start}"
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from shardwise.methods.lora import peft_config
 from shardwise.spec.job.keys import Job
@@ -76,12 +78,8 @@ def _start(run: RunDirectory, chosen: Execution) -> tuple[dict[str, torch.Tensor
 
 def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """PEFT's own start of a job's adapters, but for A, which is random, and B, which are taken from `chosen`."""
-    from peft import get_peft_model
-    from transformers import AutoModelForCausalLM
-
     torch.manual_seed(0)
     base: Any = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32)
-    assert job.adapters is not None
     model: Any = get_peft_model(base, peft_config(job.adapters)).eval()
     named = {name: p for name, p in base.named_parameters() if p.requires_grad}
     with torch.no_grad():
@@ -140,12 +138,8 @@ def test_a_variant_trains_as_on_one_process(variant, model, cell, single, make_j
 def test_a_saved_variant_is_peft_s_in_names_and_shapes_and_loads_with_it(
     variant, model, cell, make_job, models, tmp_path
 ) -> None:
-    from peft import PeftModel, get_peft_model, get_peft_model_state_dict
-    from transformers import AutoModelForCausalLM
-
     job = _job(make_job, variant, model, max_steps=3)
     final, _, loss = _finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
-    assert job.adapters is not None
     fresh: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(models[model]), peft_config(job.adapters))
     theirs = get_peft_model_state_dict(fresh, save_embedding_layers=False)
     ours = load_file(final / "adapter_model.safetensors")

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
@@ -43,8 +44,6 @@ SMALL: dict[str, Any] = {
 
 def toy(family: str, **changes: Any) -> nn.Module:
     """A random model whose norms and biases are not what they start as."""
-    from transformers import AutoModelForCausalLM
-
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **{**SMALL, **changes})
     model: nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation="eager")

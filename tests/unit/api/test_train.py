@@ -54,19 +54,13 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -
     assert "auto" not in [*resolved.train.model_dump().values(), resolved.layout, resolved.hardware]
     assert result.run.report_json.exists()
     assert result.run.report_html.exists()
+    totals = [u.plan.best.time.total_seconds for u in updates if isinstance(u, api.Planned) and u.plan.best]
+    assert totals[0] is None
+    assert totals[-1] is not None, "once the rows are counted, it is known how long the run takes"
     assert isinstance(updates[0], api.Planned)
     assert [u.name for u in updates if isinstance(u, api.Phase)] == ["preparing data", "training"]
     assert [u.step for u in updates if isinstance(u, api.Step)] == [1, 2, 3]
     assert capfd.readouterr().err == "counting rows\n", "preparation speaks to the terminal, and nobody else does"
-
-
-@needs_torch
-def test_once_the_rows_are_counted_the_plan_knows_how_long_the_run_takes(make, job) -> None:
-    updates: list[api.Update] = []
-    api.train(job(), on_update=updates.append, programs=FAKE)
-    totals = [u.plan.best.time.total_seconds for u in updates if isinstance(u, api.Planned) and u.plan.best]
-    assert totals[0] is None
-    assert totals[-1] is not None
 
 
 @needs_torch
@@ -209,7 +203,7 @@ def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None
 
 @needs_torch
 def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(make, job, capfd) -> None:
-    make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")
+    make(REFUSING, name="bad_prepare")
     with pytest.raises(api.AlreadySaidError) as caught:
         api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
     assert caught.value.exit_code == 2
@@ -345,7 +339,7 @@ def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
 @pytest.mark.dist
 @pytest.mark.slow
 def test_under_torchrun_one_rank_says_why_nothing_can_start(make, job) -> None:
-    make("print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)", name="bad_prepare")
+    make(REFUSING, name="bad_prepare")
     done = torchrun(job(), "bad_prepare")
     assert done.returncode != 0
     assert (done.stdout + done.stderr).count("rows.jsonl:3: empty") == 1

@@ -6,7 +6,10 @@ from dataclasses import replace
 import peft
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
@@ -374,8 +377,6 @@ SPARSE = [kind for kind, family in FAMILIES.items() if family.experts is not Non
 @contextmanager
 def one_rank(rank, world):
     """The mesh of a world of which this process is one rank, and the others do not exist."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     try:
         yield torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
@@ -393,8 +394,6 @@ def bytes_here(model):
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_ranks_of_a_model_with_experts_hold_what_fsdp2_gives_them(kind, world):
     """Over more ranks than experts they are cut inside, where that comes out even."""
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard
 
     def inside(parameter):
         if parameter.dim() < 3 or parameter.shape[0] % world == 0:
@@ -442,8 +441,6 @@ def test_experts_are_cut_evenly_over_however_many_ranks():
 
 @pytest.mark.parametrize(("world", "method"), [(3, "full"), (7, "full"), (4, "lora"), (16, "lora")])
 def test_sharded_ranks_hold_what_fsdp2_gives_them(world, method):
-    from torch.distributed.fsdp import fully_shard
-
     odd = {
         "hidden_size": 40,
         "num_attention_heads": 5,

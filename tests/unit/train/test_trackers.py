@@ -72,13 +72,7 @@ class Leaving(Breaking):
         sys.exit(3)
 
 
-def test_a_tracker_that_calls_exit_is_dropped_too() -> None:
-    said: list[str] = []
-    Trackers({"wandb": Leaving()}, complain=said.append).record({"loss": 1.0}, step=1)
-    assert said == ["wandb failed and is no longer reported to: it called exit(3)"]
-
-
-def test_what_becomes_of_a_tracker_is_told_to_whoever_follows_the_run(tmp_path: Path) -> None:
+def test_a_tracker_that_calls_exit_is_dropped_too_and_whoever_follows_the_run_is_told(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     follower = Follower(run)
     trackers = Trackers({"wandb": Leaving()}, complain=Journal(run=run, rank=0).warn)
