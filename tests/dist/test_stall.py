@@ -18,6 +18,8 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.unit.fakes import processes_of, wait_until
 
+pytestmark = pytest.mark.slow
+
 #: Some 15 s on a machine that has nothing else to do; what is to be told from it are minutes.
 END_WITHIN_SECONDS = 45
 
@@ -121,11 +123,17 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
     return begin
 
 
+def _said_at_its_end(started: subprocess.Popen[str]) -> str:
+    began = time.monotonic()
+    _, said = started.communicate(timeout=60)
+    assert time.monotonic() - began < END_WITHIN_SECONDS
+    return said
+
+
 def _stuck(run: RunDirectory) -> bool:
     return len(read_metrics(run)) == 2 and (run.checkpoint(1) / "manifest.json").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "rank", "during", "words"),
     [
@@ -153,9 +161,7 @@ def test_a_rank_that_the_others_wait_for_is_named_and_all_end(how, rank, during,
     run = RunDirectory(tmp_path / "run")
     started = start(how, dealt=4 if how == SKIPS else 5, seconds=6)
     wait_until(lambda: _stuck(run), seconds=120)
-    began = time.monotonic()
-    _, said = started.communicate(timeout=60)
-    assert time.monotonic() - began < END_WITHIN_SECONDS
+    said = _said_at_its_end(started)
     assert f"rank {rank} failed while training ({during}): StallError: nothing has moved for " in said, said
     assert all(word in said for word in words), said
     assert f"the same command goes on from {run.checkpoint(1)}" in said, "checkpoint-2 is committed in step 3"
@@ -164,7 +170,6 @@ def test_a_rank_that_the_others_wait_for_is_named_and_all_end(how, rank, during,
     assert processes_of(run) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("torchrun", [False, True])
 def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_path, *, torchrun) -> None:
     """No rank comes to a step's edge, and rank 0 is where Python runs no handler of a signal."""
@@ -173,9 +178,7 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_pat
     wait_until(lambda: _stuck(run), seconds=120)
     time.sleep(1)
     started.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    _, said = started.communicate(timeout=60)
-    assert time.monotonic() - began < END_WITHIN_SECONDS
+    said = _said_at_its_end(started)
     assert "ended by SIGTERM without a last checkpoint, because nothing has moved for " in said, said
     assert "rank 1 is in from_ (batches.py:" in said, said
     assert f"the same command goes on from {run.checkpoint(1)}" in said, "checkpoint-2 is committed in step 3"
@@ -183,7 +186,6 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_pat
     assert processes_of(run) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -200,9 +202,7 @@ def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(h
     wait_until(lambda: run.events.is_file() and '"loading"' in run.events.read_text(), seconds=120)
     time.sleep(3)
     started.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    _, said = started.communicate(timeout=60)
-    assert time.monotonic() - began < END_WITHIN_SECONDS
+    said = _said_at_its_end(started)
     assert (
         "ended by SIGTERM without a last checkpoint, because it was still loading, before the first step: " in said
     ), said
@@ -213,7 +213,6 @@ def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(h
     assert processes_of(run) == []
 
 
-@pytest.mark.slow
 def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(start, rows, tmp_path) -> None:
     """What is trained is saved at once; the whole evaluation would take minutes, and a step more would follow it."""
     run, evaluation = RunDirectory(tmp_path / "run"), tmp_path / "evaluation.jsonl"
@@ -223,9 +222,7 @@ def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(start, rows
     wait_until(lambda: run.events.is_file() and '"training"' in run.events.read_text(), seconds=120)
     time.sleep(5)
     started.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    _, said = started.communicate(timeout=60)
-    assert time.monotonic() - began < END_WITHIN_SECONDS
+    said = _said_at_its_end(started)
     assert "exit 143" in said, said
     (last, _) = run.checkpoints()[-1]
     assert [record["step"] for record in read_metrics(run)] == [1, 2]
@@ -234,7 +231,6 @@ def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(start, rows
     assert said in run.notices.read_text()
 
 
-@pytest.mark.slow
 def test_a_second_signal_reaches_a_rank_that_hangs_in_a_collective(start, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = start(SLEEPS)

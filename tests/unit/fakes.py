@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from shardwise.launch.processes.process_tree import PROC
 from shardwise.spec.run import LAUNCH, RunDirectory
-
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="trains")
 
 PREAMBLE = """
 import json, os, signal, sys, time

@@ -10,7 +10,6 @@ from shardwise import api
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.versus import Turns
 from tests.marks import first
-from tests.unit.fakes import needs_torch
 
 FAKE = api.Programs(preparation="fake_prepare", worker="timed_worker")
 
@@ -27,7 +26,6 @@ outcome("finished")
 """
 
 
-@needs_torch
 def test_the_layouts_are_run_and_put_side_by_side(make, job, tmp_path) -> None:
     make(TIMED, name="timed_worker")
     found = api.compare(job(), layouts=["single", "mp", "tp-3"], steps=3, programs=FAKE)
@@ -52,7 +50,6 @@ def test_the_layouts_are_run_and_put_side_by_side(make, job, tmp_path) -> None:
     assert not (folder / "fsdp").exists(), "it is refused before any other is run"
 
 
-@needs_torch
 @pytest.mark.parametrize("end", first(1, ['fail("the shard is empty")', "os.kill(os.getpid(), signal.SIGKILL)"]))
 def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_stand(end, make, job, tmp_path) -> None:
     failing = f'if run.root.name == "fsdp":\n    if rank == 1:\n        {end}\n    time.sleep(600)  # in a collective\n'
@@ -72,7 +69,6 @@ def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_sta
     assert (alone.contenders, [one.layout for one in alone.failed]) == ((), ["fsdp-2"])
 
 
-@needs_torch
 @pytest.mark.slow
 def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job) -> None:
     make(

@@ -31,13 +31,12 @@ from shardwise.spec.job.keys import LayoutSpec
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import CONFIG, TRAIN
-from tests.unit.fakes import needs_torch, nvidia_smi, processes_of
+from tests.unit.fakes import nvidia_smi, processes_of
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 GPUS = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
 
 
-@needs_torch
 def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -> None:
     path = job("# a comment of the user's")
     updates: list[api.Update] = []
@@ -63,7 +62,6 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -
     assert capfd.readouterr().err == "counting rows\n", "preparation speaks to the terminal, and nobody else does"
 
 
-@needs_torch
 def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make, job, tmp_path) -> None:
     """What the model's config says is known late: of packing, experts and layout, each at its own line."""
     folder, path = tmp_path / "model", job("layout: {tp: 2}")
@@ -84,14 +82,12 @@ def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make, job, tmp_
         api.train(path, programs=FAKE)
 
 
-@needs_torch
 def test_a_finished_run_is_not_trained_again(make, job) -> None:
     api.train(job(), programs=FAKE)
     make("fail('must not run')")
     assert api.train(job(), programs=FAKE).outcome == "already_finished"
 
 
-@needs_torch
 def test_a_failed_run_goes_on_when_it_is_started_again(make, job) -> None:
     worker = make("fail('the first time')", name="failing_worker")
     with pytest.raises(WorkerFailedError, match="the first time"):
@@ -101,7 +97,6 @@ def test_a_failed_run_goes_on_when_it_is_started_again(make, job) -> None:
     assert read_job(result.run.resolved).train.logging_steps == 2
 
 
-@needs_torch
 def test_another_job_may_not_go_on_in_the_same_folder(make, job) -> None:
     result = api.train(job(), programs=FAKE)
     before = result.run.resolved.read_bytes()
@@ -111,7 +106,6 @@ def test_another_job_may_not_go_on_in_the_same_folder(make, job) -> None:
 
 
 @pytest.mark.slow
-@needs_torch
 def test_a_finished_run_whose_result_is_damaged_is_no_success(make, job) -> None:
     run = api.train(job(), programs=FAKE).run
     (run.final / "config.json").write_text("")
@@ -124,7 +118,6 @@ def test_a_finished_run_whose_result_is_damaged_is_no_success(make, job) -> None
     assert api.train(job(), programs=FAKE).outcome == "already_finished"
 
 
-@needs_torch
 def test_a_plan_is_obeyed(make, job, tmp_path) -> None:
     api.write_plan(api.plan(job(), overrides=["layout=fsdp", "train.micro_batch_size=2"]), tmp_path / "plan.json")
     result = api.train(tmp_path / "plan.json", programs=FAKE)
@@ -133,7 +126,6 @@ def test_a_plan_is_obeyed(make, job, tmp_path) -> None:
 
 
 @pytest.mark.slow
-@needs_torch
 def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(make, job, monkeypatch) -> None:
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     result = api.train(job("goal: fewest-gpus", hardware="4x H100-SXM"), programs=FAKE)
@@ -142,7 +134,6 @@ def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(make, job, m
     assert [path.name for path in result.run.logs.glob("rank_*.log")] == ["rank_0.log"]
 
 
-@needs_torch
 @pytest.mark.parametrize("goal", ["fewest-gpus", "cheapest"])
 def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, monkeypatch) -> None:
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
@@ -155,7 +146,6 @@ def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, mon
     assert read_job(result.run.job).goal == goal, "the job is written down as it was asked"
 
 
-@needs_torch
 def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make, job, tmp_path) -> None:
     config = tmp_path / "model" / "config.json"
     huge = {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100, "head_dim": 128}
@@ -167,7 +157,6 @@ def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make, job, tm
     assert not (tmp_path / "run").exists()
 
 
-@needs_torch
 def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_anything_is_prepared(
     make, job, tmp_path, monkeypatch
 ) -> None:
@@ -193,7 +182,6 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
     assert f"  ! {plan.notes[0]}" in plan_lines(next(u for u in updates if isinstance(u, api.Planned)))
 
 
-@needs_torch
 def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None:
     path = job(hardware="64x B200")
     assert api.plan(path).candidates
@@ -201,7 +189,6 @@ def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None
         api.train(path, programs=FAKE)
 
 
-@needs_torch
 def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(make, job, capfd) -> None:
     make(REFUSING, name="bad_prepare")
     with pytest.raises(api.AlreadySaidError) as caught:
@@ -213,7 +200,6 @@ def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(make, job
 REFUSING = "print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)"
 
 
-@needs_torch
 @pytest.mark.parametrize("program", [REFUSING, "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_data_that_are_refused_leave_no_run_directory_behind(program, make, job, tmp_path) -> None:
     make(program, name="bad_prepare")
@@ -231,7 +217,6 @@ def test_data_that_are_refused_leave_no_run_directory_behind(program, make, job,
     assert list((tmp_path / "run").iterdir()) == [], "a folder that was there stays, as it was"
 
 
-@needs_torch
 def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(make, job, tmp_path) -> None:
     make(TRAIN.replace('outcome("finished")', "rank or fail('no memory')"), name="failing_worker")  # after its steps
     with pytest.raises(WorkerFailedError, match="no memory"):
@@ -244,7 +229,6 @@ def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(make, jo
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("loss") == 3
 
 
-@needs_torch
 @pytest.mark.parametrize("override", [[], ["data.path=FOLDER/photos"]])
 def test_a_path_without_rows_is_named_where_the_user_wrote_it(make, job, tmp_path, capfd, override) -> None:
     (tmp_path / "photos").mkdir()
@@ -259,14 +243,12 @@ def test_a_path_without_rows_is_named_where_the_user_wrote_it(make, job, tmp_pat
     assert [line.startswith(said) for line in capfd.readouterr().err.splitlines()] == [True]
 
 
-@needs_torch
 def test_preparation_that_is_killed_says_so(make, job) -> None:
     make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
     with pytest.raises(WorkerFailedError, match="data preparation was ended by signal 9"):
         api.train(job(), programs=api.Programs(preparation="dying_prepare", worker="fake_worker"))
 
 
-@needs_torch
 def test_a_job_made_by_a_program_is_written_down(make, job) -> None:
     result = api.train(read_job(job()), programs=FAKE)
     assert read_job(result.run.job) == read_job(job())
@@ -287,7 +269,6 @@ except ShardwiseError as error:
 """
 
 
-@needs_torch
 @pytest.mark.parametrize("folder", ["FOLDER/rows.jsonl", "FOLDER/rows.jsonl/below", "/proc/no-such/run"])
 @pytest.mark.parametrize("verb", ["train", "joined", "verify", "compare"])
 def test_an_output_dir_that_cannot_be_written_is_named_with_its_line(
@@ -319,7 +300,6 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@needs_torch
 @pytest.mark.dist
 def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(make, job, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
@@ -335,7 +315,6 @@ def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
     assert processes_of(run) == []
 
 
-@needs_torch
 @pytest.mark.dist
 @pytest.mark.slow
 def test_under_torchrun_one_rank_says_why_nothing_can_start(make, job) -> None:
@@ -348,16 +327,9 @@ def test_under_torchrun_one_rank_says_why_nothing_can_start(make, job) -> None:
     assert (done.stdout + done.stderr).count("it belongs under train:") == 1
 
 
-@needs_torch
 def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(job, monkeypatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.0)
     with pytest.raises(InputError, match="it belongs under train:"):
         api.train(job("learning_rate: 1"), programs=FAKE)
-
-
-def test_a_report_of_no_run_is_a_sentence(tmp_path) -> None:
-    with pytest.raises(InputError):
-        api.report(tmp_path / "absent")
-    assert not (tmp_path / "absent").exists()

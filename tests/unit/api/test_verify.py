@@ -13,7 +13,6 @@ from shardwise.api.verifying import for_parity
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
 from shardwise.spec.job.file import parse_job
-from tests.unit.fakes import needs_torch
 
 FAKE = api.Programs(preparation="fake_prepare", worker="wrong_worker")
 
@@ -39,7 +38,6 @@ outcome("finished")
 """
 
 
-@needs_torch
 @pytest.mark.slow
 def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job, tmp_path, capfd) -> None:
     make(WRONG, name="wrong_worker")
@@ -65,7 +63,6 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job
 
 
 @pytest.mark.slow
-@needs_torch
 def test_one_process_that_fails_in_a_later_look_is_not_put_down_to_the_layout(make, job) -> None:
     make('if run.root.parent.name == "sgd":\n    fail("no sgd here")\n' + WRONG, name="wrong_worker")
     parity = api.verify(job(), layouts=["hsdp"], programs=FAKE)
@@ -74,7 +71,6 @@ def test_one_process_that_fails_in_a_later_look_is_not_put_down_to_the_layout(ma
     assert "no sgd here" in parity.sentence
 
 
-@needs_torch
 @pytest.mark.slow
 def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, job) -> None:
     make(WRONG, name="wrong_worker")
@@ -89,7 +85,6 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, jo
         api.verify(job(), layouts=["ddp"], programs=FAKE)
 
 
-@needs_torch
 @pytest.mark.slow
 def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job) -> None:
     refusing = 'if run.root.name == "fsdp-2":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n'
@@ -171,7 +166,6 @@ outcome("finished")
 """
 
 
-@needs_torch
 def test_a_request_that_a_training_was_too_far_on_to_follow_begins_no_other(make, job, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TEST_LAUNCHER", str(os.getpid()))
     make(ASKED_TOO_LATE, name="wrong_worker")

@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -98,12 +95,3 @@ def test_every_golden_file_is_asked_for_and_the_schema_is_one() -> None:
 def test_the_words_of_the_schema_are_those_of_the_program(key: str) -> None:
     described = validator().schema["$defs"]["candidate"]["properties"][key]["enum"]
     assert described == list(get_args(get_type_hints(Execution)[key]))
-
-
-def test_golden_files_are_not_rewritten_in_ci() -> None:
-    command = [sys.executable, "-m", "pytest", "--update-golden", "--collect-only", __file__]
-    run = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "CI": "true"}, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert run.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "nobody to review" in run.stderr

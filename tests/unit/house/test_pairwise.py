@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
-from tests.pairwise import cover, evenly
+from tests.pairwise import cover
 
 LAYOUTS, METHODS, MODELS = ("ddp", "fsdp", "tp", "pp"), ("full", "lora"), ("tied", "untied", "gpt2")
 
@@ -15,7 +15,3 @@ def test_every_pair_of_values_of_three_parameters_is_met_by_fewer_cells():
     assert len(chosen) < len(cells)
     met = {pair for cell in chosen for pair in combinations(cell, 2)}
     assert met == {pair for cell in cells for pair in combinations(cell, 2)}
-
-
-def test_of_many_some_are_taken_at_even_distances():
-    assert evenly(range(20), 8) == [0, 3, 6, 9, 12, 15, 18]

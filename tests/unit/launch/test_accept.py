@@ -141,10 +141,6 @@ def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
             *({"layout": ZERO_BUBBLE, "train": {"compile": True}}, 2),
             "compile is not trained with schedule zero_bubble; use compile: false",
         ),
-        (
-            *({"layout": ZERO_BUBBLE, "train": {"gradient_checkpointing": "selective"}}, 2),
-            "zero_bubble is not trained with gradient_checkpointing: selective; use full or none",
-        ),
         ({"data": {"num_rows": 5}}, 1, r"data\.path is missing"),
         ({"layout": "zero1", "train": {"offload": "all"}}, 2, "zero1 keeps them there; use offload: optimizer"),
     ],

@@ -19,9 +19,9 @@ from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.ranks import local_ranks
 from shardwise.spec.run import RunDirectory, write_json
 from tests.marks import first
-from tests.unit.fakes import needs_torch, processes_of, wait_until
+from tests.unit.fakes import processes_of, wait_until
 
-pytestmark = [pytest.mark.dist, needs_torch]
+pytestmark = pytest.mark.dist
 
 LOOP = """
 listen()
