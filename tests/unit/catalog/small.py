@@ -47,11 +47,14 @@ def small_config(kind, **changes):
     return {"model_type": kind, **own, **ALSO.get(kind, {}), **changes}
 
 
+def their_config(config):
+    """transformers' own, with special tokens that a small vocabulary has."""
+    keys = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, **config}
+    return AutoConfig.for_model(keys.pop("model_type"), **keys)
+
+
 def build(config):
-    keys = {key: value for key, value in config.items() if key != "model_type"}
-    specials = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
-    theirs = AutoConfig.for_model(config["model_type"], **specials | keys)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(theirs)
+        model = AutoModelForCausalLM.from_config(their_config(config))
     model.tie_weights()
     return model

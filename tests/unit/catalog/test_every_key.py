@@ -6,13 +6,13 @@ import re
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from tests.marks import every_second
-from tests.unit.catalog.small import build, small_config
+from tests.unit.catalog.small import build, small_config, their_config
 
 #: One dense block and one of experts.
 FEW = {"num_hidden_layers": 2, "first_k_dense_replace": 1}
@@ -115,11 +115,9 @@ MESSAGE = "by which a token sees those after it, and a language model is trained
 
 def sees_ahead(config):
     """Whether the logits of tokens follow those after them; None where transformers does not build or run it."""
-    keys = {key: value for key, value in config.items() if key != "model_type"}
     torch.manual_seed(0)
     try:
-        theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
-        model = AutoModelForCausalLM.from_config(theirs).eval()
+        model = AutoModelForCausalLM.from_config(their_config(config)).eval()
         with torch.no_grad():
             moved = model(TOKENS).logits - model(torch.cat((TOKENS[:, :-1], TOKENS[:, :1]), dim=1)).logits
     except UNBUILT:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
@@ -17,17 +17,15 @@ from shardwise.errors import ModelError
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Keys, Weights
 from tests.dist.worlds import installed
-from tests.unit.catalog.test_families import small_config
+from tests.unit.catalog.small import small_config, their_config
 
 DENSE = [kind for kind in FAMILIES if not shape_from_data(small_config(kind), file="config.json").has_experts]
 
 
 def saved_by_transformers(kind: str, folder: Path, *, tied: bool) -> dict[str, torch.Tensor]:
     """A random model as save_pretrained writes it; what it holds, by the names it has live."""
-    settings = {key: value for key, value in small_config(kind).items() if key != "model_type"}
-    ids = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **{**settings, **ids, "tie_word_embeddings": tied})
+    config = their_config(small_config(kind, tie_word_embeddings=tied))
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():  # no two alike, biases and norms neither
         nn.init.normal_(parameter)

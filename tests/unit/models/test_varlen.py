@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
@@ -19,7 +19,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.trained import refused_everywhere
 from tests.dist.worlds import installed
-from tests.unit.catalog.small import small_config
+from tests.unit.catalog.small import small_config, their_config
 
 LENGTHS = [[5, 1, 9, 3], [11, 7]]
 JOB = Job.model_validate(
@@ -38,10 +38,7 @@ def build(config: dict[str, Any], attention: str) -> Any:
         pytest.skip(f"the installed transformers has no {config['model_type']}")
     register()
     torch.manual_seed(0)
-    keys = {key: value for key, value in config.items() if key != "model_type"}
-    specials = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
-    stated = AutoConfig.for_model(config["model_type"], **specials | keys)
-    return AutoModelForCausalLM.from_config(stated, attn_implementation=attention).eval()
+    return AutoModelForCausalLM.from_config(their_config(config), attn_implementation=attention).eval()
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel import compiled
 from tests.marks import first
-from tests.unit.catalog.small import small_config
+from tests.unit.catalog.small import small_config, their_config
 
 #: Blocks that differ in their attention: with a window or without, with rotary positions or without; and a length that
 #: equals that of MPT's biases of positions.
@@ -35,9 +35,7 @@ def test_six_lengths_cause_two_compilations_of_each_kind_of_block(kind, monkeypa
     counters.clear()
     torch.manual_seed(0)
     config = small_config(kind, **({"rotary_dim": 8} if kind == "gptj" else {}))
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(config.pop("model_type"), pad_token_id=0, bos_token_id=0, eos_token_id=0, **config)
-    ).eval()
+    model = AutoModelForCausalLM.from_config(their_config(config)).eval()
     lengths, found = (16, 24, 40, 32, 8, 36), []
     for compiles in (False, True):
         torch.manual_seed(1)

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.data.deal import Documents
@@ -27,6 +27,7 @@ from shardwise.train.loss import LossModule, Targets
 from shardwise.train.precision import TYPES as DTYPES
 from shardwise.train.precision import cast_activations
 from tests.marks import every_second
+from tests.unit.catalog.small import their_config
 from tests.unit.plan.asking import TINY, held, job, memory, shape
 
 RANK = 8
@@ -51,10 +52,8 @@ def one_thread():
 
 
 def build(config, *, precision, method, attention="sdpa", dora=False, saved=()):
-    keys = {key: value for key, value in config.items() if key != "model_type"}
-    theirs = AutoConfig.for_model(config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **keys)
     register()
-    model = AutoModelForCausalLM.from_config(theirs, attn_implementation=attention)
+    model = AutoModelForCausalLM.from_config(their_config(config), attn_implementation=attention)
     types = DTYPES[precision]
     if method == "full":
         return model.to(types.trainable).train()
@@ -91,6 +90,12 @@ EXPERTS = {
     "n_group": 1,
     "topk_group": 1,
 }
+
+
+def config_of(kind, **changes):
+    """Of a family, small: what its configuration has of these keys."""
+    family, keys = FAMILIES[kind], {**SMALL, **EXPERTS, **changes}
+    return {"model_type": kind, **{family.keys.get(k, k): v for k, v in keys.items() if k in family.defaults}}
 
 
 def asked(method, **keys):
@@ -265,15 +270,6 @@ def test_where_matrices_outweigh_activations_the_peak_is_that_of_dora_s_norms(pr
     assert measured * 0.995 < forecast < measured * 1.06
 
 
-def test_adafactor_keeps_sums_over_rows_and_columns():
-    config = {**TINY, "num_hidden_layers": 2}
-    trainer = Trainer(config, length=16, optimizer=torch.optim.Adafactor)
-    trainer.backward()
-    trainer.optimizer.step()
-    (one,) = held(asked("full"), shape(config), precision="fp32", optimizer="adafactor")
-    assert one.optimizer == trainer.held()[2]
-
-
 def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
     """Few tokens, so that the peak is the optimizer's step."""
 
@@ -331,9 +327,7 @@ NO_DROPOUT = dict.fromkeys(DROPOUTS.split(), 0.0)
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "mixed"])
 def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method, precision):
-    family = FAMILIES[kind]
-    own = {family.keys.get(key, key): value for key, value in SMALL.items() if key in family.defaults}
-    config = {"model_type": kind, **own}
+    config = config_of(kind)
     ours = shape(config)
     attention = "varlen" if packed else "eager" if ours.eager_attention or ours.attention_softcap else "sdpa"
     model = build({**config, **NO_DROPOUT}, precision=precision, method=method, attention=attention)
@@ -362,10 +356,8 @@ DENSE = [(kind, {}) for kind in (*COUNTED, *sorted(ESTIMATED))]
 
 @pytest.mark.parametrize(("kind", "changes"), [*DENSE, ("opt", {"word_embed_proj_dim": 32})])
 def test_adapters_are_those_that_peft_hangs_on_all_linear_layers(kind, changes):
-    family = FAMILIES[kind]
-    own = {family.keys.get(key, key): value for key, value in SMALL.items() if key in family.defaults}
     also = {"gpt_neo": {"attention_types": [[["global"], 3]]}, "opt": {"word_embed_proj_dim": 64}}.get(kind, {})
-    config = {"model_type": kind, **own, **also, **changes}
+    config = {**config_of(kind), **also, **changes}
     model = build(config, precision="fp32", method="lora", attention="eager")
     theirs = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert take_inventory(asked("lora"), shape(config)).trained_elements == theirs
@@ -400,11 +392,8 @@ def test_ranks_of_a_model_with_experts_hold_what_fsdp2_gives_them(kind, world):
             return None
         return Shard(next(dim for dim in (1, 2) if parameter.shape[dim] % world == 0))
 
-    family = FAMILIES[kind]
-    keys = {**SMALL, **EXPERTS}
-    own = {family.keys.get(key, key): value for key, value in keys.items() if key in family.defaults}
-    config = {"model_type": kind, **own}
-    theirs = AutoConfig.for_model(kind, pad_token_id=0, bos_token_id=0, eos_token_id=0, **{**EXPERTS, **own})
+    config = config_of(kind)
+    theirs = their_config({**EXPERTS, **config})
     forecasts = held(asked("full"), shape(config), Layout(dp_shard=world), precision="fp32")
     for rank in range(world):
         with torch.device("meta"):
@@ -417,10 +406,10 @@ def test_ranks_of_a_model_with_experts_hold_what_fsdp2_gives_them(kind, world):
         assert one.stored == stored, f"rank {rank}"
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
-def test_adafactor_keeps_sums_of_each_expert(kind):
-    config = {"model_type": kind, **SMALL, **EXPERTS}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config, pad_token_id=0))
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "gpt_oss"])
+def test_adafactor_keeps_sums_over_rows_and_columns_and_of_each_expert(kind):
+    config = config_of(kind)
+    model = AutoModelForCausalLM.from_config(their_config(config))
     optimizer = torch.optim.Adafactor(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

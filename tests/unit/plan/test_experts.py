@@ -3,14 +3,15 @@
 import peft
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.inventory import take_inventory
+from tests.unit.catalog.small import their_config
 from tests.unit.plan.asking import job, memory, shape
-from tests.unit.plan.test_against_torch import EXPERTS, RANK, SMALL, SPARSE, Trainer, asked
+from tests.unit.plan.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of
 
 #: Families whose stacked experts PEFT adapts.
 REACHED = ["mixtral", "olmoe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe"]
@@ -27,19 +28,10 @@ TARGETS = [
 ]
 
 
-def config_of(kind, **changes):
-    family, keys = FAMILIES[kind], {**SMALL, **EXPERTS, **changes}
-    return {"model_type": kind, **{family.keys.get(k, k): v for k, v in keys.items() if k in family.defaults}}
-
-
 def theirs(config, named):
     """Elements that PEFT trains, or None where it refuses the targets or passes over some of them."""
-    keys = {key: value for key, value in config.items() if key != "model_type"}
-    own = AutoConfig.for_model(
-        config["model_type"], pad_token_id=0, bos_token_id=0, eos_token_id=0, **{**EXPERTS, **keys}
-    )
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(own)
+        model = AutoModelForCausalLM.from_config(their_config({**EXPERTS, **config}))
     modules = "all-linear" if named == ["all-linear"] else named
     try:
         adapted = peft.get_peft_model(model, peft.LoraConfig(r=RANK, target_modules=modules), low_cpu_mem_usage=True)
