@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers import models as tokenizer_models
+from transformers import PreTrainedTokenizerFast
 
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
@@ -96,10 +99,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def _add_tokenizer(folder: Path, texts: list[str]) -> int:
     """Trains a byte-level BPE on the rows and returns its size."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = Tokenizer(tokenizer_models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     specials = ["<pad>", "<bos>", "<eos>"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, get_cosine_schedule_with_warmup
 
 from shardwise.data.store import PreparedData
 from shardwise.spec.job.keys import Job
@@ -21,8 +22,6 @@ def reference_losses(job: Job, root: Path) -> list[float]:
 
 
 def _losses(job: Job, run: object) -> list[float]:
-    from transformers import AutoModelForCausalLM, get_cosine_schedule_with_warmup
-
     built = composed(run, execution())  # type: ignore[arg-type]
     data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))  # type: ignore[attr-defined]
     model = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32).train()

@@ -52,11 +52,6 @@ def _finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9
 
 def _first_batch(run: RunDirectory) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Token ids and labels, shape [1, length], of the samples of the first global batch."""
-    (samples,) = run_world(1, _samples, run)
-    return samples
-
-
-def _samples(run: RunDirectory) -> list[tuple[torch.Tensor, torch.Tensor]]:
     built = composed(run, execution())
     found = [built.data.sample(sample) for sample in next(iter(built.batches.from_(0))).sample_ids]
     return [(torch.from_numpy(ids).unsqueeze(0), torch.from_numpy(labels)) for ids, _, labels in found]
@@ -65,7 +60,7 @@ def _samples(run: RunDirectory) -> list[tuple[torch.Tensor, torch.Tensor]]:
 @torch.no_grad()
 def loss_of(model: Any, final: Path) -> float:
     """The summed loss of a loaded model over the first global batch."""
-    batch = _first_batch(RunDirectory(final.parent))
+    (batch,) = run_world(1, _first_batch, RunDirectory(final.parent))
     losses = [cross_entropy(model(ids).logits[0].float(), labels, reduction="sum") for ids, labels in batch]
     return float(torch.stack(losses).sum())
 

@@ -26,6 +26,7 @@ from tests.dist.cells import (
     spread,
     train_cell,
 )
+from tests.dist.reference import reference_losses
 
 #: These run with every method and model, every time.
 CORE = ("ddp(2)", "fsdp(2)")
@@ -165,7 +166,5 @@ def test_packed_equals_unpacked(attention, make_job, tmp_path) -> None:
 
 
 def test_a_plain_pytorch_loop_gives_the_same_losses(job, single, tmp_path) -> None:
-    from tests.dist.reference import reference_losses
-
     expected = reference_losses(job("full", "untied"), tmp_path)
     assert relative(expected, single(job("full", "untied")).series("loss")) <= TOLERANCE

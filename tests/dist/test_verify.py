@@ -163,22 +163,14 @@ def again(verified: Verified, run: RunDirectory) -> Agreement:
     )
 
 
-def copy_of(verified: Verified, folder: Path) -> RunDirectory:
-    """A copy of fsdp's figures and weights."""
-    source, copy = RunDirectory(verified.folder / "fsdp-2"), RunDirectory(folder)
-    copy.final.mkdir(parents=True)
-    copy.metrics.write_text(source.metrics.read_text())
-    save_file(load_file(source.final / "model.safetensors"), copy.final / "model.safetensors")
-    assert again(verified, copy).first is None
-    return copy
-
-
 def test_one_element_of_one_saved_tensor_is_caught(verified, tmp_path) -> None:
-    run = copy_of(verified, tmp_path / "fsdp-2")
-    path = run.final / "model.safetensors"
-    weights = load_file(path)
+    source, run = RunDirectory(verified.folder / "fsdp-2"), RunDirectory(tmp_path / "fsdp-2")
+    assert again(verified, source).first is None
+    run.final.mkdir(parents=True)
+    run.metrics.write_text(source.metrics.read_text())
+    weights = load_file(source.final / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][0, 0] += 1e-3
-    save_file(weights, path)
+    save_file(weights, run.final / "model.safetensors")
     first = again(verified, run).first
     assert (first.step, first.figure) == (None, "weights")
     assert first.detail.startswith("model.layers.1.mlp.up_proj.weight differs by ")

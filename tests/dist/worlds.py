@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 #: What ranks import on their way, imported here once and not in every fork of every world.
 for _name in (
@@ -105,8 +107,6 @@ def _free_port() -> int:
 
 def installed(families: Sequence[str]) -> tuple[str, ...]:
     """Those families that the installed transformers has: the oldest supported one lacks the newest."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
     return tuple(family for family in families if family in CONFIG_MAPPING)
 
 
@@ -126,8 +126,6 @@ def toy_model(
     **changes: Any,
 ) -> Path:
     """A random model of a family, with grouped-query attention, saved as a Hugging Face folder without a tokenizer."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     torch.manual_seed(seed)
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,

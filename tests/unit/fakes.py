@@ -70,27 +70,21 @@ def nvidia_smi(folder: Path, *, gpus: str, holders: str = "", listed: str = "", 
 
 def processes_of(run: RunDirectory) -> list[int]:
     """Living processes that were started for this run directory, by whichever launch."""
-    found: list[int] = []
-    for pid in launched():
-        try:
-            if str(run.root).encode() in (PROC / str(pid) / "cmdline").read_bytes():
-                found.append(pid)
-        except OSError:
-            continue
-    return found
+    return [pid for pid in launched() if str(run.root).encode() in _read(pid, "cmdline")]
 
 
 def launched() -> list[int]:
     """Living processes that some launcher started."""
-    found: list[int] = []
-    for folder in PROC.iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                if f"{LAUNCH}=".encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-    return found
+    pids = [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and f"{LAUNCH}=".encode() in _read(pid, "environ")]
+
+
+def _read(pid: int, name: str) -> bytes:
+    """What is told of a process; nothing of one that has ended, or is another user's."""
+    try:
+        return (PROC / str(pid) / name).read_bytes()
+    except OSError:
+        return b""
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-ROOT = Path(__file__).parents[3]
+from tests.unit.house.tree import ROOT
+
 SCHEMA = ROOT / "docs/plan.schema.json"
 
 #: Where floating-point sums are taken in another order, or by another machine's libraries.

@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from shardwise.cli.main import main
+from shardwise.errors import JobError
+
 GOOD = "model: tinyllama-1.1b\ndata: {path: rows.jsonl}\n"
 
 #: A job file -> the line of its first mistake and a word of the message. tests/unit/spec has more, without a program.
@@ -84,9 +87,6 @@ def test_a_wrong_flag_is_named(shardwise, flags, start) -> None:
 
 
 def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path, monkeypatch) -> None:
-    from shardwise.cli.main import main
-    from shardwise.errors import JobError
-
     monkeypatch.setenv("SHARDWISE_DEBUG", "1")
     with pytest.raises(JobError):
         main(["plan", str(tmp_path / "absent.yaml")])

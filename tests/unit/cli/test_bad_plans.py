@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from shardwise import api
 from shardwise.errors import InputError
 from shardwise.spec.plan.file import plan_from_json, read_plan
 from tests.unit.cli.odd import spoiled
@@ -26,8 +27,6 @@ THEIR_WORDS = re.compile(
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Plain:
-    from shardwise import api
-
     folder = tmp_path_factory.mktemp("plan")
     job = "model: tinyllama-1.1b\nhardware: 4x RTX-6000-Ada\ndata: {path: rows.jsonl}\ntrain: {global_batch_size: 16}\n"
     (folder / "job.yaml").write_text(f"{job}output_dir: {folder / 'run'}\n")

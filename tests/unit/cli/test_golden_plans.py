@@ -15,7 +15,8 @@ from shardwise.catalog import processors
 from shardwise.spec.layout.execution import Execution
 from shardwise.units import GIB
 from tests.unit.cli.conftest import Shardwise
-from tests.unit.cli.plan_json import ROOT, SCHEMA, differences, flaws, validator, written
+from tests.unit.cli.plan_json import SCHEMA, differences, flaws, validator, written
+from tests.unit.house.tree import ROOT
 
 GOLDEN = ROOT / "tests/golden"
 MOST_BYTES = 60_000

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 CHATML = (
     "{% for message in messages %}"
@@ -42,8 +43,6 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _save(folder: Path, *, template: str | None) -> Path:
-    from transformers import PreTrainedTokenizerFast
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

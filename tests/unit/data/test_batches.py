@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.masking_utils import find_packed_sequence_indices
 
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.deal import FILLER, Dealer, GlobalBatch
@@ -122,8 +124,6 @@ def test_labels_are_the_next_tokens_and_the_last_has_none(tmp_path: Path) -> Non
 
 
 def test_padding_behind_a_pack_is_a_document_of_its_own(tmp_path: Path) -> None:
-    from transformers.masking_utils import find_packed_sequence_indices
-
     data = store(tmp_path, [9, 4, 6], packed=True, max_length=20)
     micro = next(batches(data, micro_batch_size=1).from_(0)).micro_batches[0]
     assert micro.input_ids.shape == (1, 20)
@@ -153,8 +153,6 @@ def test_evaluation_sees_every_sample_once_for_any_number_of_ranks(data: Prepare
 
 
 def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=97, **shape)).eval()

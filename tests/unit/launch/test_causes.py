@@ -22,19 +22,12 @@ def test_the_earliest_written_failure_is_the_cause(run: RunDirectory) -> None:
     assert str(cause).startswith("rank 1 failed while training (step 2): E: of 1\n")
 
 
-def test_a_failure_of_the_users_input_stays_one(run: RunDirectory) -> None:
-    write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, message="a.jsonl:3: empty"))
+@pytest.mark.parametrize(("error", "kind"), [("E", InputError), ("UnsupportedError", UnsupportedError)])
+def test_a_failure_of_the_users_input_and_a_refusal_stay_what_they_are(run: RunDirectory, error, kind) -> None:
+    write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, error=error, message="a.jsonl:3: empty"))
     cause = first_cause(run, processes=1)
-    assert isinstance(cause, InputError)
-    assert not isinstance(cause, UnsupportedError)
+    assert type(cause) is kind
     assert str(cause) == "a.jsonl:3: empty"
-
-
-def test_a_refusal_by_a_worker_stays_one(run: RunDirectory) -> None:
-    write_json(run.rank_failure(0), failure(0, 1.0, input_error=True, error="UnsupportedError", message="use tp: 1"))
-    cause = first_cause(run, processes=1)
-    assert isinstance(cause, UnsupportedError)
-    assert str(cause) == "use tp: 1"
 
 
 def test_a_rank_that_vanished_comes_before_what_its_peers_wrote(run: RunDirectory) -> None:

@@ -154,20 +154,23 @@ def test_a_stated_value_is_obeyed_by_every_candidate(text, obeys):
     assert all(obeys(c.execution) for c in answer.candidates)
 
 
-def test_a_layout_larger_than_the_hardware_is_refused():
-    with pytest.raises(UnsupportedError, match="16 GPUs"):
-        plan("llama-3.2-1b", "8x L4", "layout: {dp_shard: 16}\n")
+SDPA = "train: {attn_implementation: sdpa}"
+REFUSED = [
+    ("llama-3.2-1b", "8x L4", "layout: {dp_shard: 16}", "16 GPUs"),
+    ("gpt2", "1x L4", "data: {max_length: 2048}", "1024 learned positions"),
+    ("gemma-2-2b", "4x H100-SXM", SDPA, "eager"),
+    ("gpt-oss-20b", "4x H100-SXM", SDPA, "is sdpa, which transformers has not for this model; use eager"),
+]
 
 
-def test_sequences_beyond_learned_positions_are_refused():
-    with pytest.raises(UnsupportedError, match="1024 learned positions"):
-        plan("gpt2", "1x L4", "data: {max_length: 2048}\n")
+@pytest.mark.parametrize(("model", "hardware", "text", "says"), REFUSED)
+def test_what_the_hardware_or_the_model_has_not_is_refused(model, hardware, text, says):
+    with pytest.raises(UnsupportedError, match=says):
+        plan(model, hardware, text)
 
 
 def test_capped_scores_are_planned_with_eager_attention():
     assert plan("gemma-2-2b", "4x H100-SXM").best.execution.attn_implementation == "eager"
-    with pytest.raises(UnsupportedError, match="eager"):
-        plan("gemma-2-2b", "4x H100-SXM", "train: {attn_implementation: sdpa}\n")
 
 
 @pytest.mark.parametrize(
@@ -187,17 +190,9 @@ def test_packed_rows_are_computed_by_document_where_that_is_possible(model, hard
     assert {c.execution.attn_implementation for c in plan(model, hardware, asked).candidates} == {kernel}
 
 
-def test_sdpa_is_refused_where_transformers_has_none_of_a_model():
-    with pytest.raises(UnsupportedError, match="is sdpa, which transformers has not for this model; use eager"):
-        plan("gpt-oss-20b", "4x H100-SXM", "train: {attn_implementation: sdpa}\n")
-
-
-def test_fewest_gpus_takes_one_where_one_is_enough():
+def test_fewest_gpus_takes_one_where_one_is_enough_and_else_what_fits():
     answer = plan("tinyllama-1.1b", "8x H100-SXM", "method: lora\ngoal: fewest-gpus\n")
     assert answer.best.execution.layout.world_size == 1
-
-
-def test_fewest_gpus_takes_what_fits():
     answer = plan("llama-3.1-8b", "8x H100-SXM", "goal: fewest-gpus\ntrain: {offload: none}\n")
     assert 1 < answer.best.execution.layout.world_size < 8
 
