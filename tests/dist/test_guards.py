@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.data.seen import checksum
-from shardwise.errors import ModelError, ShardwiseError, UnsupportedError
+from shardwise.errors import ModelError, UnsupportedError
 from shardwise.models.load import local_window
 from shardwise.parallel.mesh import join_world
 from shardwise.plan.memory.inventory import take_inventory
@@ -271,10 +271,6 @@ def test_a_layout_that_is_not_what_runs_stops_the_run(chosen, pretend, make_job,
     assert "What was asked is not what runs" in said
 
 
-def _refused(run: RunDirectory, chosen: Execution, error: type[ShardwiseError]) -> str:
-    return said_by(error, composed, run, chosen)
-
-
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [
@@ -286,7 +282,8 @@ def _refused(run: RunDirectory, chosen: Execution, error: type[ShardwiseError]) 
     ],
 )
 def test_what_is_not_trained_is_refused_before_anything_loads(chosen, sentence, make_job, tmp_path) -> None:
-    assert sentence in run_world(1, _refused, prepare_cell(make_job(), tmp_path), chosen, UnsupportedError)[0]
+    run = prepare_cell(make_job(), tmp_path)
+    assert sentence in run_world(1, said_by, UnsupportedError, composed, run, chosen)[0]
 
 
 def _weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
@@ -347,6 +344,6 @@ def test_a_broken_model_folder_is_refused_with_a_sentence(name, make_job, models
     breaking, sentence = BROKEN[name]
     breaking(folder)
     job = make_job().model_copy(update={"model": str(folder)})
-    said = run_world(1, _refused, prepare_cell(job, tmp_path / "run"), execution(), ModelError)[0]
+    said = run_world(1, said_by, ModelError, composed, prepare_cell(job, tmp_path / "run"), execution())[0]
     assert sentence in said
     assert re.search(rf"resolved\.yaml:\d+: model: {re.escape(str(folder))}", said)

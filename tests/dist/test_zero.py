@@ -6,11 +6,10 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.replicas import check_replicas
-from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.cells import ZERO1, composed, execution, prepare_cell
 from tests.dist.worlds import run_world, said_by
 
-THREE = Layout(dp_shard=3, zero_stage=1, reshard_after_forward=False)
-CHOSEN = execution(THREE, micro_batch_size=3)
+CHOSEN = execution(Layout(dp_shard=3, **ZERO1), micro_batch_size=3)
 
 
 def _one_step(run: RunDirectory) -> tuple[bool, bool, int, int]:

@@ -129,8 +129,7 @@ def test_a_plan_is_obeyed(make, job, tmp_path) -> None:
 def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(make, job, monkeypatch) -> None:
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     result = api.train(job("goal: fewest-gpus", hardware="4x H100-SXM"), programs=FAKE)
-    chosen = read_plan(result.run.plan).best
-    assert chosen.execution.layout.world_size == 1
+    assert read_plan(result.run.plan).best.execution.layout.world_size == 1
     assert [path.name for path in result.run.logs.glob("rank_*.log")] == ["rank_0.log"]
 
 
@@ -141,8 +140,7 @@ def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, mon
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     result = api.train(job(f"goal: {goal}", hardware="4x H100-SXM"), programs=FAKE)
-    chosen = read_plan(result.run.plan).best
-    assert chosen.execution.layout.world_size == 4
+    assert read_plan(result.run.plan).best.execution.layout.world_size == 4
     assert read_job(result.run.job).goal == goal, "the job is written down as it was asked"
 
 

@@ -9,8 +9,6 @@ import pytest
 from tests.unit.docs.blocks import PAGES, START, blocks_of, run_blocks
 from tests.unit.house.tree import ROOT
 
-RUN_LANGUAGES = ("sh", "python")
-FILE_LANGUAGES = ("yaml", "json")
 SLOW_PAGES = [page for page in PAGES if any(block.slow for block in blocks_of(page))]
 
 
@@ -56,4 +54,4 @@ def test_the_blocks_that_train_work_too(page, folder):
 def test_a_block_is_run_or_written_to_a_file_or_says_why_not(page):
     for block in blocks_of(page):
         if block.run:
-            assert block.language in (RUN_LANGUAGES if block.title is None else FILE_LANGUAGES), block.text
+            assert block.language in (("sh", "python") if block.title is None else ("yaml", "json")), block.text

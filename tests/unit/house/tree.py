@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SOURCE = ROOT / "src/shardwise"
 
 
 def text_of(name: str) -> str:

@@ -18,9 +18,6 @@ from shardwise.spec.request import Request, read_request
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
 
 
-ZERO_BUBBLE = {"pp": 2, "schedule": "zero_bubble"}
-
-
 def request(**keys: Any) -> Request:
     return read_request(job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys}))
 
@@ -138,7 +135,7 @@ def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
         ({"train": {"optimizer": "adafactor"}}, 1, "optimizer adafactor is not trained"),
         ({"layout": {"tp": 2}, "train": {"compile": True}}, 2, "compile is not trained under tp; use compile: false"),
         (
-            *({"layout": ZERO_BUBBLE, "train": {"compile": True}}, 2),
+            *({"layout": {"pp": 2, "schedule": "zero_bubble"}, "train": {"compile": True}}, 2),
             "compile is not trained with schedule zero_bubble; use compile: false",
         ),
         ({"data": {"num_rows": 5}}, 1, r"data\.path is missing"),

@@ -18,7 +18,6 @@ SECOND = replace(FIRST, rank=1)
 
 def test_without_a_launchers_variables_the_user_started_this_process() -> None:
     assert place_in_group({}) is None
-    assert place_in_group({**STARTED, "RANK": "1"} | {"MASTER_ADDR": "h"}) is not None
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
         assert place_in_group({key: value for key, value in STARTED.items() if key != name}) is None
 

@@ -37,12 +37,8 @@ def test_the_mesh_and_the_layout_agree_on_every_rank(layout: Layout) -> None:
         assert {*timeouts} == {TIMEOUT}
 
 
-def _wrong_size(layout: Layout) -> str:
-    return said_by(InputError, join_world, layout)
-
-
 def test_a_world_of_another_size_is_refused() -> None:
-    said = run_world(2, _wrong_size, Layout(dp_replicate=4))[0]
+    said = run_world(2, said_by, InputError, join_world, Layout(dp_replicate=4))[0]
     assert said == "2 processes were started; the layout ddp needs 4"
 
 

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from shardwise.catalog.gpus import find_gpu, parse_hardware
+from shardwise.catalog.gpus import find_gpu
 from shardwise.catalog.models import find_model
 from shardwise.catalog.offers import alternatives, offered_hardware, offered_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan import make_plan
 from shardwise.plan.hardware_options import GOALS, SHOWN, best_of_catalogue, best_of_list
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.offers import Offer, Offers
 from tests.speed import quiet_seconds
-from tests.unit.plan.asking import job
+from tests.unit.plan.asking import job, plan
 
 SMALL = "qwen2.5-0.5b"
 #: Fast and slow, with and without a typical price, on links of every kind, in sizes from one to eight.
@@ -202,12 +201,7 @@ def test_what_is_not_shown_is_counted():
 def test_of_a_list_the_best_for_the_goal_is_planned_for_as_a_whole(goal: Goal, hardware: str):
     made = of_list("8x H100-SXM, 4x RTX-4090", goal=goal)
     assert made.hardware["name"] == hardware
-    alone = make_plan(
-        job(goal="fastest", train={"offload": "none"}),
-        model=find_model(SMALL, offline=True),
-        cluster=parse_hardware(hardware),
-    )
-    assert made.candidates == alone.candidates
+    assert made.candidates == plan(SMALL, hardware, "train: {offload: none}\n").candidates
     assert [option.hardware for option in offers(made).shown] == sorted(
         ("8x H100-SXM", "4x RTX-4090"), key=lambda name: name != hardware
     )

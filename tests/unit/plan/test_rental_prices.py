@@ -2,22 +2,18 @@
 
 import pytest
 
-from shardwise.catalog.gpus import find_gpu, parse_hardware
-from shardwise.catalog.models import find_model
-from shardwise.plan import make_plan
+from shardwise.catalog.gpus import find_gpu
 from shardwise.plan.explain.reasons import price_sentence
 from shardwise.spec.job.keys import Goal
-from shardwise.spec.plan.forecast import Plan
-from tests.unit.plan.asking import job
+from tests.unit.plan.asking import plan
 
 
-def plan(hardware: str, goal: Goal = "fastest") -> Plan:
-    model = find_model("qwen2.5-0.5b", offline=True)
-    return make_plan(job(method="lora", goal=goal), model=model, cluster=parse_hardware(hardware))
+def best_of(hardware, goal="fastest"):
+    return plan("qwen2.5-0.5b", hardware, f"method: lora\ngoal: {goal}\n").best
 
 
 def test_a_plan_says_what_its_costs_are_counted_at_with_date_and_source():
-    best = plan("2x H100-SXM").best
+    best = best_of("2x H100-SXM")
     (said,) = (reason for reason in best.reasons if reason.startswith("costs "))
     assert said == (
         "costs are at the median of 9 providers' prices for the H100-SXM, $3.20 an hour (prices of 2026-07-02 to "
@@ -37,13 +33,13 @@ def test_one_price_is_no_range():
     ("goal", "ranked"), [("fastest", ""), ("cheapest", "; cheapest takes the fewest GPU hours"), ("fewest-gpus", "")]
 )
 def test_without_a_price_a_plan_says_so_and_forecasts_no_cost(goal: Goal, ranked: str):
-    best = plan("2x H20", goal).best
+    best = best_of("2x H20", goal)
     assert f"no price is known for the H20, so no cost is forecast{ranked}" in best.reasons
     assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)
 
 
 def test_a_lowest_offer_is_said_and_no_cost_is_forecast_from_it():
-    best = plan("4x RTX-4070-Ti", "cheapest").best
+    best = best_of("4x RTX-4070-Ti", "cheapest")
     said = (
         "only a lowest offer is known for the RTX-4070-Ti, $0.090 an hour, so no cost is forecast; "
         "cheapest takes the fewest GPU hours"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +11,11 @@ import torch
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError
-from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.train import device
 from shardwise.train.device import check_device, check_memory
 from shardwise.units import GIB
 from tests.unit.fakes import nvidia_smi
+from tests.unit.train.test_out_of_memory import FORECAST
 
 GPUS, PROCESSORS = parse_hardware("2x H100-SXM"), parse_hardware("cpu:2")
 
@@ -57,15 +58,7 @@ def test_a_plan_for_processors_is_not_trained_on_a_gpu(monkeypatch) -> None:
         check_device(PROCESSORS)
 
 
-FORECAST = MemoryForecast(
-    capacity_bytes=79 * GIB,
-    peak_bytes=70 * GIB,
-    peak_reserved_bytes=72 * GIB,
-    peak_low_bytes=68 * GIB,
-    peak_high_bytes=74 * GIB,
-    peak_instant="backward of layer 3",
-    ranks=(),
-)
+LARGE = replace(FORECAST, peak_bytes=70 * GIB, peak_low_bytes=68 * GIB)
 
 
 def _gpu(monkeypatch: pytest.MonkeyPatch, *, total: int, free: int) -> None:
@@ -82,7 +75,7 @@ def test_a_gpu_on_which_others_have_come_is_refused_before_weights_are_loaded(tm
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     _gpu(monkeypatch, total=79 * GIB, free=29 * GIB - GPUS.gpu.context_bytes)
     with pytest.raises(HardwareError) as caught:
-        check_memory(GPUS, FORECAST, torch.device("cuda", 0))
+        check_memory(GPUS, LARGE, torch.device("cuda", 0))
     assert str(caught.value) == (
         "NVIDIA H100 (cuda:0) has 29.0 GiB of 79.0 GiB free, and the plan needs 70.0 GiB at its peak; free the memory, "
         "or start again: what is free then is planned for; held by python (pid 1234)"
@@ -94,14 +87,14 @@ def test_memory_of_ranks_that_were_just_ended_is_waited_for(monkeypatch) -> None
     monkeypatch.setattr(device, "PATIENCE_SECONDS", 60.0)
     answers = [(29 * GIB, 79 * GIB), (78 * GIB, 79 * GIB)]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: answers.pop(0))
-    check_memory(GPUS, FORECAST, torch.device("cuda", 0))
+    check_memory(GPUS, LARGE, torch.device("cuda", 0))
     assert answers == []
 
 
 def test_a_gpu_that_is_smaller_than_planned_is_refused(monkeypatch) -> None:
     _gpu(monkeypatch, total=39 * GIB, free=39 * GIB)
     with pytest.raises(HardwareError) as caught:
-        check_memory(GPUS, FORECAST, torch.device("cuda", 1))
+        check_memory(GPUS, LARGE, torch.device("cuda", 1))
     assert str(caught.value) == (
         "NVIDIA H100 (cuda:1) has 39.0 GiB, and the plan counts on 79.0 GiB; plan again on this machine, with hardware "
         "left out"
