@@ -125,18 +125,14 @@ def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
 
 def outcome(run: RunDirectory, built: Build, *, seen: list[int] | None = None) -> Trained:
     """Reads a trained build back."""
-    weights = {name: _whole(parameter) for name, parameter in built.model.parameters if parameter.requires_grad}
-    frozen = {name: digest(_whole(p)) for name, p in built.model.parameters if not p.requires_grad}
+    weights = {name: gathered(p).clone() for name, p in built.model.parameters if p.requires_grad}
+    frozen = {name: digest(gathered(p).clone()) for name, p in built.model.parameters if not p.requires_grad}
     return Trained(metrics=read_metrics(run), weights=weights, frozen=frozen, seen=seen or [])
 
 
 def digest(tensor: torch.Tensor) -> str:
     """sha256 over the bytes of a tensor on the CPU."""
     return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
-
-
-def _whole(parameter: torch.Tensor) -> torch.Tensor:
-    return gathered(parameter).clone()
 
 
 def train_cell(job: Job, root: Path, chosen: Execution) -> list[Trained]:

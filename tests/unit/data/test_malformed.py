@@ -43,6 +43,7 @@ FILES: dict[str, tuple[bytes, int, str]] = {
     "bytes.jsonl": (GOOD + b'\n{"question": "q", "answer": "\xff"}\n', 3, "is not UTF-8"),
     "bytes.json": (b'[{"text": "a"},\n{"text": "\xff"}]', 2, "is not UTF-8"),
     "bytes.txt": (b"a\nb\xff\n", 2, "is not UTF-8"),
+    "columns.csv": (b"foo,bar\na,b\n", 1, "has the columns foo, bar; expected messages"),
     "twice.parquet": (_parquet(["text", "text"], [["a"], ["b"]]), 1, "the column 'text' stands twice; remove one"),
 }
 
