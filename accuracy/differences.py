@@ -6,15 +6,15 @@ which source, is said beside it; the other sources are then the check.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack
 from shardwise.plan.memory.activations import made_again
 from shardwise.plan.memory.forecast import holdings_of, moments
-from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.persistent import Holding
-from shardwise.plan.memory.work import Work, work_of
+from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
+from shardwise.plan.memory.work import Work
 
 Alive = dict[str, float]
 
@@ -42,8 +42,7 @@ class Difference:
             turns norms into float32, and with them the residual stream, which is one.
         keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all of them, which keeps
             inputs and gradients to the end of backward. Found as the slope over tokens of fms-acceleration's LoRA rows.
-        loads_narrow: what is not quantised stays in the type it was loaded in; PEFT's preparation for 4-bit training,
-            which our trainer calls, leaves it in float32.
+        widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training leaves it.
         every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block,
             whatever its size.
     """
@@ -52,7 +51,7 @@ class Difference:
     logit_bytes: int = _WHOLE_LOGIT_BYTES
     stream_copies: int = 0
     keeps_gradients: bool = False
-    loads_narrow: bool = False
+    widens: bool = False
     every_second_product: bool = False
 
 
@@ -65,33 +64,22 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
         logit_bytes=8 if kernels.startswith("foak") and "liger" not in kernels else _WHOLE_LOGIT_BYTES,
         stream_copies=1 if "baseline-peft-bnb" in framework and not sharded else 0,
         keeps_gradients=stack.fsdp1 and sharded and method != "full",
-        loads_narrow=method == "qlora" and not stack.widens,
+        widens=method == "qlora" and stack.widens,
         every_second_product=stack.every_second_product
         and row.text("activation_checkpointing").startswith("selective"),
     )
 
 
-def as_loaded(work: Work) -> Work:
-    """The same work with nothing widened to float32."""
-
-    def narrow(unit: Unit) -> Unit:
-        return Unit(tensors=tuple(replace(tensor, widened=False) for tensor in unit.tensors))
-
-    inventory = work.inventory
-    blocks = tuple((count, narrow(unit)) for count, unit in inventory.blocks)
-    return work_of(
-        work.job,
-        model=work.model,
-        cluster=work.cluster,
-        execution=work.execution,
-        inventory=replace(inventory, blocks=blocks, root=narrow(inventory.root)),
-    )
+def bytes_of_widening(holding: Holding, types: Types) -> int:
+    """What float32 takes more of the weights of a rank that are frozen and not quantised."""
+    units = [*holding.part.inventory.blocks, (1, holding.part.inventory.root)]
+    frozen = [(count, t) for count, unit in units for t in unit.tensors if not (t.trained or t.quantised)]
+    kept = sum(count * tensor.kept(degree=len(holding.shards), index=0) for count, tensor in frozen)
+    return kept * (FLOAT32_BYTES - types.frozen)
 
 
 def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
     """The largest instant as the row's stack has it: its name, and what the allocator has given out then."""
-    if difference.loads_narrow:
-        work = as_loaded(work)
     named = [
         (name, sum(changed(name, alive, work, holding, difference).values()))
         for holding in holdings_of(work)
@@ -104,6 +92,11 @@ def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
 def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: Difference) -> Alive:
     """What is alive at an instant, with the stack's differences."""
     changed = dict(alive)
+    if difference.widens:
+        _add(changed, "weights", bytes_of_widening(holding, work.types))
+        if name == "end of forward" and work.setting.casts:
+            # The head is cast as it is used.
+            _add(changed, "temporary", holding.part.head_elements * work.types.compute)
     if name == "optimizer step":
         # A copy is as large as one of AdamW's two moments.
         _add(changed, "temporary", difference.optimizer_copies * holding.optimizer / 2)
@@ -113,9 +106,6 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         _add(changed, "gradients", -holding.part.trained_head * work.types.compute)
     if name in _UNCHANGED:
         return changed
-    if difference.loads_narrow and name == "end of forward" and work.setting.casts:
-        # A head in the compute type is not cast as it is used.
-        _add(changed, "temporary", -holding.part.head_elements * work.types.compute)
     stream = work.tokens * work.model.hidden_size * work.types.compute
     _add(changed, "activations", difference.stream_copies * stream * len(holding.part.span))
     if difference.keeps_gradients and name.startswith("backward of layer"):

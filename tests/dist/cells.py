@@ -81,7 +81,7 @@ ZERO1: dict[str, Any] = {"zero_stage": 1, "reshard_after_forward": False}
 ZERO2: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False}
 
 #: Method and model: every layout trains a tied model in full, and adapters of an untied one.
-PAIRS = [("full", "tied"), ("lora", "untied")]
+PAIRS = [("full", "tied"), ("lora", "untied"), ("qlora", "wide")]
 
 
 def forecast_holdings(

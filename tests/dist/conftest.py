@@ -118,6 +118,7 @@ SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 #: name -> what a toy is beside a Llama of 3 blocks with untied weights.
 TOYS: dict[str, dict[str, Any]] = {
     "untied": {},
+    "wide": {"hidden_size": 128, "intermediate_size": 256},
     "tied": {"tied": True},
     "deep untied": {"num_hidden_layers": 4},
     "deep tied": {"num_hidden_layers": 4, "tied": True},

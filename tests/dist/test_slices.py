@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -21,7 +20,7 @@ from shardwise.parallel.tensor.slicing import Parts, apply_tensor, check_plan
 from shardwise.spec.support.splits import TENSOR_FAMILIES
 from shardwise.train.loss import IGNORED, LossModule, Targets
 from shardwise.train.precision import TYPES
-from tests.dist.worlds import installed, run_world, said_by
+from tests.dist.worlds import installed, run_world
 
 #: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.
 SMALL: dict[str, Any] = {

@@ -21,7 +21,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.request import Override, Request, read_request
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.splits import as_trained
-from shardwise.spec.support.trained import impossibilities, method_refusal, not_trained_under, refused_everywhere
+from shardwise.spec.support.trained import impossibilities, not_trained_under, refused_everywhere
 
 T = TypeVar("T")
 
@@ -103,8 +103,6 @@ def read_trials(
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = read_request(job, overrides=overrides)
-    if (reason := method_refusal(request.job.method)) is not None:
-        raise UnsupportedError(Problem(where=request.where("method"), message=reason))
     model = find_model(request.job.model, offline=True)
     if reasons := refused_everywhere(request.job, model):
         raise UnsupportedError([Problem(where=request.where("model"), message=reason) for reason in reasons])

@@ -9,7 +9,7 @@ from math import prod
 
 from shardwise.errors import InputError
 from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
-from shardwise.spec.support.trained import TRAINABLE
+from shardwise.spec.support.trained import TRAINED_WAYS
 
 SINGLE = "single"
 
@@ -41,7 +41,7 @@ DEFAULT = (SINGLE, "ddp", "zero1", "fsdp", "tp", "mp", "pp", "fsdp+tp", "fsdp+pp
 PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+tp+pp")
 
 #: Every single way, each schedule, and the products.
-EVERY_WAY = tuple(dict.fromkeys((*TRAINABLE, *STAGINGS, *PRODUCTS)))
+EVERY_WAY = tuple(dict.fromkeys((*TRAINED_WAYS, *STAGINGS, *PRODUCTS)))
 
 #: The fewest processes that make each way what it is.
 _FEWEST = {SINGLE: 1, "hsdp": 4}

@@ -92,7 +92,7 @@ def find_trials(
     def untried(layout: Layout, *, stated: bool = False) -> str | None:
         """Why not; first what other degrees would not change. `stated`: by the job."""
         return (
-            way_refusal(method=method, layout=layout)
+            way_refusal(layout)
             or (None if model is None else misfit(model, layout, stated=stated))
             or refusal(method=method, layout=layout, model=model, stated=stated)
             or refused(layout)

@@ -33,9 +33,12 @@ def join_products(model: nn.Module) -> None:
 def _is_plain(layer: nn.Module) -> bool:
     """Whether it is PEFT's layer around a frozen linear layer, with LoRA and nothing beside it."""
     peft: Any = layer
-    if getattr(layer, "lora_variant", None) != {} or type(peft.get_base_layer()) is not nn.Linear:
+    if getattr(layer, "lora_variant", None) != {}:
         return False
-    frozen = not any(parameter.requires_grad for parameter in peft.get_base_layer().parameters())
+    base = peft.get_base_layer()
+    if type(base) is not nn.Linear and not hasattr(base, "dequantised"):
+        return False
+    frozen = not any(parameter.requires_grad for parameter in base.parameters())
     return frozen and not any(isinstance(one, nn.Dropout) for one in peft.lora_dropout.values())
 
 
@@ -61,28 +64,33 @@ class _Joined:
         return result
 
     def _product(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        frozen = [getattr(layer.base_layer, key) for key in ("weight", "bias") for layer in self.layers]
+        layers = [layer.base_layer for layer in self.layers]
+        frozen = [getattr(layer, key, None) for key in ("weight", "scales", "bias") for layer in layers]
         halves = [getattr(layer, half)["default"].weight for half in ("lora_A", "lora_B") for layer in self.layers]
-        return _Product.apply(x, self.layers[0].scaling["default"], *frozen, *halves)  # pyright: ignore[reportReturnType]
+        return _Product.apply(x, self.layers[0].scaling["default"], layers, *frozen, *halves)  # pyright: ignore[reportReturnType]
 
 
 class _Product(torch.autograd.Function):
-    """Results for x [..., columns] of layers of which `tensors` has all weights, then biases (or None), A's and B's."""
+    """Results for x [..., columns] of frozen `layers`, of which `tensors` has all weights, then scales (of quantised
+    ones), biases (or None), A's and B's."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, scaling: float, *tensors: Any) -> tuple[torch.Tensor, ...]:
-        count = len(tensors) // 4
-        weights, biases, halves = tensors[:count], tensors[count : 2 * count], tensors[2 * count : 3 * count]
+    def forward(
+        ctx: Any, x: torch.Tensor, scaling: float, layers: Sequence[Any], *tensors: Any
+    ) -> tuple[torch.Tensor, ...]:
+        count = len(layers)
+        weights, scales, biases, halves, others = (tensors[at : at + count] for at in range(0, len(tensors), count))
         a = torch.cat(halves).to(x.dtype)
-        b = [half.to(x.dtype) for half in tensors[3 * count :]]
+        b = [half.to(x.dtype) for half in others]
         rows = x.reshape(-1, x.shape[-1])
         between = (rows @ a.t()) * scaling
         parts = between.split([half.shape[0] for half in halves], dim=1)
-        ctx.save_for_backward(x, between, a, *weights, *b)
+        ctx.save_for_backward(x, between, a, *weights, *scales, *b)
         ctx.scaling, ctx.ranks, ctx.trained = scaling, [half.shape[0] for half in halves], halves[0].dtype
+        ctx.layers = layers
         return tuple(
-            torch.addmm(F.linear(rows, weight, bias), part, half.t()).view(*x.shape[:-1], -1)
-            for weight, bias, part, half in zip(weights, biases, parts, b, strict=True)
+            torch.addmm(F.linear(rows, _matrix(*frozen), bias), part, half.t()).view(*x.shape[:-1], -1)
+            for *frozen, bias, part, half in zip(layers, weights, scales, biases, parts, b, strict=True)
         )
 
     @staticmethod
@@ -93,14 +101,19 @@ class _Product(torch.autograd.Function):
         of_b: list[torch.Tensor] = []
         of_x: torch.Tensor | None = None
         parts = between.split(ctx.ranks, dim=1)
-        for gradient, weight, part, half in zip(gradients, tensors[:count], parts, tensors[count:], strict=True):
+        weights, scales, b = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        for gradient, *frozen, part, half in zip(gradients, ctx.layers, weights, scales, parts, b, strict=True):
             flat = gradient.reshape(-1, gradient.shape[-1])
             inner.append(flat @ half)
             of_b.append((flat.t() @ part).to(ctx.trained))
             if ctx.needs_input_grad[0]:
-                of_x = flat @ weight if of_x is None else of_x.addmm_(flat, weight)
+                of_x = flat @ _matrix(*frozen) if of_x is None else of_x.addmm_(flat, _matrix(*frozen))
         back = torch.cat(inner, dim=1) * ctx.scaling
         of_a = (back.t() @ x.reshape(-1, x.shape[-1])).to(ctx.trained).split(ctx.ranks)
         if of_x is not None:
             of_x = of_x.addmm_(back, a).view_as(x)
-        return of_x, None, *[None] * 2 * count, *of_a, *of_b
+        return of_x, None, None, *[None] * 3 * count, *of_a, *of_b
+
+
+def _matrix(layer: Any, weight: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+    return weight if scales is None else layer.dequantised(weight, scales)

@@ -20,6 +20,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, UnsupportedError, said
+from shardwise.models.nf4 import NF4Linear
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.spec.layout.axes import rows_of_shard
 
@@ -108,13 +109,24 @@ class _Place:
     parameter: nn.Parameter
     holders: tuple[tuple[nn.Module, str], ...]
 
+    @property
+    def layer(self) -> NF4Linear | None:
+        """The layer whose quantised weight it is."""
+        module, attribute = self.holders[0]
+        return module if isinstance(module, NF4Linear) and attribute == "weight" else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor in the folder."""
+        return (self.layer.out_features, self.layer.in_features) if self.layer else tuple(self.parameter.shape)
+
 
 def _places(model: nn.Module) -> list[_Place]:
     found: dict[int, _Place] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module._parameters.items():
-            if parameter is None:
-                continue
+            if parameter is None or (isinstance(module, NF4Linear) and attribute == "scales"):
+                continue  # scales are made with their weight
             name = f"{prefix}.{attribute}" if prefix else attribute
             known = found.get(id(parameter))
             names = (*known.names, name) if known else (name,)
@@ -149,7 +161,7 @@ def materialise(
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
     kin = kin or kin_of(model)
     stored = {id(p): _stored_name(p, kin, weights, model) for p in places if fresh[id(p)] is None}
-    shapes = {stored[id(p)]: tuple(p.parameter.shape) for p in places if id(p) in stored}
+    shapes = {stored[id(p)]: p.shape for p in places if id(p) in stored}
     aliases = {name for p in places for name in map(_base_name, p.names)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     others = {_base_name(name) for name in elsewhere}
@@ -161,7 +173,10 @@ def materialise(
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
     for place in places:
-        make = fresh[id(place)]
+        make, layer = fresh[id(place)], place.layer
+        if layer is not None:
+            bounds[stored[id(place)]] = _quantise(place, layer, weights, stored[id(place)], device=device)
+            continue
         read = _slicer(make) if make is not None else _reader(weights, stored[id(place)])
         found = _fill(place, device=device, read=read)
         if make is None and found is not None:
@@ -181,6 +196,15 @@ def _reader(weights: Weights, name: str) -> Read:
 
 def _slicer(make: Callable[[], torch.Tensor]) -> Read:
     return lambda offsets, lengths: make()[window(offsets, lengths)]
+
+
+def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, device: torch.device) -> torch.Tensor:
+    """Reads a whole matrix, and gives its layer this rank's part of what quantising makes of it; its `bounds_of`."""
+    matrix = weights.read(name, offsets=(0, 0), lengths=place.shape).to(device)
+    scales = _Place(names=(), parameter=layer.scales, holders=((layer, "scales"),))
+    for part, made in zip((place, scales), layer.quantise(matrix), strict=True):
+        _fill(part, device=device, read=_slicer(lambda whole=made: whole))
+    return bounds_of(matrix)
 
 
 def _base_name(name: str) -> str:

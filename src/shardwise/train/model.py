@@ -18,6 +18,7 @@ from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_pl
 from shardwise.models.built.shape import shape_of
 from shardwise.models.content import folder_content
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
+from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Keys, Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
@@ -249,6 +250,8 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     adapted = add_adapters(
         model, job.adapters, base_model=_base_model(job, source), revision=hub_revision(job.model, folder=source)
     )
+    if job.method == "qlora":
+        quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
     # Slices are read inside the layers' own forwards, a cut backward takes gradients of one result at a time, and
     # layers that hold results for each other share no compiled graph with those of other blocks.
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble" and not execution.compile:
@@ -276,8 +279,8 @@ def _base_model(job: Job, source: Path) -> str:
 
 
 def _set_types(model: nn.Module, types: Types) -> None:
-    """Casts parameters, on the meta device, to the dtype they will be stored in."""
-    for parameter in model.parameters():
+    """Casts parameters, on the meta device, to the dtype they will be stored in; quantised ones stay as they are."""
+    for parameter in filter(torch.is_floating_point, model.parameters()):
         parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
 
 

@@ -34,10 +34,17 @@ from shardwise.spec.layout.axes import rows_of_shard
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 
-#: transformers' style of a module -> placements of a linear layer, its adapter's A and B, and DoRA's magnitudes.
+#: transformers' style of a module -> placements of a linear layer (with scales, where it is quantised), of its
+#: adapter's A and B, and of DoRA's magnitudes.
 SLICES: dict[str, dict[str, Placement]] = {
-    "colwise": {"weight": _ROWS, "bias": _ROWS, "A.weight": _WHOLE, "B.weight": _ROWS, "M.weight": _ROWS},
-    "rowwise": {"weight": _COLUMNS, "bias": _WHOLE, "A.weight": _COLUMNS, "B.weight": _WHOLE, "M.weight": _WHOLE},
+    "colwise": {
+        **dict.fromkeys(("weight", "scales", "bias", "B.weight", "M.weight"), _ROWS),
+        "A.weight": _WHOLE,
+    },
+    "rowwise": {
+        **dict.fromkeys(("weight", "scales", "A.weight"), _COLUMNS),
+        **dict.fromkeys(("bias", "B.weight", "M.weight"), _WHOLE),
+    },
 }
 #: Its style of a norm of queries or keys, which is replicated.
 WHOLE = "replicated_with_grad_allreduce"
@@ -195,6 +202,10 @@ def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
             slice_magnitudes(module, placements, layer=wrapped, slicer=slicer)
         else:
             slicer.slice(module, placements, once=["bias"] if style == "rowwise" else [])
+            if "scales" in placements:
+                quantised: Any = module
+                mesh, dim = slicer.mesh, 0 if style == "colwise" else 1
+                quantised.take_slice(dim, index=mesh.get_local_rank(), degree=mesh.size())
 
 
 def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:

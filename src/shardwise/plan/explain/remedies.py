@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.tensors import FLOAT32_BYTES
+from shardwise.plan.memory.tensors import BFLOAT16_BYTES
 from shardwise.plan.search.executions import offloads
 from shardwise.plan.search.question import Question
 from shardwise.plan.search.search import Search
@@ -112,8 +112,7 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
 
 
 def left_wide(job: Job, model: ModelShape) -> str | None:
-    """A sentence on stacked experts under QLoRA, which bitsandbytes leaves alone and PEFT's
-    `prepare_model_for_kbit_training` widens to float32; None elsewhere."""
+    """A sentence on stacked experts under QLoRA, which bitsandbytes leaves alone; None elsewhere."""
     if job.method != "qlora":
         return None
     elements = sum(
@@ -122,6 +121,6 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
     if not elements:
         return None
     return (
-        f"qlora does not quantise experts that a block keeps in one tensor, and widens them to float32: "
-        f"{format_gib(FLOAT32_BYTES * elements)} of all weights; method: lora leaves them in the type that they come in"
+        "qlora does not quantise experts that a block keeps in one tensor: "
+        f"{format_gib(BFLOAT16_BYTES * elements)} of all weights stay in bfloat16"
     )

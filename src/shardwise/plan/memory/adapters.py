@@ -62,7 +62,7 @@ def copies(tensors: Iterable[Tensor], lora: LoraSpec) -> Iterator[Tensor]:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    return replace(tensor, name=f"{tensor.name}{COPY}", trained=True, quantised=False, widened=False)
+    return replace(tensor, name=f"{tensor.name}{COPY}", trained=True, quantised=False)
 
 
 def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:

@@ -108,7 +108,7 @@ def head_cast(scene: Scene) -> float:
 
 def _head_cast(scene: Scene) -> float:
     work = scene.work
-    wide = work.setting.casts and (scene.part.trained_head or work.job.method == "qlora")
+    wide = work.setting.casts and scene.part.trained_head
     return scene.part.head_elements * work.types.compute if wide else 0
 
 

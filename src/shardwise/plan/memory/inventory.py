@@ -194,7 +194,7 @@ def _block(kind: ModelShape, job: Job) -> Unit:
 
 def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
     """The weight of a matrix, and its bias."""
-    trained, widened = method == "full", method == "qlora"
+    trained = method == "full"
     rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
     if m.stacked:
         # The first dim counts the experts; slicing either of the others leaves each expert as many elements.
@@ -203,21 +203,18 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
             rows=m.count,
             columns=rows * columns,
             trained=trained,
-            widened=widened,
             last=columns,
             cut=cut and "columns",
         )
     else:
-        # bitsandbytes puts its own linear modules in the place of others; a bare parameter stays as it is.
-        quantised = widened and m.adaptable
+        # Linear modules are quantised; a bare parameter stays as it is.
         stored = cut and (_OTHER_DIM[cut] if m.transposed else cut)
         yield Tensor(
             name=m.name,
             rows=rows,
             columns=columns,
             trained=trained,
-            quantised=quantised,
-            widened=widened and not quantised,
+            quantised=method == "qlora" and m.adaptable,
             count=m.count,
             cut=stored,
         )
@@ -229,7 +226,6 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
             rows=shape[0],
             columns=shape[1],
             trained=trained,
-            widened=widened,
             count=shape[2],
             cut=of_bias and ("columns" if m.stacked else "rows"),
         )
@@ -242,28 +238,25 @@ def _outer_place(name: str) -> Place:
 
 def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
     if not model.norms:
-        yield Tensor(
-            name="norms", rows=model.norm_parameters_per_layer, trained=method == "full", widened=method == "qlora"
-        )
+        yield Tensor(name="norms", rows=model.norm_parameters_per_layer, trained=method == "full")
     yield from _tensors_of_norms(model.norms, method=method)
 
 
 def _tensors_of_norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tensor]:
-    trained, widened = method == "full", method == "qlora"
+    trained = method == "full"
     for norm in norms:
         if not norm.size:
             continue
-        yield Tensor(name=norm.name, rows=norm.size, trained=trained, widened=widened, count=norm.count)
+        yield Tensor(name=norm.name, rows=norm.size, trained=trained, count=norm.count)
         if norm.bias:
-            yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, widened=widened, count=norm.count)
+            yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, count=norm.count)
 
 
 def _root(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
-    trained, widened = method == "full", method == "qlora"
     width, embedded = model.hidden_size, model.embedding_width
 
     def tensor(name: str, rows: int, columns: int = 1, *, cut: Cut | None = None, place: Place = "front") -> Tensor:
-        return Tensor(name=name, rows=rows, columns=columns, trained=trained, widened=widened, cut=cut, place=place)
+        return Tensor(name=name, rows=rows, columns=columns, trained=method == "full", cut=cut, place=place)
 
     yield tensor("embedding", model.vocab_size, embedded, cut="rows")
     for matrix in model.outer_matrices:

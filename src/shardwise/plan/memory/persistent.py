@@ -135,7 +135,7 @@ def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, mom
         width = tensor.element_bytes(types)
         kept = tensor.kept(degree=cut.weights, index=cut.whose)
         longest = tensor.kept(degree=cut.weights, index=0)
-        weights += kept * width + tensor.scale_bytes
+        weights += kept * width
         padding += (longest - kept) * width
         if tensor.trained:
             trained += kept

@@ -11,7 +11,7 @@ from shardwise.spec.model.shape import Cut
 
 #: Gradients are reduced over ranks in float32, whatever the compute type.
 REDUCTION_BYTES = 4
-FLOAT32_BYTES = 4
+FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,9 @@ def state_bytes(optimizer: OptimizerName, *, elements: int, factors: int, types:
 #: Where a tensor outside the blocks lies in a pipeline; a tied embedding lies at both ends.
 Place = Literal["front", "back"]
 
-#: NF4 (Dettmers et al., 2023; as bitsandbytes stores it): half a byte per element; double quantisation leaves one byte
-#: of scale per block of 64, and a float32 per 256 of those.
-NF4_BYTES = 0.5
-_SCALE_BLOCK, _SCALES_PER_BLOCK = 64, 256
-#: Two code books (256 and 16 float32) and the offset of the scales, once per matrix.
-_CODE_BYTES = 4 * (256 + 16 + 1)
+#: NF4 (Dettmers et al., 2023): half a byte per element; double quantisation leaves one byte of scale per block of 64.
+#: Not counted is a float32 per 256 of those, which every rank has of a whole matrix.
+NF4_BYTES = 0.5 + 1 / 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +77,6 @@ class Tensor:
         columns: elements per row.
         trained: it has a gradient.
         quantised: it is stored in NF4.
-        widened: frozen in float32, as PEFT's `prepare_model_for_kbit_training` leaves what is not quantised.
         last: of stacked experts, the last dim of each; 0 for what is no stack.
         count: how many alike there are.
         cut: the dim that tensor parallelism slices, None for a tensor that every rank holds whole.
@@ -92,7 +88,6 @@ class Tensor:
     columns: int = 1
     trained: bool = True
     quantised: bool = False
-    widened: bool = False
     last: int = 0
     count: int = 1
     cut: Cut | None = None
@@ -104,20 +99,10 @@ class Tensor:
         return self.count * self.rows * self.columns
 
     def element_bytes(self, types: Types) -> float:
-        """Bytes of one element in storage, without the scales of quantised ones."""
+        """Bytes of one element in storage."""
         if self.quantised:
             return NF4_BYTES
-        if self.widened:
-            return FLOAT32_BYTES
         return types.trainable if self.trained else types.frozen
-
-    @property
-    def scale_bytes(self) -> int:
-        """Bytes of scales and code books of all `count` tensors; sharding leaves them whole on every rank."""
-        if not self.quantised:
-            return 0
-        blocks = -(-self.rows * self.columns // _SCALE_BLOCK)
-        return self.count * (blocks + FLOAT32_BYTES * -(-blocks // _SCALES_PER_BLOCK) + _CODE_BYTES)
 
     def kept(self, *, degree: int, index: int) -> int:
         """Elements, of all `count` tensors, of one shard. Rows are cut as `torch.chunk` cuts. Stacked experts are cut

@@ -16,11 +16,8 @@ from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.rows import follows_the_batch, follows_the_layout
 from shardwise.spec.support.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
 
-#: Way of spreading -> methods that train under it, with the same result as on one process. A product of ways, such as
-#: `fsdp x pp`, trains what each of them does.
-TRAINABLE: dict[str, tuple[str, ...]] = dict.fromkeys(
-    ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp"), ("full", "lora")
-)
+#: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
+TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp")
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
@@ -29,39 +26,29 @@ OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
 #: What is said of a mixture of experts, whatever its layout.
 NO_EXPERTS = "is a mixture of experts, which is not trained by this version"
 
-#: What stands in for a method that is not trained at all, where the question is which layouts there are.
-NEAREST_METHOD: Method = "lora"
+_QLORA_COMPILED = "compile is not trained with method qlora"
+
+#: Elements that share a scale in NF4 (Dettmers et al., 2023): tensor parallelism cuts between such blocks.
+NF4_BLOCK = 64
 
 
-def refusal(*, method: str, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
+def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
     """Why a layout cannot be trained with a method; None where it can.
 
     Args:
         model: whose family must be trained under the layout, where it is known.
         stated: whether a job states the layout; then the reason ends with what to write instead.
     """
-    of_model = None if model is None else _model_refusal(model, layout, stated=stated)
-    return way_refusal(method=method, layout=layout) or of_model or _schedule_refusal(layout)
+    of_model = None if model is None else _model_refusal(model, layout, method=method, stated=stated)
+    return way_refusal(layout) or of_model or _schedule_refusal(layout)
 
 
-def way_refusal(*, method: str, layout: Layout) -> str | None:
-    """Why a way of spreading is not trained with a method, whatever the model; None where it is."""
-    for way in layout.strategy.split(" x "):
-        if way not in TRAINABLE:
-            nearest = "fsdp" if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1 or layout.cp > 1 else "ddp"
-            return f"{layout.strategy} is not trained by this version; the nearest layout that is: {nearest}"
-        if method not in TRAINABLE[way]:
-            return method_refusal(method) or (
-                f"method {method} is not trained by this version under {way}; the nearest that is: {NEAREST_METHOD}"
-            )
-    return None
-
-
-def method_refusal(method: str) -> str | None:
-    """Why a method is trained under no layout at all; None where some layout trains it."""
-    if any(method in methods for methods in TRAINABLE.values()):
+def way_refusal(layout: Layout) -> str | None:
+    """Why a way of spreading is not trained, whatever the model; None where it is."""
+    if all(way in TRAINED_WAYS for way in layout.strategy.split(" x ")):
         return None
-    return f"method {method} is not trained by this version; the nearest that is: {NEAREST_METHOD}"
+    nearest = "fsdp" if layout.dp_shard > 1 or layout.tp > 1 or layout.pp > 1 or layout.cp > 1 else "ddp"
+    return f"{layout.strategy} is not trained by this version; the nearest layout that is: {nearest}"
 
 
 def _schedule_refusal(layout: Layout) -> str | None:
@@ -120,10 +107,12 @@ def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | 
     return _joined(uneven, stages, stated=stated)
 
 
-def _model_refusal(model: ModelShape, layout: Layout, *, stated: bool) -> str | None:
+def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated: bool) -> str | None:
     """Why a model is not trained under a layout that has no more stages than the model has blocks."""
     parts = {**heads(model), "elements of the MLP's width": model.intermediate_size}
     sliced = _not_sliced(model, layout) or _uneven(layout.tp, model, parts)
+    if method == "qlora":
+        sliced = sliced or _cuts_blocks(layout.tp, model)
     return _joined(sliced, _not_staged(model, layout), _skips(model, layout), stated=stated)
 
 
@@ -144,6 +133,14 @@ def _uneven(tp: int, model: ModelShape, parts: dict[str, int]) -> str | None:
     return f"tp = {tp} does not divide the model's {' and '.join(uneven)}; {remedy}"
 
 
+def _cuts_blocks(tp: int, model: ModelShape) -> str | None:
+    """Which matrix `tp` cuts inside of quantised blocks; None where it cuts between them."""
+    for matrix in (m for kind in model.kinds for m in kind.matrices if tp > 1 and m.sliced_by):
+        if matrix.columns % (NF4_BLOCK * (tp if matrix.sliced_by == "columns" else 1)):
+            return f"tp = {tp} cuts blocks of {NF4_BLOCK} quantised elements in rows of {matrix.name}; use fsdp"
+    return None
+
+
 def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
     if layout.num_stages <= model.num_layers:
         return None
@@ -156,12 +153,10 @@ def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
 
 
 def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
-    """Why `layout: auto` leaves a layout out; None where it considers it.
-
-    A method or model that no layout trains is forecast under the layouts that train another.
-    """
+    """Why `layout: auto` leaves a layout out; None where it considers it. A mixture of experts, which no layout trains,
+    is forecast under those that train other models."""
     known = None if model is None or model.has_experts else model
-    return refusal(method=method if method_refusal(method) is None else NEAREST_METHOD, layout=layout, model=known)
+    return refusal(method=method, layout=layout, model=known)
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -217,6 +212,8 @@ def _eager_under(layout: Layout) -> str | None:
 def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
     """Why `compile: auto` runs blocks eagerly on GPUs; None where tests train such blocks compiled."""
     kernel = job.train.attn_implementation
+    if job.method == "qlora":
+        return _QLORA_COMPILED
     if model.built is not None:
         return f"no test has compiled {model.family}"
     if kernel not in ("auto", "sdpa", "eager", "varlen"):
@@ -227,7 +224,18 @@ def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
     """Why a model is trained under no layout; empty where some layout may train it."""
     experts = f"{model.family} {NO_EXPERTS}"
-    return [*([experts] if model.has_experts else []), *follows_the_batch(job, model)]
+    return [*([experts] if model.has_experts else []), *_not_quantised(job, model), *follows_the_batch(job, model)]
+
+
+def _not_quantised(job: Job, model: ModelShape) -> list[str]:
+    if job.method != "qlora":
+        return []
+    reasons: list[str] = []
+    if any(matrix.transposed for kind in model.kinds for matrix in kind.matrices):
+        reasons.append(f"method qlora does not quantise the transposed matrices of {model.family}; use lora")
+    if job.adapters is not None and job.adapters.use_dora:
+        reasons.append("method qlora is not trained with lora.use_dora; use method: lora, or leave DoRA out")
+    return reasons
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -236,6 +244,8 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     known = None if model is None or model.has_experts else as_trained(job, model)
     of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)
     reasons = [of_layout, *not_trained_under(execution)]
+    if job.method == "qlora" and execution.compile:
+        reasons.append(f"{_QLORA_COMPILED}; use compile: false")
     if model is not None:
         reasons += refused_everywhere(job, model)
     chosen: list[tuple[str, str, Sequence[str]]] = [

@@ -37,7 +37,8 @@ class LiveTypes:
         self._unread = _READ_STEPS
         types = TYPES[execution.precision]
         self._check("the trained weight", _trained(parameters), asked=types.trainable)
-        self._check("the frozen weight", _frozen(parameters), asked=types.frozen)
+        wide = [(name, p) for name, p in _frozen(parameters) if p.is_floating_point()]
+        self._check("the frozen weight", wide, asked=types.frozen)
         self._check("the master weight", stepped.named, asked=types.trainable)
         optimizer.register_step_pre_hook(lambda *_: self._check_gradients(types.trainable))
         after_first_step(
@@ -114,7 +115,7 @@ def _names(tensors: Iterable[torch.Tensor]) -> str | None:
 
 
 def _written(types: set[torch.dtype]) -> str | None:
-    return _joined(map(type_name, types))
+    return _joined("NF4" if dtype == torch.uint8 else type_name(dtype) for dtype in types)
 
 
 def _joined(names: Iterable[str]) -> str | None:

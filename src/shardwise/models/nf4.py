@@ -1,0 +1,128 @@
+"""Frozen linear layers whose weight is stored in 4 bits: NF4 with double quantisation (Dettmers et al., 2023).
+
+bitsandbytes quantises each matrix as a whole, so that every layout holds parts of one quantisation: what it stores is
+kept in rows, which tensor parallelism slices and FSDP2 shards as it does any other weight.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from shardwise.errors import UnsupportedError
+
+#: Elements that share a scale, and scales that share a level.
+_BLOCK, _GROUP = 64, 256
+
+
+class NF4Linear(nn.Linear):
+    """A linear layer without a gradient of its weight, of which the whole exists only while it is used.
+
+    Attributes:
+        weight: uint8 [rows, columns / 2]: two elements in a byte, as bitsandbytes packs them.
+        scales: uint8 [rows, columns / 64]: an index into a table of scales for each block.
+        levels: float32 [groups + 1]: what each 256 scales of the matrix are multiplied by; last what is added to all.
+    """
+
+    def __init__(self, linear: nn.Linear, *, dtype: torch.dtype) -> None:
+        """Stands in for `linear`, which is on the meta device; computes in `dtype`."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features, self.dtype = linear.in_features, linear.out_features, dtype
+        blocks = linear.weight.numel() // _BLOCK
+        # Where a block goes over the end of a row, each is a row of its own.
+        self._aligned = linear.in_features % _BLOCK == 0
+        columns = linear.in_features // _BLOCK if self._aligned else 1
+        self.weight = _bytes(blocks // columns, columns * _BLOCK // 2)
+        self.scales = _bytes(blocks // columns, columns)
+        self.bias = linear.bias
+        self.register_buffer("levels", torch.zeros(-(-blocks // _GROUP) + 1), persistent=False)
+        self._here = [slice(None), slice(None)]
+
+    def take_slice(self, dim: int, *, index: int, degree: int) -> None:
+        """From now on weight and scales are slice `index` of `degree`, by rows (0) or columns (1) of blocks."""
+        size, left = divmod(self.scales.shape[dim], degree)
+        if left or not self._aligned:
+            raise UnsupportedError(
+                f"tp = {degree} would cut blocks of {_BLOCK} quantised elements of a matrix of {self.out_features} x "
+                f"{self.in_features}; use fsdp"
+            )
+        self._here[dim] = slice(index * size, (index + 1) * size)
+
+    def quantise(self, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The whole weight and scales for a matrix [out_features, in_features]; sets the levels."""
+        quantise = _bitsandbytes().quantize_4bit
+        packed, state = quantise(matrix.to(self.dtype), blocksize=_BLOCK, compress_statistics=True, quant_type="nf4")
+        self.levels = torch.cat([state.state2.absmax, state.offset.reshape(1)])
+        columns = self.scales.shape[1]
+        return packed.view(-1, columns * _BLOCK // 2), state.absmax.view(-1, columns)
+
+    def dequantised(self, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        """The matrix [out_features, in_features], or this rank's slice of it, of its weight and scales."""
+        columns = self.in_features // _BLOCK if self._aligned else 1
+        blocks = self.in_features * self.out_features // _BLOCK
+        levels = self.levels[:-1].repeat_interleave(_GROUP)[:blocks].view(-1, columns)[tuple(self._here)]
+        largest = _scales(scales.device)[scales.int()] * levels + self.levels[-1]
+        shape = (len(scales), scales.shape[1] * _BLOCK) if self._aligned else (self.out_features, self.in_features)
+        _bitsandbytes()
+        dequantise = torch.ops.bitsandbytes.dequantize_4bit
+        return dequantise(weight.reshape(-1, 1), largest.flatten(), _BLOCK, "nf4", shape, self.dtype)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - nn.Linear's name
+        """Of activations [..., in_features]."""
+        result = cast(torch.Tensor, _Product.apply(input.to(self.dtype), self, self.weight, self.scales))
+        return result if self.bias is None else result + self.bias.to(result.dtype)
+
+
+class _Product(torch.autograd.Function):
+    """`x W^T`, which keeps the packed weight for backward and dequantises it once more there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: NF4Linear, *packed: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*packed)
+        ctx.layer = layer
+        return F.linear(x, layer.dequantised(*packed))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (gradient,) = gradients
+        return gradient @ ctx.layer.dequantised(*ctx.saved_tensors), None, None, None
+
+
+def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
+    """Puts NF4Linear in the place of the linear layers of an adapted model on the meta device, as transformers does for
+    bitsandbytes: of all but the head. Raises UnsupportedError: there is none, or one that cannot be quantised."""
+    adapted: Any = model
+    head = set(adapted.get_output_embeddings().modules())
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and module not in head and ".lora_" not in name
+    }
+    if not found:
+        raise UnsupportedError("the model has no linear layer that qlora could quantise; use method: lora")
+    for name, linear in found.items():
+        if linear.weight.requires_grad or linear.weight.numel() % _BLOCK:
+            what = "it is trained as a copy" if linear.weight.requires_grad else f"it has no whole blocks of {_BLOCK}"
+            raise UnsupportedError(f"qlora cannot quantise {name}, a matrix of {tuple(linear.weight.shape)}: {what}")
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, NF4Linear(linear, dtype=dtype))
+
+
+def _bytes(rows: int, columns: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(rows, columns, dtype=torch.uint8, device="meta"), requires_grad=False)
+
+
+@lru_cache
+def _scales(device: torch.device) -> torch.Tensor:
+    """The table of scales (Dettmers et al., 2022): float32 [256]."""
+    return _bitsandbytes().create_dynamic_map().to(device)
+
+
+def _bitsandbytes() -> Any:
+    import bitsandbytes.functional
+
+    return bitsandbytes.functional
