@@ -41,7 +41,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 #: Keys whose meaning is written nowhere else.
 MEANINGS = {
     "data": "the rows to train on; keys below",
-    "method": "what is trained: every weight, or LoRA adapters; `qlora` is planned and not trained",
+    "method": "what is trained: every weight, or LoRA adapters; with `qlora` of a model in 4 bits",
     "lora": "keys below; needs method: lora",
     "train": "keys below",
     "goal": "what the planner prefers among the candidates that fit",

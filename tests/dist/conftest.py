@@ -120,6 +120,7 @@ TOYS: dict[str, dict[str, Any]] = {
     "untied": {},
     "wide": {"hidden_size": 128, "intermediate_size": 256},
     "tied": {"tied": True},
+    "deep wide": {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 256},
     "deep untied": {"num_hidden_layers": 4},
     "deep tied": {"num_hidden_layers": 4, "tied": True},
     "four key-value heads": {"num_key_value_heads": 4, "tied": True},

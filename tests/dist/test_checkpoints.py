@@ -51,6 +51,7 @@ DORA = {"r": 4, "use_dora": True, "modules_to_save": ["embed_tokens", "lm_head",
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"method": "full"},
     "dora and dropout": {"method": "lora", "lora": {**DORA, "lora_dropout": 0.2}},
+    "qlora": {"method": "qlora"},
 }
 
 
@@ -88,7 +89,8 @@ def interrupt(run: RunDirectory, chosen: Execution, *, after: int) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_stopped_run_goes_on_bit_for_bit(name, method, make_job, tmp_path) -> None:
-    job, chosen = make_job("tied", train={"max_steps": 10}, **METHODS[method]), LAYOUTS[name]
+    model = "wide" if method == "qlora" else "tied"
+    job, chosen = make_job(model, train={"max_steps": 10}, **METHODS[method]), LAYOUTS[name]
     size = chosen.layout.world_size
     uninterrupted = run_world(size, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
     run = prepare_cell(job, tmp_path / "stopped")

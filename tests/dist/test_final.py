@@ -154,6 +154,24 @@ def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path) -> None:
     assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by itself"
 
 
+@pytest.mark.parametrize("chosen", [SLICES], ids=["fsdp x tp"])
+def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen, make_job, models, tmp_path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    final, _, loss = _finish(make_job("wide", method="qlora", train={"max_steps": 3}), tmp_path, chosen)
+    said = json.loads((final / "config.json").read_text())["quantization_config"]
+    quantised = BitsAndBytesConfig.from_dict(said)
+    base: Any = AutoModelForCausalLM.from_pretrained(models["wide"], quantization_config=quantised)
+    for module in base.modules():
+        # Without gradients bitsandbytes multiplies in bfloat16 on some CPUs.
+        vars(module)["support_avx512bf16_for_cpu"] = False
+    plain = loss_of(base, final)
+    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
+    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-6)
+    assert plain != pytest.approx(loss, rel=1e-5)
+
+
 def test_the_manifest_holds_every_hash(make_job, tmp_path) -> None:
     final, _, _ = _finish(make_job(train={"max_steps": 1}), tmp_path, execution())
     files = json.loads((final / "manifest.json").read_text())["files"]

@@ -10,8 +10,12 @@ from tests.dist.cells import must_equal, spread, train_cell
 
 #: Of each layout one method trains a tied model and the other an untied one, by turns.
 MODELS = ("deep tied", "deep untied")
+#: Of which slices cut no quantised blocks.
+WIDE = "deep wide"
 TABLE = [
-    pytest.param(method, MODELS[(row + column) % 2], layout, id=f"{method}-{data} x {split}")
+    pytest.param(
+        *(method, WIDE if method == "qlora" else MODELS[(row + column) % 2], layout), id=f"{method}-{data} x {split}"
+    )
     for row, (data, split, layout) in enumerate(cells())
     for column, method in enumerate(METHODS)
     if refusal(method=method, layout=layout) is None

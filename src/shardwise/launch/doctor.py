@@ -28,6 +28,7 @@ NEEDED: dict[str, tuple[Severity, str, str]] = {
     "numpy": ("blocks training", "train", "preparing data"),
     "pyarrow": ("blocks training", "train", "preparing data"),
     "datasets": ("note", "hub", "data sets by hub id"),
+    "bitsandbytes": ("note", "qlora", "QLoRA"),
 }
 
 

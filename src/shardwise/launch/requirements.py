@@ -154,7 +154,11 @@ def check_present(request: Request, cluster: Cluster) -> None:
     lacking = _missing_packages(request, _KERNELS)
     if message := stated_attention_refusal(request.job, cluster.gpu):
         lacking = [Problem(where=request.where("train", "attn_implementation"), message=message)]
-    problems = [*_missing_files(request), *_missing_packages(request, _TRACKERS), *lacking]
+    missing = [*_missing_files(request), *_missing_packages(request, _TRACKERS)]
+    if request.job.method == "qlora" and find_spec("bitsandbytes") is None:
+        message = "method qlora needs bitsandbytes, which is not installed; run: pip install 'shardwise[qlora]'"
+        missing.append(Problem(where=request.where("method"), message=message))
+    problems = [*missing, *lacking]
     if problems:
         raise InputError(problems)
 

@@ -112,6 +112,21 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
         setattr(model.get_submodule(parent), own, NF4Linear(linear, dtype=dtype))
 
 
+def quantisation_of(model: nn.Module) -> dict[str, Any] | None:
+    """What config.json says of a model that transformers has quantised alike; None where no layer is quantised."""
+    from transformers import BitsAndBytesConfig
+
+    layer = next((module for module in model.modules() if isinstance(module, NF4Linear)), None)
+    if layer is None:
+        return None
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=layer.dtype,
+    ).to_dict()
+
+
 def _bytes(rows: int, columns: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(rows, columns, dtype=torch.uint8, device="meta"), requires_grad=False)
 

@@ -51,8 +51,7 @@ def answer(question: Question) -> Plan:
         if eager.best is not None:
             return eager
     if best is None:
-        wide = left_wide(question.job, question.model)
-        return _plan(question, first_of_all, [], advice=(*([wide] if wide else []), *remedies(question)))
+        return _plan(question, first_of_all, [], advice=tuple(remedies(question)))
     search, found = best
     first = search.candidate(found.execution)
     bests = [one.best for _, one in _by_simplicity(first_of_all) if one.best is not None]

@@ -105,10 +105,6 @@ def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
         api.verify(job("layout: {dp_shard: 4, tp: 2}"), layouts=["hsdp+tp", "job"])
     with pytest.raises(InputError, match="tp-2: compile is not trained under tp; use compile: false"):
         api.verify(job("train: {compile: true}"), layouts=["tp"])
-    with pytest.raises(
-        UnsupportedError, match=r"job.yaml:\d+: method qlora is not trained by this version; the nearest"
-    ):
-        api.verify(job("method: qlora"))
     for wrong in ({"steps": 0}, {"tolerance": float("nan")}, {"tolerance": 1.0}):
         with pytest.raises(InputError, match="expected at least 1"):
             api.verify(job(), **wrong)  # type: ignore[arg-type]

@@ -124,7 +124,7 @@ def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
 @pytest.mark.parametrize(
     ("keys", "processes", "message"),
     [
-        ({"method": "qlora"}, 1, "method qlora is not trained by this version"),
+        ({"method": "qlora", "train": {"compile": True}}, 1, "compile is not trained with method qlora"),
         ({"layout": {"cp": 2}}, 2, "cp is not trained by this version"),
         (
             *({"layout": "hsdp"}, 5),
@@ -153,7 +153,10 @@ def test_what_is_trained_is_accepted_and_every_reason_against_the_rest_is_given_
         check_trainable(request(layout=layout), cluster=cpu(2))
     check_trainable(request(layout="hsdp"), cluster=parse_hardware("3 x 3x H100-SXM"))
     with pytest.raises(UnsupportedError) as caught:
-        check_trainable(request(method="qlora", train={"precision": "fp16", "optimizer": "adafactor"}), cluster=cpu(1))
+        check_trainable(
+            request(method="qlora", train={"precision": "fp16", "optimizer": "adafactor", "compile": True}),
+            cluster=cpu(1),
+        )
     assert len(caught.value.problems) == 3
 
 

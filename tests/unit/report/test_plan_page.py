@@ -50,7 +50,7 @@ def test_hostile_names_are_text() -> None:
 def test_what_is_not_trained_is_said_at_the_top_and_offloads_have_a_column() -> None:
     made = plan()
     assert '<th scope="col">Offload</th>' not in plan_html(made, None)
-    untrained = ("method qlora is not trained by this version",)
+    untrained = ("precision fp16 is not trained by this version",)
     used = replace(made.candidates[0].execution, offload="optimizer")
     best = replace(made.candidates[0], execution=used, not_trained=untrained)
     source = plan_html(replace(made, candidates=(best, *made.candidates[1:])), None)

@@ -130,6 +130,15 @@ def test_the_reason_for_a_stated_layout_ends_with_what_to_write_instead(job: Job
     assert refusal(method="full", layout=Layout(tp=4), model=narrow) == said
 
 
+def test_a_tp_that_cuts_quantised_blocks_is_refused(model: ModelShape) -> None:
+    assert refusal(method="qlora", layout=Layout(tp=8), model=model) is None
+    narrow = replace(model, matrices=tuple(replace(m, columns=m.columns // 32) for m in model.matrices))
+    assert refusal(method="lora", layout=Layout(tp=4), model=narrow) is None
+    assert refusal(method="qlora", layout=Layout(tp=4), model=narrow, stated=True) == (
+        "tp = 4 cuts blocks of 64 quantised elements in rows of self_attn.o_proj; use fsdp"
+    )
+
+
 def test_all_that_does_not_come_out_even_is_told_at_once(model: ModelShape) -> None:
     assert misfit(model, Layout(tp=16, pp=64), stated=True) == (
         "tp = 16 does not divide the model's 8 key-value heads; the largest tp that slices it evenly is 8; "

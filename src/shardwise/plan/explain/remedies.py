@@ -41,7 +41,7 @@ def remedies(question: Question) -> Iterator[str]:
 
 def _with_adapters(question: Question) -> Question | None:
     """The question asked for LoRA, where that is another one and a forecast is made for it."""
-    if question.job.method != "full" and not left_wide(question.job, question.model):
+    if question.job.method != "full":
         return None
     lora = question.job.model_copy(update={"method": "lora"})
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 
 from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
+from shardwise.models.nf4 import quantisation_of
 from shardwise.models.weights import Keys
 from shardwise.spec.run import write_json
 from shardwise.train.precision import type_name
@@ -122,6 +124,10 @@ def copy_configuration(result: Result, folder: Path) -> None:
         config = result.adapters.peft_config["default"]
         config.inference_mode = True
         config.save_pretrained(str(folder))
+        if (quantised := quantisation_of(result.model)) is not None:
+            config = copy.copy(result.model.config)
+            config.quantization_config = quantised
+            config.save_pretrained(folder)
     for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
         if path.is_file():
             target = folder / path.relative_to(result.source)

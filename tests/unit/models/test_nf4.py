@@ -1,0 +1,90 @@
+"""4-bit layers: what bitsandbytes makes of a matrix, whole and in slices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from shardwise.errors import UnsupportedError
+
+bitsandbytes = pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
+
+from shardwise.models.nf4 import NF4Linear, quantise_linear_layers  # noqa: E402
+
+
+def layer(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> NF4Linear:
+    with torch.device("meta"):
+        return NF4Linear(nn.Linear(columns, rows, bias=False), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(128, 256), (96, 320), (48, 32)], ids=str)
+def test_a_matrix_is_quantised_bit_for_bit_as_bitsandbytes_does(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    packed, state = bitsandbytes.functional.quantize_4bit(matrix, compress_statistics=True, quant_type="nf4")
+    made = layer(*shape, dtype=dtype)
+    weight, scales = made.quantise(matrix)
+    assert weight.flatten().equal(packed.flatten())
+    assert made.dequantised(weight, scales).equal(bitsandbytes.functional.dequantize_4bit(packed, state))
+    assert float((made.dequantised(weight, scales) - matrix).abs().mean()) < 0.3
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_slices_are_those_of_one_quantisation(dim: int) -> None:
+    matrix = torch.randn(192, 384)
+    whole = layer(192, 384)
+    weight, scales = whole.quantise(matrix)
+    for index in range(3):
+        one = layer(192, 384)
+        one.quantise(matrix)
+        one.take_slice(dim, index=index, degree=3)
+        part = one.dequantised(weight.chunk(3, dim)[index], scales.chunk(3, dim)[index])
+        assert part.equal(whole.dequantised(weight, scales).chunk(3, dim)[index])
+
+
+def test_the_gradient_of_the_input_is_that_of_the_dequantised_matrix() -> None:
+    made, x = layer(64, 128), torch.randn(5, 128, requires_grad=True)
+    made.weight, made.scales = (nn.Parameter(part, requires_grad=False) for part in made.quantise(torch.randn(64, 128)))
+    gradient = torch.randn(5, 64)
+    made(x).backward(gradient)
+    assert x.grad is not None
+    assert torch.allclose(x.grad, gradient @ made.dequantised(made.weight, made.scales))
+
+
+def test_a_slice_never_cuts_a_block() -> None:
+    for shape, dim in (((128, 192), 1), ((128, 32), 0)):
+        with pytest.raises(UnsupportedError, match="tp = 2 would cut blocks of 64 quantised elements of a matrix of"):
+            layer(*shape).take_slice(dim, index=0, degree=2)
+
+
+class Model(nn.Module):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 9)
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+
+@pytest.mark.parametrize(
+    ("parts", "trained", "message"),
+    [
+        ({}, False, "the model has no linear layer that qlora could quantise; use method: lora"),
+        ({"up": nn.Linear(64, 64)}, True, r"cannot quantise up, a matrix of \(64, 64\): it is trained as a copy"),
+        ({"up": nn.Linear(9, 9)}, False, r"cannot quantise up, a matrix of \(9, 9\): it has no whole blocks of 64"),
+    ],
+)
+def test_what_cannot_be_quantised_is_refused(parts: dict[str, nn.Module], trained: bool, message: str) -> None:
+    model = Model(**parts)
+    model.requires_grad_(trained)
+    with pytest.raises(UnsupportedError, match=message):
+        quantise_linear_layers(model, dtype=torch.float32)
+
+
+def test_all_is_quantised_but_the_head() -> None:
+    model = Model(up=nn.Linear(64, 64), down=nn.Linear(128, 64)).requires_grad_(False)
+    quantise_linear_layers(model, dtype=torch.float32)
+    assert [name for name, module in model.named_modules() if isinstance(module, NF4Linear)] == ["up", "down"]
