@@ -60,6 +60,16 @@ def offered_hardware(*, most: int) -> list[list[Cluster]]:
     return [sizes for sizes in every if sizes]
 
 
+def machine_sizes(name: str) -> list[int]:
+    """How many of a GPU machines have that are rented out; powers of two where none is known to be."""
+    return sorted({size for one in providers().values() for size in one.sizes.get(name, [])}) or [1, 2, 4, 8]
+
+
+def has_fabric(name: str) -> bool:
+    """Whether machines of a GPU are rented out that InfiniBand, EFA or RoCE connects."""
+    return any(name in provider.fabric for provider in providers().values())
+
+
 def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
     """The sizes of one GPU, the smallest first: single machines, then 2, 4, 8, ... machines that have a fabric.
     `known`: the GPU; `most`: GPUs at most."""

@@ -42,7 +42,8 @@ class Price:
 
     Attributes:
         lowest, highest: over all prices and offers.
-        typical: the median over the providers; None where only lowest offers are known.
+        typical: the median over the providers, of those with two prices of their median; None where only lowest
+            offers are known.
         providers: how many it is the median of.
     """
 
@@ -74,11 +75,14 @@ def price_of(name: str) -> Price | None:
     providers: dict[str, float] = {}
     for prices in price_lists():
         providers = {**prices.usd_per_hour.get(name, {}), **providers}
+    companies: dict[str, list[float]] = {}
+    for provider, price in providers.items():
+        companies.setdefault(provider.removesuffix("-community"), []).append(price)
     every = [*providers.values(), *(prices.lowest[name] for prices in price_lists() if name in prices.lowest)]
     if not every:
         return None
-    typical = round(median(providers.values()), 3) if providers else None
-    return Price(lowest=min(every), highest=max(every), typical=typical, providers=len(providers))
+    typical = round(median(map(median, companies.values())), 3) if companies else None
+    return Price(lowest=min(every), highest=max(every), typical=typical, providers=len(companies))
 
 
 def cited(names: Iterable[str]) -> Citation | None:

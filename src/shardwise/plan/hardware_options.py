@@ -76,15 +76,20 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
             return fit.cluster.num_gpus, -(-fit.cluster.gpu.usable_bytes // _MEMORY_STEP), fit.usd, fit.seconds
 
 
+def _is_beaten(fit: _Fit, fits: Sequence[_Fit]) -> bool:
+    return any(other.usd < fit.usd and other.seconds < fit.seconds for other in fits)
+
+
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
-    """The best for each goal: of what is alike the one with the fewest GPUs."""
+    """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten in price and time
+    by none."""
     found: dict[Goal, _Fit] = {}
     for goal in GOALS if fits else ():
         most = min(_figure(goal, fit) for fit in fits)[0] * alike.get(goal, 1.0)
         among = [
             (fit.cluster.num_gpus, *_figure(goal, fit), n)
             for n, fit in enumerate(fits)
-            if _figure(goal, fit)[0] <= most
+            if _figure(goal, fit)[0] <= most and (goal != "cheapest" or not _is_beaten(fit, fits))
         ]
         found[goal] = fits[int(min(among)[-1])]
     return found

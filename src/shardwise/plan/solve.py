@@ -96,7 +96,8 @@ def _written(unknown: Unknown, value: int, plan: Plan, *, is_last: bool) -> str:
         return written
     question = unknown.at(value)
     spare = max((c.memory.capacity_bytes - c.memory.peak_high_bytes for c in plan.candidates if c.fits), default=0)
-    return f"about {written} ({question.cluster.name}, {spare / GIB:.1f} GiB to spare)"
+    room = "hardly anything" if spare < 0.05 * GIB else f"{spare / GIB:.1f} GiB"
+    return f"about {written} ({question.cluster.name}, {room} to spare)"
 
 
 def _by_offload(unknown: Unknown, index: int, *, beyond: Offload) -> str:

@@ -51,7 +51,9 @@ def why_compiled(search: Search, work: Work) -> str | None:
     if too_short(search, work) is not None:
         return "blocks are compiled, because nothing fits otherwise"
     cost, saved = _cost_and_saved(search, work)
-    earned = f"earned after {max(1, round(cost / saved)):,} of them" if saved > 0 else "which wait for messages alone"
+    earned = (
+        f"which pays off after {max(1, round(cost / saved)):,} steps" if saved > 0 else "which wait for messages alone"
+    )
     return (
         f"blocks are compiled: about {format_seconds(cost)} in the first steps, {format_seconds(max(0.0, saved))} less "
         f"in each step, {earned}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from shardwise.catalog.offers import has_fabric, machine_sizes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.tensors import BFLOAT16_BYTES
@@ -17,14 +18,14 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.units import format_gib
 
 _SHORTEST_LENGTH = 64
-_MOST_GPUS_ADVISED, _LARGEST_NODE_ADVISED = 1024, 8
+_MOST_GPUS_ADVISED = 1024
 #: Numbers of nodes between one that does not hold the job and its double, which does.
 _TRIED_BETWEEN = 16
 
 
 def remedies(question: Question) -> Iterator[str]:
     """Sentences, the least change first; none where nothing tried would help."""
-    length = _longest_thatfits(question)
+    length = _longest_that_fits(question)
     if length is not None:
         shorter = replace(question, length=length)
         yield f"data.max_length {length} would fit{_by_offload(shorter)}"
@@ -74,7 +75,7 @@ def _with_more_host_memory(question: Question) -> str | None:
     return min(needs)[1] if needs else None
 
 
-def _longest_thatfits(question: Question) -> int | None:
+def _longest_that_fits(question: Question) -> int | None:
     """The longest sequence that fits, in steps of the shortest one considered."""
     low, high = 0, question.length // _SHORTEST_LENGTH
     while high - low > 1:
@@ -86,7 +87,8 @@ def _longest_thatfits(question: Question) -> int | None:
 
 
 def _gpus_that_fit(question: Question) -> Cluster | None:
-    """More of the same GPUs on which the job fits: up to eight in a node, then doubled nodes, then numbers between."""
+    """More of the same GPUs on which the job fits: in one machine that is rented out, then, where a fabric connects
+    them or the question names several, doubled machines and numbers between."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
         return None
@@ -94,14 +96,17 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
     def enough(num_gpus: int) -> bool:
         return fits(replace(question, cluster=whole.part(num_gpus)))
 
-    one_node = cluster.num_nodes == 1
-    inside = range(cluster.node.num_gpus + 1, _LARGEST_NODE_ADVISED + 1) if one_node else range(0)
+    name, one_node = cluster.gpu.name, cluster.num_nodes == 1
+    inside = [size for size in machine_sizes(name) if one_node and size > cluster.node.num_gpus]
     node, network = inside[-1] if inside else cluster.node.num_gpus, cluster.network or cluster.node.link
+    several = not one_node or has_fabric(name)
     whole = replace(cluster, node=replace(cluster.node, num_gpus=node), num_nodes=_MOST_GPUS_ADVISED, network=network)
     times = range(1, _MOST_GPUS_ADVISED.bit_length())
     doubled = [cluster.num_nodes << n for n in times if (cluster.num_nodes << n) * node <= _MOST_GPUS_ADVISED]
+    doubled = doubled if several else []
+    sizes = [*inside, *(count * node for count in doubled)]
     # What does not fit on the most GPUs fits on no fewer of them.
-    if not doubled or not enough(doubled[-1] * node):
+    if not sizes or not enough(sizes[-1]):
         return None
     in_node = next(filter(enough, inside), None)
     if in_node:

@@ -16,8 +16,8 @@ from shardwise.spec.plan.forecast import Candidate
 #: say more than those of data sheets.
 TIE_SHARE, TIE_SHARE_MEASURED = 0.10, 0.03
 
-#: Parts of a strategy's name, from the simplest to the most intricate. FSDP stands before ZeRO-2 because it
-#: holds less.
+#: Parts of a strategy's name, from the simplest to the most intricate; a product of two is less simple than either.
+#: FSDP stands before ZeRO-2 because it holds less.
 _SIMPLICITY = {
     "single": 0,
     "ddp": 1,
@@ -26,12 +26,13 @@ _SIMPLICITY = {
     "zero1": 4,
     "hsdp": 5,
     "tp": 10,
-    "mp": 10,
+    "mp": 11,
     "pp": 12,
     "cp": 14,
 }
+_SIMPLICITY_OF_PRODUCT = 3
 #: Optimizer states in the host's memory are simpler than two of tensor, pipeline and context parallelism together.
-_SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 16, "parameters": 30, "all": 30}
+_SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 20, "parameters": 34, "all": 34}
 
 #: What the figure of a goal is called when two are compared.
 BETTER: dict[Goal, tuple[str, str]] = {
@@ -65,8 +66,9 @@ def simplicity(execution: Execution) -> tuple[int, ...]:
 
 
 def simplicity_of(strategy: str) -> int:
-    """Smaller is simpler; no two strategies are alike."""
-    return sum(_SIMPLICITY[name] for name in strategy.split(" x "))
+    """Smaller is simpler."""
+    ways = strategy.split(" x ")
+    return sum(_SIMPLICITY[way] for way in ways) + _SIMPLICITY_OF_PRODUCT * (len(ways) - 1)
 
 
 def tie_of(gpu: Gpu) -> float:

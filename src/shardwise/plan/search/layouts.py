@@ -80,24 +80,28 @@ def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Cho
 
 
 def _choice(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> Choice:
-    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=_left_out(job, model, layout))
+    return Choice(
+        strategy=layout.strategy, layout=layout, cluster=cluster, reason=_left_out(job, model, layout, cluster)
+    )
 
 
-def _left_out(job: Job, model: ModelShape, layout: Layout) -> str | None:
+def _left_out(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> str | None:
     model = as_trained(job, model)
+    if cluster.num_nodes > 1 and layout.tp > cluster.node.num_gpus:
+        return f"tp = {layout.tp} would go beyond the {cluster.node.num_gpus} {cluster.unit} of a machine"
     return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
 
 
-def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int) -> bool:
+def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int, cluster: Cluster) -> bool:
     """Whether anything has so many ranks along an axis, and one along the others."""
     ways = _variants({axis: degree})
-    return any(_left_out(job, model, way) is None for way in ways)
+    return any(_left_out(job, model, way, cluster) is None for way in ways)
 
 
 def _allowed(job: Job, model: ModelShape, cluster: Cluster) -> dict[str, list[int]]:
     """Of each axis whose ranks see the same samples, the degrees that are trained by themselves."""
     return {
-        axis: [degree for degree in divisors(cluster.num_gpus) if _is_allowed(job, model, axis, degree)]
+        axis: [degree for degree in divisors(cluster.num_gpus) if _is_allowed(job, model, axis, degree, cluster)]
         for axis in AXES_OF_A_COPY
     }
 
