@@ -1,7 +1,7 @@
 """Arithmetic: pure functions from nouns to forecasts. No I/O, no torch."""
 
 from shardwise.plan.answer import make_plan
-from shardwise.plan.explain.timeline import timeline_of_plan
+from shardwise.plan.explain import timeline_of_plan
 from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown

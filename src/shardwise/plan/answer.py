@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from shardwise.plan.explain.comparison import why_faster, why_slower
-from shardwise.plan.explain.compiling import too_short
-from shardwise.plan.explain.reasons import why
-from shardwise.plan.explain.remedies import left_wide, remedies
-from shardwise.plan.explain.shortage import why_not
-from shardwise.plan.search.forecasts import hardware_json, model_json
-from shardwise.plan.search.goals import best_first, simplicity_of
-from shardwise.plan.search.gpu_counts import best_part
-from shardwise.plan.search.question import Question, ask, work_on
-from shardwise.plan.search.search import Search, Strategy, chosen, search_offloads
+from shardwise.plan.explain import left_wide, remedies, too_short, why, why_faster, why_not, why_slower
+from shardwise.plan.search import (
+    Question,
+    Search,
+    Strategy,
+    ask,
+    best_first,
+    best_part,
+    chosen,
+    hardware_json,
+    model_json,
+    search_offloads,
+    simplicity_of,
+    work_on,
+)
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape

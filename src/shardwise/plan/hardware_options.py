@@ -9,8 +9,7 @@ from math import inf
 from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.search.question import Question, ask, on_hardware
-from shardwise.plan.search.search import best_alone
+from shardwise.plan.search import Question, ask, best_alone, on_hardware
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape

@@ -9,9 +9,8 @@ from typing import Any
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import Problem, UnsupportedError
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.search.question import Question, ask, on_hardware
-from shardwise.plan.search.search import Admits, every_layout
+from shardwise.plan.memory import take_inventory
+from shardwise.plan.search import Admits, Question, ask, every_layout, on_hardware
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape

@@ -23,3 +23,10 @@ def test_the_list_of_files_in_the_architecture_is_the_tree():
 def test_no_tracked_file_names_a_place_of_one_machine_or_a_registry():
     forbidden = re.compile("|".join(map(re.escape, PLACES_OF_ONE_MACHINE + REGISTRY_HOSTS)).encode())
     assert [str(path.relative_to(ROOT)) for path in tracked_files() if forbidden.search(path.read_bytes())] == []
+
+
+def test_each_part_of_the_planner_is_imported_through_its_door():
+    past = re.compile(r"from shardwise\.plan\.(memory|time|search|explain)\.")
+    source = ROOT / "src/shardwise"
+    found = {(file, part) for file in source.rglob("*.py") for part in past.findall(file.read_text())}
+    assert [file for file, part in found if source / "plan" / part not in file.parents] == []

@@ -1,1 +1,9 @@
 """Explain: why the chosen execution is as it is, why not the others, what would help, and the timeline of a step."""
+# pyright: reportUnusedImport=false
+
+from shardwise.plan.explain.comparison import why_faster, why_slower
+from shardwise.plan.explain.compiling import too_short
+from shardwise.plan.explain.reasons import why
+from shardwise.plan.explain.remedies import left_wide, remedies
+from shardwise.plan.explain.shortage import why_not
+from shardwise.plan.explain.timeline import timeline_of_plan

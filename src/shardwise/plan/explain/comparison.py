@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.plan.search.executions import RECOMPUTE_ORDER
-from shardwise.plan.search.goals import BETTER, ratio, tie_of
+from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, ratio, tie_of
 from shardwise.spec.cluster import Gpu
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.forecast import Candidate, TimeForecast

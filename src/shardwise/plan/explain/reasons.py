@@ -9,11 +9,9 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
 from shardwise.plan.explain.compiling import why_compiled
 from shardwise.plan.explain.strategies import what_it_does
-from shardwise.plan.memory.work import Work
-from shardwise.plan.search.goals import BETTER, ratio, tie_of
-from shardwise.plan.search.question import work_on
-from shardwise.plan.search.search import Search
-from shardwise.plan.time.pieces import masked_share
+from shardwise.plan.memory import Work
+from shardwise.plan.search import BETTER, Search, ratio, tie_of, work_on
+from shardwise.plan.time import masked_share
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
 from shardwise.spec.layout.axes import STRATEGIES

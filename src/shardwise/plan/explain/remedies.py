@@ -7,11 +7,8 @@ from dataclasses import replace
 
 from shardwise.catalog.offers import has_fabric, machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.tensors import BFLOAT16_BYTES
-from shardwise.plan.search.executions import offloads
-from shardwise.plan.search.question import Question
-from shardwise.plan.search.search import Search
+from shardwise.plan.memory import BFLOAT16_BYTES, take_inventory
+from shardwise.plan.search import Question, Search, offloads
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.memory.work import Work, work_of
-from shardwise.plan.search.executions import bases, sized, sizes_on, why_left_out
-from shardwise.plan.search.layouts import Choice
+from shardwise.plan.memory import Work, forecast_memory, work_of
+from shardwise.plan.search import Choice, bases, sized, sizes_on, why_left_out
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.work import Work, work_of
-from shardwise.plan.time.endings import Ending, endings_of
-from shardwise.plan.time.passes import Stage
-from shardwise.plan.time.pieces import Piece, pieces_of
-from shardwise.plan.time.pipeline import walk
-from shardwise.plan.time.step import host_seconds, send_seconds, stage_seconds, stages_of, step_of
+from shardwise.plan.memory import Work, take_inventory, work_of
+from shardwise.plan.time import (
+    Ending,
+    Piece,
+    Stage,
+    endings_of,
+    host_seconds,
+    pieces_of,
+    send_seconds,
+    stage_seconds,
+    stages_of,
+    step_of,
+    walk,
+)
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Coordinates, Layout

@@ -1,1 +1,10 @@
 """Search: the executions that a job leaves open, what fits, and the best of it for a goal."""
+# pyright: reportUnusedImport=false
+
+from shardwise.plan.search.executions import RECOMPUTE_ORDER, bases, offloads, sized, sizes_on, why_eager, why_left_out
+from shardwise.plan.search.forecasts import hardware_json, model_json
+from shardwise.plan.search.goals import BETTER, best_first, ratio, simplicity_of, tie_of
+from shardwise.plan.search.gpu_counts import best_part
+from shardwise.plan.search.layouts import Choice
+from shardwise.plan.search.question import Question, ask, on_hardware, work_on
+from shardwise.plan.search.search import Admits, Search, Strategy, best_alone, chosen, every_layout, search_offloads

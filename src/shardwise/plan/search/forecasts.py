@@ -6,16 +6,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from shardwise.plan.memory.forecast import Peaks, forecast_memory
-from shardwise.plan.memory.margins import workspace_bytes
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory import Peaks, Work, forecast_memory, workspace_bytes
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question, work_on
-from shardwise.plan.time.endings import endings_of
-from shardwise.plan.time.forecast import forecast_time
-from shardwise.plan.time.passes import blocks_of_stages
-from shardwise.plan.time.pieces import Pieces, pieces_of
-from shardwise.plan.time.step import step_of
+from shardwise.plan.time import Pieces, blocks_of_stages, endings_of, forecast_time, pieces_of, step_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast

@@ -8,10 +8,8 @@ from math import ceil
 from typing import Any
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.forecast import Peaks
-from shardwise.plan.memory.inventory import Inventory, take_inventory
-from shardwise.plan.memory.work import Work, work_of
-from shardwise.plan.time.pieces import Pieces
+from shardwise.plan.memory import Inventory, Peaks, Work, take_inventory, work_of
+from shardwise.plan.time import Pieces
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution, Offload, padded_length

@@ -1,1 +1,9 @@
 """Time: seconds of kernels, messages, blocks, pipelines, and of a step."""
+# pyright: reportUnusedImport=false
+
+from shardwise.plan.time.endings import Ending, endings_of
+from shardwise.plan.time.forecast import forecast_time, num_steps
+from shardwise.plan.time.passes import Stage, blocks_of_stages
+from shardwise.plan.time.pieces import Piece, Pieces, masked_share, pieces_of
+from shardwise.plan.time.pipeline import walk
+from shardwise.plan.time.step import host_seconds, send_seconds, stage_seconds, stages_of, step_of

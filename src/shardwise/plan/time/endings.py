@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.memory.persistent import shard_degree, weight_degree
-from shardwise.plan.memory.tensors import REDUCTION_BYTES
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory import REDUCTION_BYTES, Work, shard_degree, weight_degree
 from shardwise.plan.time.kernels import (
     CPU_OPTIMIZER_BYTES_PER_SECOND,
     HOST_SECONDS_PER_OPERATOR,

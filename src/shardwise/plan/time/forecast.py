@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory import Work
 from shardwise.plan.time.pieces import device_of
 from shardwise.plan.time.step import step_of
 from shardwise.spec.model.flops import model_flops_per_token

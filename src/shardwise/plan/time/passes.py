@@ -10,10 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from shardwise.plan.memory.inventory import Inventory, Unit
-from shardwise.plan.memory.persistent import weight_degree
-from shardwise.plan.memory.tensors import REDUCTION_BYTES
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory import REDUCTION_BYTES, Inventory, Unit, Work, weight_degree
 from shardwise.plan.time.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT, OFFLOAD_BYTES_PER_SECOND
 from shardwise.plan.time.links import Group, group_of
 from shardwise.plan.time.pieces import Piece, Pieces, device_of

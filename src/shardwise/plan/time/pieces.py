@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.memory.tensors import FLOAT32_BYTES
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory import FLOAT32_BYTES, Work
 from shardwise.plan.time.kernels import (
     COMPILED_OPERATORS_SHARE,
     DISPATCH_OVER_OPERATOR,

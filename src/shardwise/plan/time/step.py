@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.memory.inventory import Unit
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory import Unit, Work
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.kernels import HOST_SECONDS_PER_STEP
 from shardwise.plan.time.links import group_of
