@@ -8,10 +8,16 @@ from tests.unit.plan.asking import plan
 
 
 @pytest.mark.parametrize("count", [1, 4, 5])
-def test_advice_names_the_first_larger_number_of_a_node_that_fits(count):
+def test_advice_names_the_first_larger_machine_on_offer_that_fits(count):
     text = "data: {max_length: 256}\ntrain: {global_batch_size: 1, offload: none}\n"
-    assert "6x RTX-A5000 would fit" in plan("qwen2.5-7b", f"{count}x RTX-A5000", text).advice
-    assert plan("qwen2.5-7b", "6x RTX-A5000", text).chosen is not None
+    assert "8x RTX-A5000 would fit" in plan("qwen2.5-7b", f"{count}x RTX-A5000", text).advice
+    assert plan("qwen2.5-7b", "4x RTX-A5000", text).chosen is None
+
+
+def test_several_machines_are_advised_only_where_a_fabric_connects_them_or_the_question_names_several():
+    for hardware, advised in (("8x RTX-4090", False), ("2 x 8x RTX-4090", True), ("8x A100-80GB", True)):
+        advice = plan("llama-3-70b", hardware, "train: {offload: none, precision: fp32}\n").advice
+        assert any(" x 8x " in one for one in advice) == advised, hardware
 
 
 def test_advice_names_no_more_nodes_than_are_needed():
@@ -27,7 +33,7 @@ def test_advice_names_no_more_nodes_than_are_needed():
         ("mixtral-8x7b", "3 x 5x RTX-3060", "method: lora\ndata: {max_length: 4096}\n", "4 x 5x RTX-3060"),
         (
             "deepseek-v2-lite",
-            "10x RTX-3060",
+            "2 x 10x RTX-3060",
             "method: full\ndata: {max_length: 2048}\ntrain: {global_batch_size: 16, precision: fp32, offload: none}\n",
             "4 x 10x RTX-3060",
         ),
