@@ -46,34 +46,38 @@ def _load(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
     return highest[0], sum(p.to_local().numel() * p.element_size() for _, p in built.model.parameters)  # type: ignore[attr-defined]
 
 
-def _measure(run: RunDirectory, measured: Path) -> None:
-    ranks = run_world(4, _load, run, execution(Layout(dp_shard=4), micro_batch_size=2))
+def _measure(run: RunDirectory, measured: Path, size: int) -> None:
+    ranks = run_world(size, _load, run, execution(Layout(dp_shard=size), micro_batch_size=2))
     measured.write_text(json.dumps(ranks))
 
 
-def _large_model(folder: Path) -> None:
-    sizes = {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 11, "num_attention_heads": 12}
+def _large_model(folder: Path, layers: int) -> None:
+    sizes = {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": layers, "num_attention_heads": 12}
     toy_llama(folder, tied=False, vocab_size=32_000, num_key_value_heads=12, **sizes)
 
 
 @pytest.mark.slow
-def test_a_rank_of_four_loads_two_gigabytes_in_little_more_than_its_shard(make_job, models, tmp_path) -> None:
+@pytest.mark.parametrize(("method", "layers", "size"), [("full", 11, 4), ("qlora", 5, 2)])
+def test_a_rank_loads_a_large_model_in_little_more_than_its_shard(
+    method, layers, size, make_job, models, tmp_path
+) -> None:
     folder = tmp_path / "large"
     # In a process of its own: the ranks are forks of this one, and would begin with what making it leaves behind.
-    maker = multiprocessing.get_context("fork").Process(target=_large_model, args=(folder,))
+    maker = multiprocessing.get_context("fork").Process(target=_large_model, args=(folder, layers))
     maker.start()
     maker.join()
     for file in tokenizer_files(models["untied"]):
         shutil.copy(file, folder)
-    assert sum(file.stat().st_size for file in folder.glob("*.safetensors")) > 2e9
-    job = make_job().model_copy(update={"model": str(folder)})
+    assert sum(file.stat().st_size for file in folder.glob("*.safetensors")) > 1.1e9
+    job = make_job(method=method).model_copy(update={"model": str(folder)})
     run = prepare_cell(job, tmp_path / "run")
     measured = tmp_path / "measured.json"
     # And they are forks of a process that has run nothing else: of this one they would keep what its tests have left.
-    clean = multiprocessing.get_context("spawn").Process(target=_measure, args=(run, measured))
+    clean = multiprocessing.get_context("spawn").Process(target=_measure, args=(run, measured, size))
     clean.start()
     clean.join()
     for highest, shard in json.loads(measured.read_text()):
         print(f"{highest / 2**20:.0f} MiB at most, shard {shard / 2**20:.0f} MiB")
-        assert highest <= 1.3 * shard + 0.5e9
+        # The libraries' own memory; bitsandbytes has 0.12 GB.
+        assert highest <= 1.3 * shard + (0.62e9 if method == "qlora" else 0.5e9)
     shutil.rmtree(folder)

@@ -17,6 +17,8 @@ from shardwise.errors import UnsupportedError
 
 #: Elements that share a scale, and scales that share a level.
 _BLOCK, _GROUP = 64, 256
+#: Elements that are quantised at once.
+_AT_ONCE = 2**20
 
 
 class NF4Linear(nn.Linear):
@@ -54,11 +56,15 @@ class NF4Linear(nn.Linear):
 
     def quantise(self, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The whole weight and scales for a matrix [out_features, in_features]; sets the levels."""
-        quantise = _bitsandbytes().quantize_4bit
-        packed, state = quantise(matrix.to(self.dtype), blocksize=_BLOCK, compress_statistics=True, quant_type="nf4")
-        self.levels = torch.cat([state.state2.absmax, state.offset.reshape(1)])
+        library = _bitsandbytes()
+        # Some blocks at a time: on processors bitsandbytes holds several copies of what it quantises in float32.
+        parts = [library.quantize_4bit(p.to(self.dtype), quant_type="nf4") for p in matrix.flatten().split(_AT_ONCE)]
+        largest = torch.cat([state.absmax for _, state in parts])
+        offset = largest.mean()
+        scales, state = library.quantize_blockwise(largest - offset, blocksize=_GROUP)
+        self.levels = torch.cat([state.absmax, offset.reshape(1)])
         columns = self.scales.shape[1]
-        return packed.view(-1, columns * _BLOCK // 2), state.absmax.view(-1, columns)
+        return torch.cat([part for part, _ in parts]).view(-1, columns * _BLOCK // 2), scales.view(-1, columns)
 
     def dequantised(self, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """The matrix [out_features, in_features], or this rank's slice of it, of its weight and scales."""

@@ -10,6 +10,7 @@ from shardwise.errors import UnsupportedError
 
 bitsandbytes = pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
 
+from shardwise.models import nf4  # noqa: E402
 from shardwise.models.nf4 import NF4Linear, quantise_linear_layers  # noqa: E402
 
 
@@ -20,7 +21,8 @@ def layer(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> NF4Lin
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(128, 256), (96, 320), (48, 32)], ids=str)
-def test_a_matrix_is_quantised_bit_for_bit_as_bitsandbytes_does(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_a_matrix_is_quantised_bit_for_bit_as_bitsandbytes_does(shape, dtype, monkeypatch) -> None:
+    monkeypatch.setattr(nf4, "_AT_ONCE", 4096)
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     packed, state = bitsandbytes.functional.quantize_4bit(matrix, compress_statistics=True, quant_type="nf4")
     made = layer(*shape, dtype=dtype)
