@@ -112,6 +112,7 @@ def test_every_strategy_is_a_candidate_or_has_a_reason(hardware, method):
 
 ASKED_FOR = [
     ("llama-3.1-8b", "method: qlora\nlora: {use_dora: true}\n", "qlora is not trained with lora.use_dora"),
+    ("llama-3.1-8b", "method: qlora\nlora: {modules_to_save: [down_proj]}\n", "lora.modules_to_save names down_proj"),
     ("gpt2", "method: qlora\n", "qlora does not quantise the transposed matrices of gpt2"),
     ("llama-3.1-8b", "method: qlora\ntrain: {compile: true}\n", "compile is not trained with method qlora"),
     ("llama-3.1-8b", "train: {precision: fp16}\n", "precision fp16 is not trained"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardwise.spec.adapters.targets import names_it
 from shardwise.spec.job.keys import Job, Method
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution, Offload, OptimizerName, Precision
@@ -228,12 +229,16 @@ def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
 
 
 def _not_quantised(job: Job, model: ModelShape) -> list[str]:
-    if job.method != "qlora":
+    if job.method != "qlora" or job.adapters is None:
         return []
     reasons: list[str] = []
-    if any(matrix.transposed for kind in model.kinds for matrix in kind.matrices):
+    matrices = [matrix for kind in model.kinds for matrix in kind.matrices]
+    if any(matrix.transposed for matrix in matrices):
         reasons.append(f"method qlora does not quantise the transposed matrices of {model.family}; use lora")
-    if job.adapters is not None and job.adapters.use_dora:
+    copied = [name for name in job.adapters.modules_to_save if any(names_it(m.name, name) for m in matrices)]
+    if copied:
+        reasons.append(f"method qlora trains no copy of a quantised matrix; lora.modules_to_save names {copied[0]}")
+    if job.adapters.use_dora:
         reasons.append("method qlora is not trained with lora.use_dora; use method: lora, or leave DoRA out")
     return reasons
 
