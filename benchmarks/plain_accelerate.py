@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -65,8 +66,10 @@ def main() -> None:
         shuffle=True,
         collate_fn=lambda batch: pad(batch, padding_id=tokenizer.pad_token_id),
     )
-    model = AutoModelForCausalLM.from_pretrained(args.model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=0.0)
+    model = load_model(args)
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=args.learning_rate, weight_decay=0.0
+    )
     # The schedule is stepped by every process.
     schedule = get_linear_schedule_with_warmup(optimizer, 0, args.steps * accelerator.num_processes)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
@@ -94,6 +97,16 @@ def main() -> None:
     accelerator.end_training()
 
 
+def load_model(args: argparse.Namespace) -> Any:
+    """The whole model, or with an adapter of rank 16 on all its linear layers."""
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    if args.method == "full":
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
+
+
 def _note(path: Path, **values: float) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(values) + "\n")
@@ -111,6 +124,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--accumulation", type=int, required=True)
     parser.add_argument("--max-length", type=int, required=True)
     parser.add_argument("--learning-rate", type=float, required=True)
+    parser.add_argument("--method", choices=("full", "lora"), default="full")
     parser.add_argument("--cpu", action="store_true")
     return parser.parse_args()
 

@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from plain_accelerate import arguments, encode, pad
+from plain_accelerate import arguments, encode, load_model, pad
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     Trainer,
     TrainerCallback,
@@ -46,7 +44,7 @@ def main() -> None:
     lines = args.rows.read_text(encoding="utf-8").splitlines()
     rows = [encode(json.loads(line), tokenizer=tokenizer, max_length=args.max_length) for line in lines]
     trainer = Trainer(
-        model=AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32),
+        model=load_model(args),
         args=TrainingArguments(
             output_dir=str(args.metrics.parent / "trainer"),
             max_steps=args.steps,

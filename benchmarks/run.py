@@ -50,6 +50,7 @@ class Work:
     global_batch: int = 16
     micro_batch: int = 4
     leave_open: bool = False
+    method: str = "full"
     max_length: int = 1024
     learning_rate: float = 5e-4
 
@@ -89,6 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=Work.steps)
+    parser.add_argument("--method", choices=("full", "lora"), default=Work.method)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--against", nargs="+", choices=tuple(PLAIN), default=list(PLAIN))
     parser.add_argument(
@@ -96,7 +98,7 @@ def main() -> None:
     )
     parser.add_argument("--leave-open", action="store_true", help="let Shardwise choose its micro-batch")
     args = parser.parse_args()
-    work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open)
+    work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open, method=args.method)
     shutil.rmtree(FOLDER, ignore_errors=True)
     make_model(work, toy=args.toy)
     measured: dict[int, Timings] = {}
@@ -139,7 +141,8 @@ def time_shardwise(work: Work, folder: Path) -> Timing:
     job = {
         "model": str(work.model),
         "data": {"path": str(work.rows), "max_length": work.max_length, "over_long": "truncate"},
-        "method": "full",
+        "method": work.method,
+        **({} if work.method == "full" else {"lora": {"r": 16, "lora_alpha": 32}}),
         "train": {
             "global_batch_size": work.global_batch,
             "max_steps": work.steps,
@@ -171,6 +174,7 @@ def time_plain(work: Work, folder: Path, *, script: str) -> Timing:
         "accumulation": work.accumulation,
         "max-length": work.max_length,
         "learning-rate": work.learning_rate,
+        "method": work.method,
     }
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={work.processes}"]
     command = [sys.executable, *(torchrun if work.processes > 1 else []), str(ROOT / "benchmarks" / script), "--cpu"]
