@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from shardwise.errors import InputError
+from shardwise.spec.job.other_tools import FROM_OTHER_TOOLS
 from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
 from shardwise.spec.support.trained import TRAINED_WAYS
 
@@ -58,6 +59,7 @@ def parsed(text: str) -> tuple[str, int | None]:
         near = difflib.get_close_matches(text, known, n=1)
         others = f"; the layouts are {', '.join(known)}, and fsdp+pp is a product"
         hint = f"; did you mean {near[0]!r}?" if near else others
+        hint = f"; {FROM_OTHER_TOOLS[text]}" if text in FROM_OTHER_TOOLS else hint
         raise InputError(f"--layouts names {text!r}, which is no layout{hint}; fsdp-4 is fsdp on 4 processes")
     return match[1], int(match[2]) if match[2] else None
 

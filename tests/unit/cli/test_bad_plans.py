@@ -58,7 +58,7 @@ BAD: list[tuple[Callable[[Plain], object], str]] = [
         lambda plan: best(plan)["memory"].update(peak_bytes="many"),
         "memory.peak_bytes is 'many'; expected a whole number",
     ),
-    (top(chosen=-1), "chosen is -1; expected greater than or equal to 0"),
+    (top(chosen=-1), "chosen is -1; expected at least 0"),
     (top(chosen=None), "this plan chose nothing"),
     (lambda plan: plan.pop("chosen"), "the key 'chosen' is missing"),
     (top(job={}), "the key 'model' is missing"),

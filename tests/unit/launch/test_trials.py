@@ -76,6 +76,7 @@ def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
     ("name", "said"),
     [
         ("fsd", "did you mean 'fsdp'"),
+        ("zero3", "no layout; ZeRO-3 is fsdp here"),
         ("quick", "the layouts are single, job, all, mp"),
         ("ddp+fsdp", "no layout"),
         ("pp+pp", "no layout"),

@@ -9,11 +9,14 @@ from typing import Any, cast, get_args
 from pydantic import BaseModel, ValidationError
 
 from shardwise.errors import Problem, quoted
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.other_tools import FROM_OTHER_TOOLS
 from shardwise.spec.job.places import Key, Places
 
 #: What a sentence has between what was found, what is expected, and the nearest of it.
 _EXPECTED, _NEAR = "; expected ", "; did you mean "
 _MODEL_HINT = "; write a hub id or a folder, for example model: meta-llama/Llama-3.1-8B"
+_MAX_NAMES = 8
 
 
 def problems_in(
@@ -81,6 +84,9 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in path) or "the job"
     found: Any = detail.get("input")
     context: dict[str, Any] = detail.get("ctx") or {}
+    last = next((part for part in reversed(path) if isinstance(part, str)), "")
+    if instead := FROM_OTHER_TOOLS.get(f"{last}: {found}".lower()):
+        return f"{key} is {quoted(found)}; {instead}"
     match detail["type"]:
         case "extra_forbidden" | "invalid_key":
             return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
@@ -101,6 +107,7 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
         case kind:
             kind = "string_too_short" if found == "" else kind
             own = str(detail["msg"]).removeprefix("Input should be ")
+            own = own.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
             expected = _EXPECTATIONS[kind].format_map(context) if kind in _EXPECTATIONS else own
     return f"{key} is {quoted(found)}; expected {expected}"
 
@@ -148,6 +155,8 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _nearest_key(root: type[BaseModel], path: Key) -> str:
     name = str(path[-1])
+    if name in FROM_OTHER_TOOLS:
+        return f"; {FROM_OTHER_TOOLS[name]}"
     siblings = _keys_at(root, path[:-1])
     near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
     if near:
@@ -155,7 +164,9 @@ def _nearest_key(root: type[BaseModel], path: Key) -> str:
     for section in ("train", "data", "lora"):
         if name in _keys_at(root, (section,)):
             return f"; it belongs under {section}:"
-    return f"; valid here: {', '.join(siblings)}" if siblings else ""
+    more = f", ... and {len(siblings) - _MAX_NAMES} more: docs/reference/{'job' if root is Job else 'plan'}.md"
+    listed = ", ".join(siblings[:_MAX_NAMES]) + (more if len(siblings) > _MAX_NAMES else "")
+    return f"; valid here: {listed}" if listed else ""
 
 
 def _nearest_value(found: Any, expected: str) -> str:
