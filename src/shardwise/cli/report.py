@@ -42,7 +42,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(report.outcome.sentence)
     console.print()
     console.print(comparison_table(report.comparisons))
-    for line in loss_lines(report):
+    for line in (*([""] if report.notes else []), *report.notes, *loss_lines(report)):
         console.print(line)
     for check in report.checks:
         if check.passed is False:

@@ -14,13 +14,25 @@ from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
-from shardwise.report.nouns import Curve, DataCounts, Example, FileEntry, Gap, Outcome, Report, Setting, State
+from shardwise.report.nouns import (
+    NOMINAL_TIMES,
+    Curve,
+    DataCounts,
+    Example,
+    FileEntry,
+    Gap,
+    Outcome,
+    Report,
+    Setting,
+    State,
+)
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
-from shardwise.spec.layout.execution import Execution
+from shardwise.spec.layout.execution import Execution, padded_length
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
@@ -70,7 +82,23 @@ def collect(run: RunDirectory) -> Report:
         gaps=sources.gaps,
         files=_files(run),
         resumed=was_resumed(sources),
+        nominal_times=_nominal_times(plan),
+        notes=tuple(_notes(sources)),
     )
+
+
+def _nominal_times(plan: Plan | None) -> bool:
+    gpu = section(section(plan.hardware, "node"), "gpu") if plan else None
+    return gpu is not None and text(gpu, "kind") == "cpu" and gpu.get("measured") is False
+
+
+def _notes(sources: Sources) -> Iterable[str]:
+    if _nominal_times(sources.plan):
+        yield NOMINAL_TIMES
+    longest, limit = whole(section(sources.data, "train"), "longest"), sources.job and sources.job.data.max_length
+    if sources.plan and longest and limit and longest < limit:
+        padded = padded_length(longest, max_length=limit)
+        yield f"memory is forecast for rows of {padded:,} tokens: the longest has {longest:,}; max_length is {limit:,}"
 
 
 def _without_others_memory(sources: Sources, plan: Ran) -> Sources:

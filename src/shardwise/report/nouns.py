@@ -25,6 +25,9 @@ OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary
 #: Memory outside the allocator, such as the CUDA context; the allocator does not count it.
 OUTSIDE_PART = "context"
 
+#: Said where times were forecast at rates that stand in for those of the machine.
+NOMINAL_TIMES = "forecast times are nominal: the rates of this machine's CPU processes were not measured"
+
 #: Types that are known from the configuration only; all others are read from live tensors.
 CONFIGURED_TYPES = ("compute", "reduction")
 
@@ -216,6 +219,8 @@ class Report:
         dtypes: read from live tensors, except `CONFIGURED_TYPES`.
         tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
         comparisons: memory of the worst rank, part by part; then time.
+        nominal_times: whether times were forecast at rates that are not the machine's.
+        notes: what to know when forecast and measurement are compared.
     """
 
     name: str
@@ -241,6 +246,8 @@ class Report:
     gaps: tuple[Gap, ...]
     files: tuple[FileEntry, ...] = ()
     resumed: bool = False
+    nominal_times: bool = False
+    notes: tuple[str, ...] = ()
 
     def comparison(self, what: str) -> Comparison | None:
         """The comparison of that name."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.nouns import Comparison, RankReport, Report, Side
+from shardwise.report.nouns import NOMINAL_TIMES, Comparison, RankReport, Report, Side
 from shardwise.report.starts import WARM_UP_STEPS
 from shardwise.report.written import MISSING, write_seconds
 from shardwise.spec.layout.execution import Execution
@@ -133,7 +133,7 @@ class Versus:
                 f"{', '.join(resumed)}: stopped and resumed; its total time is that of its steps, without loading"
             )
         if self.nominal:
-            said.append("forecast times are nominal: the rates of this machine's CPU processes were not measured")
+            said.append(NOMINAL_TIMES)
         return tuple(said)
 
     def to_json(self) -> dict[str, Any]:

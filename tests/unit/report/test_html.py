@@ -14,7 +14,7 @@ from shardwise.report.collect import collect
 from shardwise.report.pages.render import safe_json
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.run import write_json
-from tests.unit.report.runs import FORECAST_PARTS, RunMaker, finished_run, make_job
+from tests.unit.report.runs import FORECAST_PARTS, RunMaker, finished_run, make_job, make_plan
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;\x1b[31m\ud800"
 STRUCTURE = "html head meta title style body main header section div footer details summary script figure figcaption"
@@ -143,6 +143,20 @@ def test_every_figure_of_the_table_stands_on_the_page(tmp_path: Path) -> None:
     assert "<span>user: what is 2+2?\n</span><mark>4</mark>" in source, "trained tokens are marked"
     assert "8 of 512 ranks" in words
     assert len(source) < 200_000
+
+
+def test_what_a_forecast_rests_on_is_said_and_nominal_times_are_not_red(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    padded = "memory is forecast for rows of 816 tokens: the longest has 812; max_length is 1,024"
+    assert collect(run).notes == (padded,)
+    assert '<td class="number error far">' in report_html(collect(run))
+    hardware = {"name": "cpu:2", "node": {"gpu": {"kind": "cpu", "measured": False}}}
+    write_json(run.plan, {**make_plan(make_job()).to_json(), "hardware": hardware})
+    source = report_html(collect(run))
+    assert "Forecast times are nominal: the rates of this machine" in Page(source).words
+    rows = re.findall(r"<tr><th.*", source.split("Error</th>")[1].split("</table>")[0])
+    assert len(rows) == 10
+    assert not [row for row in rows[5:] if "error none" not in row], "times"
 
 
 def test_every_stage_of_a_run_has_a_page(tmp_path: Path) -> None:
