@@ -107,6 +107,7 @@ def test_any_hardware_is_an_answer_for_each_goal(shardwise, tmp_path) -> None:
     words = Page(source).words
     assert "Typical: the median of providers' on-demand prices" in " ".join(words.split())
     assert all(name in words for name in ("Run", "Typical/h", "Lowest/h", "Peak memory", "smallest"))
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)<', source)[:3] == ["Hardware", "Run", "Cost"], "what a phone shows"
 
 
 def test_the_table_of_hardware_has_a_row_of_figures_for_each(shardwise) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from shardwise.report.pages.charts import merged, timeline_chart
@@ -27,6 +28,9 @@ def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
     assert_safe(page, source)
     for words in ("fsdp fits on 4x RTX-6000-Ada", "capacity 48.0 GiB", "chosen", "does not fit", "93 %", "$12.50"):
         assert words in page.words
+    names = re.findall(r'<th scope="col"[^>]*>([^<]*)<', source.split("<h2>Candidates</h2>")[1])
+    assert names[:3] == ["Strategy", "Step", "Cost"], "what a phone shows"
+    assert "Computing" not in names
     assert "it is the fastest of 2 that fit" in page.words
     assert page.words.count("tp is not trained by this version") == 1
     assert "4 of the step's 8 micro-batches as forecast" in page.words
