@@ -20,13 +20,13 @@ from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import (
     Place,
     become_worker,
-    leave_the_word_to_first,
+    exit_written_on_error,
     place_in_group,
-    send_others_away,
-    sending_away_on_error,
-    take_back_word,
-    tell_others,
-    wait_for_first,
+    remove_start_file,
+    wait_for_rank_0,
+    wait_to_be_stopped,
+    write_begin,
+    write_exit,
 )
 from shardwise.launch.processes.workers import follow_ranks, forget_last_launch, run_workers
 from shardwise.launch.ranks import first_rank, local_ranks
@@ -168,14 +168,14 @@ def _join(
     # A goal that would choose fewer ranks than were started has no say.
     request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
     before = Before.of(run)
-    take_back_word(run, place)
-    with sending_away_on_error(run, place):
+    remove_start_file(run, place)
+    with exit_written_on_error(run, place):
         cluster, chosen = _accept(request, place=place)
         with request.blaming("output_dir"):
             lock = take(run, say=lambda text: tell([Notice(text=text)], on_update))
             check_same_job(run, request.job)
         if has_result(run, request.job):
-            send_others_away(run, place, exit_code=0)
+            write_exit(run, place, exit_code=0)
             return _result(run, outcome="already_finished")
         forget_last_launch(run)
         kind = cluster.gpu.kind
@@ -184,7 +184,7 @@ def _join(
                 _write_first(request, chosen, run=run, on_update=on_update)
                 first = held.enter_context(first_rank(run, place, kind=kind, lock=lock, module=programs.worker))
                 _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
-            tell_others(run, place, kind=kind)
+            write_begin(run, place, kind=kind)
             requests = held.enter_context(StopRequests())
             follow_ranks(run, first, processes=place.size, requests=requests, on_update=on_update)
     return _result(run, outcome="finished")
@@ -193,15 +193,15 @@ def _join(
 def _follow_first(
     job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place
 ) -> tuple[RunDirectory, DeviceKind]:
-    """All ranks read the same job and find the same mistakes in it; the first one is enough to say them. A rank that
-    ends makes torchrun end the others, the first among them, so this one keeps still meanwhile. If nothing ends it, the
+    """All ranks read the same job and find the same mistakes in it; it is enough that rank 0 prints them. A rank that
+    exits makes torchrun stop the others, rank 0 among them, so this one waits meanwhile. If nothing stops it, the
     mistake may be its own (another disk, another environment), and it says so."""
     try:
         run = run_of(read_request(job, overrides=overrides).job)
     except ShardwiseError:
-        leave_the_word_to_first()
+        wait_to_be_stopped()
         raise
-    return run, wait_for_first(run, place)
+    return run, wait_for_rank_0(run, place)
 
 
 def _result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:

@@ -17,7 +17,7 @@ from shardwise.launch.processes.parent_death import leashed
 from shardwise.launch.processes.process_tree import end_all
 from shardwise.launch.processes.rank import open_log, worker_argv
 from shardwise.launch.processes.torchrun import Place, joined_environment
-from shardwise.spec.begin import LISTENING, WAITS, WORD
+from shardwise.spec.begin import LISTENING, START_SIGNAL, WAITS
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import LAUNCH, RunDirectory
 
@@ -43,7 +43,7 @@ class Ranks:
         keeping: Collection[int],
         on_our_end: signal.Signals = signal.SIGTERM,
     ) -> None:
-        """Starts a rank that imports what it needs, and then waits on its standard input for the word to begin. It has
+        """Starts a rank that imports what it needs, and then waits on its standard input for the start signal. It has
         a session of its own, so that a terminal's Ctrl-C reaches the launcher alone. `keeping`: descriptors that it
         holds open; `on_our_end`: the signal it gets when this process ends without having ended it."""
         log = open_log(self._run, rank)
@@ -68,7 +68,7 @@ class Ranks:
         """The run directory is complete."""
         for pipe in self._pipes():
             with suppress(BrokenPipeError):  # the rank has ended, which `look` sees
-                pipe.write(WORD)
+                pipe.write(START_SIGNAL)
             pipe.close()
 
     def look(self) -> bool:

@@ -1,17 +1,17 @@
-"""The word to begin: ranks are started while data is prepared, import what they need, and wait for it"""
+"""The start signal: ranks are started while data is prepared, import what they need, and wait for it."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-#: Set in the environment of ranks that wait for the word on standard input.
+#: Set in the environment of ranks that wait for the start signal on standard input.
 WAITS = "SHARDWISE_WAITS"
 
 #: Set in the environment of rank 0: a descriptor that listens at MASTER_ADDR and MASTER_PORT already.
 LISTENING = "SHARDWISE_LISTENING"
 
-WORD = b"begin\n"
+START_SIGNAL = b"begin\n"
 
 
 def is_to_wait() -> bool:
@@ -20,13 +20,13 @@ def is_to_wait() -> bool:
 
 
 def wait_to_begin() -> None:
-    """Waits for the launcher's word; returns at once in a process that is not to wait. Raises SystemExit: the launcher
-    ended without a word."""
+    """Waits for the launcher's start signal; returns at once in a process that is not to wait. Raises SystemExit: the
+    launcher ended without one."""
     if os.environ.pop(WAITS, None) is None:
         return
-    said = b""
-    while said != WORD:
-        more = os.read(0, len(WORD) - len(said))
+    received = b""
+    while received != START_SIGNAL:
+        more = os.read(0, len(START_SIGNAL) - len(received))
         if not more:
             sys.exit(1)
-        said += more
+        received += more

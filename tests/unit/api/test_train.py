@@ -328,6 +328,6 @@ def test_under_torchrun_one_rank_says_why_nothing_can_start(make, job) -> None:
 def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(job, monkeypatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(joined, "STOPPED_WITHIN_SECONDS", 0.0)
     with pytest.raises(InputError, match="it belongs under train:"):
         api.train(job("learning_rate: 1"), programs=FAKE)

@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.launch.processes import torchrun as joined
-from shardwise.launch.processes.torchrun import Place, place_in_group, send_others_away, tell_others, wait_for_first
+from shardwise.launch.processes.torchrun import Place, place_in_group, wait_for_rank_0, write_begin, write_exit
 
 STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
 
@@ -33,35 +33,35 @@ def test_impossible_variables_are_refused(wrong) -> None:
         place_in_group({**STARTED, **wrong})
 
 
-def test_the_others_wait_for_the_first_ones_word(run) -> None:
+def test_the_other_ranks_wait_for_the_start_file(run) -> None:
     heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(wait_for_first(run, SECOND)))
+    waiting = threading.Thread(target=lambda: heard.append(wait_for_rank_0(run, SECOND)))
     waiting.start()
     time.sleep(0.5)
     assert heard == []
-    tell_others(run, FIRST, kind="cuda")
+    write_begin(run, FIRST, kind="cuda")
     waiting.join(timeout=5)
     assert heard == ["cuda"]
 
 
-def test_the_others_leave_with_the_first_ones_exit_code_and_quietly(run, capfd, monkeypatch) -> None:
-    monkeypatch.setattr(joined, "FIRST_SPEAKS_WITHIN_SECONDS", 0.3)
+def test_the_other_ranks_exit_with_the_code_of_rank_0_and_quietly(run, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(joined, "STOPPED_WITHIN_SECONDS", 0.3)
     for code, at_least in ((2, 0.3), (0, 0.0)):
-        send_others_away(run, FIRST, exit_code=code)
+        write_exit(run, FIRST, exit_code=code)
         began = time.monotonic()
         with pytest.raises(SystemExit) as caught:
-            wait_for_first(run, SECOND)
+            wait_for_rank_0(run, SECOND)
         assert caught.value.code == code
-        assert time.monotonic() - began >= at_least, "the first has time to say why"
+        assert time.monotonic() - began >= at_least, "rank 0 has time to print the error"
         assert capfd.readouterr() == ("", "")
 
 
-def test_the_word_of_another_start_is_not_heard(run) -> None:
-    tell_others(run, replace(FIRST, launch="another"), kind="cpu")
-    waiting = threading.Thread(target=wait_for_first, args=(run, SECOND), daemon=True)
+def test_the_start_file_of_another_launch_is_not_read(run) -> None:
+    write_begin(run, replace(FIRST, launch="another"), kind="cpu")
+    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), daemon=True)
     waiting.start()
     waiting.join(timeout=0.6)
     assert waiting.is_alive()
-    tell_others(run, FIRST, kind="cpu")
+    write_begin(run, FIRST, kind="cpu")
     waiting.join(timeout=5)
     assert not waiting.is_alive()

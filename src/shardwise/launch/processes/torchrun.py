@@ -1,7 +1,7 @@
 """When torchrun, Slurm or Kubernetes has started the ranks already: one of them prepares, then all begin together.
 
-Rank 0 writes the run directory; the others wait for its word in a file that carries the name of this launch. So the
-ranks need a shared file system, which checkpoints need anyway, and no process group.
+Rank 0 prepares the run directory, then writes the start file, which carries the name of this launch; the other ranks
+wait for it. So the ranks need a shared file system, which checkpoints need anyway, and no process group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwise.spec.run import RunDirectory, read_json, write_json
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 600.0
-FIRST_SPEAKS_WITHIN_SECONDS = 20.0
+STOPPED_WITHIN_SECONDS = 20.0
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
@@ -64,36 +64,36 @@ def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
     return Place(rank=rank, size=size, local_size=local_size, launch=launch)
 
 
-def tell_others(run: RunDirectory, place: Place, *, kind: DeviceKind) -> None:
-    """Rank 0's word to begin."""
-    write_json(_word(run, place), {"begin": True, "kind": kind})
+def write_begin(run: RunDirectory, place: Place, *, kind: DeviceKind) -> None:
+    """Rank 0: writes that the other ranks begin."""
+    write_json(_start_file(run, place), {"begin": True, "kind": kind})
 
 
-def send_others_away(run: RunDirectory, place: Place, *, exit_code: int) -> None:
-    """Rank 0's word that there is nothing to do, or that it could not prepare."""
-    # Where output_dir cannot be written, the others hear of it when the one that started all ranks ends them.
+def write_exit(run: RunDirectory, place: Place, *, exit_code: int) -> None:
+    """Rank 0: writes that there is nothing to do, or that it could not prepare, so that the other ranks exit."""
+    # Where output_dir cannot be written, the launcher stops the other ranks when this one has failed.
     with suppress(OSError):
-        write_json(_word(run, place), {"begin": False, "exit_code": exit_code})
+        write_json(_start_file(run, place), {"begin": False, "exit_code": exit_code})
 
 
 @contextmanager
-def sending_away_on_error(run: RunDirectory, place: Place) -> Generator[None]:
-    """The others leave as rank 0 does, whatever ends it."""
+def exit_written_on_error(run: RunDirectory, place: Place) -> Generator[None]:
+    """Rank 0: whatever ends it, the other ranks exit with its exit code."""
     try:
         yield
     except BaseException as error:
-        send_others_away(run, place, exit_code=error.exit_code if isinstance(error, ShardwiseError) else 1)
+        write_exit(run, place, exit_code=error.exit_code if isinstance(error, ShardwiseError) else 1)
         raise
 
 
-def take_back_word(run: RunDirectory, place: Place) -> None:
-    """Rank 0, before it prepares: what an earlier start with the same name left counts for nothing."""
+def remove_start_file(run: RunDirectory, place: Place) -> None:
+    """Rank 0, before it prepares: removes the start file that an earlier launch of the same name has left."""
     with suppress(OSError):
-        _word(run, place).unlink()
+        _start_file(run, place).unlink()
 
 
-def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
-    """The other ranks: waits for rank 0's word.
+def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
+    """The other ranks: wait for the start file.
 
     Returns:
         Which devices the ranks use.
@@ -102,25 +102,25 @@ def wait_for_first(run: RunDirectory, place: Place) -> DeviceKind:
         SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has said why.
     """
     began, warned = time.monotonic(), False
-    while (word := read_json(_word(run, place))) is None:
+    while (start := read_json(_start_file(run, place))) is None:
         time.sleep(POLL_SECONDS)
         if not warned and time.monotonic() - began > PATIENCE_SECONDS:
             warned = True
             print(
-                f"rank {place.rank} still waits for rank 0 to write {_word(run, place)}; "
+                f"rank {place.rank} still waits for rank 0 to write {_start_file(run, place)}; "
                 "is output_dir on a disk that all nodes share?",
                 file=sys.stderr,
             )
-    if not word["begin"]:
-        if word["exit_code"]:
-            leave_the_word_to_first()
-        sys.exit(int(word["exit_code"]))
-    return "cuda" if word["kind"] == "cuda" else "cpu"
+    if not start["begin"]:
+        if start["exit_code"]:
+            wait_to_be_stopped()
+        sys.exit(int(start["exit_code"]))
+    return "cuda" if start["kind"] == "cuda" else "cpu"
 
 
-def leave_the_word_to_first() -> None:
-    """The other ranks: time for rank 0 to say what is wrong. A rank that fails makes torchrun end all of them."""
-    time.sleep(FIRST_SPEAKS_WITHIN_SECONDS)
+def wait_to_be_stopped() -> None:
+    """The other ranks: give rank 0 time to print the error. A rank that fails makes torchrun stop all of them."""
+    time.sleep(STOPPED_WITHIN_SECONDS)
 
 
 def become_worker(run: RunDirectory, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
@@ -136,5 +136,5 @@ def joined_environment(kind: DeviceKind) -> dict[str, str]:
     return {**QUIET, **allocator_settings(os.environ, kind), **os.environ, **visible_devices(kind)}
 
 
-def _word(run: RunDirectory, place: Place) -> Path:
+def _start_file(run: RunDirectory, place: Place) -> Path:
     return run.logs / f"start-{place.launch}.json"
