@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from shardwise import api
-from shardwise.launch.processes.questions import weights_apart
+from shardwise.launch.processes.torch_helpers import weights_difference
 from shardwise.report.parity import Agreement, agreement
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
@@ -158,7 +158,7 @@ def again(verified: Verified, run: RunDirectory) -> Agreement:
         run=str(run.root),
         reference=read_metrics(reference),
         found=read_metrics(run),
-        weights=weights_apart(reference.final, run.final, tolerance=1e-5),
+        weights=weights_difference(reference.final, run.final, tolerance=1e-5),
         tolerance=1e-5,
     )
 

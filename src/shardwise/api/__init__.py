@@ -8,7 +8,7 @@ from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
 from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, Step
-from shardwise.launch.processes.data_preparation import AlreadySaidError
+from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.report.nouns import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
@@ -16,7 +16,6 @@ from shardwise.spec.request import Override
 
 __all__ = [
     "Agreement",
-    "AlreadySaidError",
     "Comparison",
     "Contender",
     "Doctor",
@@ -27,6 +26,7 @@ __all__ = [
     "Planned",
     "Programs",
     "Report",
+    "ReportedError",
     "Step",
     "TrainResult",
     "Trying",

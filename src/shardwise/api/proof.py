@@ -8,7 +8,7 @@ from pathlib import Path
 from shardwise.api.rounding import Look, damped_look, farthest_apart, plain_look
 from shardwise.api.trials import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
-from shardwise.launch.processes.questions import weights_apart
+from shardwise.launch.processes.torch_helpers import weights_difference
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
 from shardwise.report.parity import Agreement, agreement, failed, looked_at_damped, looked_at_plainly, may_be_rounding
 from shardwise.spec.plan.file import read_plan
@@ -99,7 +99,7 @@ class Proof:
             run=str(run.root),
             reference=records,
             found=read_metrics(run),
-            weights=weights_apart(reference.final, run.final, tolerance=self._tolerance, floor=floor),
+            weights=weights_difference(reference.final, run.final, tolerance=self._tolerance, floor=floor),
             tolerance=self._tolerance,
         )
 

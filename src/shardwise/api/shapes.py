@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.catalog import models
 from shardwise.catalog.stated import UnlistedFamilyError
-from shardwise.launch.processes.questions import built_shape
+from shardwise.launch.processes.torch_helpers import built_shape
 from shardwise.spec.model.shape import ModelShape
 
 

@@ -189,7 +189,7 @@ def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None
 
 def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(make, job, capfd) -> None:
     make(REFUSING, name="bad_prepare")
-    with pytest.raises(api.AlreadySaidError) as caught:
+    with pytest.raises(api.ReportedError) as caught:
         api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
     assert caught.value.exit_code == 2
     assert capfd.readouterr().err == "error: rows.jsonl:3: empty\n"
@@ -221,7 +221,7 @@ def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(make, jo
         api.train(job(), programs=api.Programs(preparation="fake_prepare", worker="failing_worker"))
     before = {path.name for path in (tmp_path / "run").iterdir()}
     make(REFUSING, name="bad_prepare")
-    with pytest.raises(api.AlreadySaidError):
+    with pytest.raises(api.ReportedError):
         api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
     assert {path.name for path in (tmp_path / "run").iterdir()} == before
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("loss") == 3
@@ -233,7 +233,7 @@ def test_a_path_without_rows_is_named_where_the_user_wrote_it(make, job, tmp_pat
     path = job()
     written = [text.replace("FOLDER", str(tmp_path)) for text in override]
     path.write_text(path.read_text().replace("rows.jsonl", "photos"))
-    with pytest.raises(api.AlreadySaidError) as caught:
+    with pytest.raises(api.ReportedError) as caught:
         api.train(path, overrides=written, programs=api.Programs(worker="fake_worker"))
     assert caught.value.exit_code == 2
     place = f"--set {written[0]}" if written else f"{path}:2"
@@ -259,7 +259,7 @@ from shardwise.errors import DamagedResultError, ShardwiseError
 try:
     done = api.train(sys.argv[1], programs=api.Programs(preparation=sys.argv[2], worker="fake_worker"))
     print("came back:", done.outcome)
-except api.AlreadySaidError as error:
+except api.ReportedError as error:
     sys.exit(error.exit_code)
 except ShardwiseError as error:
     print("error:", error)

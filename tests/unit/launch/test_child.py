@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from shardwise.launch.processes.data_preparation import AlreadySaidError, prepare_data
+from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
 from tests.unit.fakes import processes_of, wait_until
 
 LAUNCHER = """
@@ -55,6 +55,6 @@ def test_preparation_ends_with_a_launcher_that_is_killed(run, worker) -> None:
 @pytest.mark.parametrize(("status", "said"), [(0, ""), (3, "rows.jsonl:7: no columns\n")])
 def test_a_quiet_preparation_speaks_where_it_fails(run, worker, capfd, status, said) -> None:
     module = worker(f"print('rows.jsonl:7: no columns', file=sys.stderr)\nsys.exit({status})", "some_prepare")
-    with pytest.raises(AlreadySaidError) if status else nullcontext():
+    with pytest.raises(ReportedError) if status else nullcontext():
         prepare_data(run, module=module, quiet=True)
     assert capfd.readouterr().err == said

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import ModelError
-from shardwise.launch.processes.questions import built_shape
+from shardwise.launch.processes.torch_helpers import built_shape
 
 CONFIG = {"model_type": "stranger"}
 

@@ -21,8 +21,8 @@ from shardwise.spec.run import RunDirectory
 POLL_SECONDS = 0.02
 
 
-class AlreadySaidError(ShardwiseError):
-    """A helper process failed and has told the user why; faces print nothing more."""
+class ReportedError(ShardwiseError):
+    """A helper process failed and has printed why; the command line prints nothing more."""
 
     already_said = True
 
@@ -33,7 +33,7 @@ class AlreadySaidError(ShardwiseError):
 
 def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = False) -> None:
     """Runs data preparation to its end; its stderr is this process's, or if `quiet` shown where it fails only. Raises
-    AlreadySaidError: it failed, and has said why; WorkerFailedError: it was killed; StoppedError: a signal stopped
+    ReportedError: it failed, and has printed why; WorkerFailedError: it was killed; StoppedError: a signal stopped
     it."""
     launch = uuid.uuid4().hex
     with StopRequests() as requests, tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
@@ -62,4 +62,4 @@ def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = 
     if code < 0:
         raise WorkerFailedError(f"data preparation {how_it_ended(code)}")
     if code != 0:
-        raise AlreadySaidError("the data cannot be prepared; the reason stands above", exit_code=code)
+        raise ReportedError("the data cannot be prepared; the reason stands above", exit_code=code)

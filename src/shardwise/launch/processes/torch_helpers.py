@@ -1,4 +1,4 @@
-"""Questions to the torch half, each asked in a short child process: a model's shape, and how far results lie apart."""
+"""Runs what needs torch in a short child process: the shape of a model, and the difference of two results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shardwise.spec.model.shape import ModelShape
 LIMIT_SECONDS = 300
 
 
-class _NoAnswerError(Exception):
-    """The last words of a child that failed, or how it ended."""
+class _HelperFailedError(Exception):
+    """The last line that a failed child printed, or how it ended."""
 
 
-def _ask(module: str, *arguments: str, text: str = "", limit: float | None = None) -> dict[str, Any]:
+def _output_of(module: str, *arguments: str, text: str = "", limit: float | None = None) -> dict[str, Any]:
     done = subprocess.run(
         leashed([sys.executable, "-m", module, *arguments]),
         input=text,
@@ -33,8 +33,8 @@ def _ask(module: str, *arguments: str, text: str = "", limit: float | None = Non
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise _NoAnswerError(said[-1] if said else f"{module} {how_it_ended(done.returncode)}")
+        printed = done.stderr.strip().splitlines()
+        raise _HelperFailedError(printed[-1] if printed else f"{module} {how_it_ended(done.returncode)}")
     return json.loads(done.stdout)
 
 
@@ -45,21 +45,21 @@ def built_shape(
     built within `limit` seconds, or there is something in it that is not understood."""
     unknown = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and building it"
     try:
-        answer = _ask(module, text=json.dumps({"config": data, "file": file}), limit=limit)
+        answer = _output_of(module, text=json.dumps({"config": data, "file": file}), limit=limit)
     except subprocess.TimeoutExpired:
         raise ModelError.at(file, f"{unknown} took more than {limit:g} s") from None
-    except _NoAnswerError as error:
+    except _HelperFailedError as error:
         raise ModelError.at(file, f"{unknown} failed: {error}") from None
     if "shape" not in answer:
         raise ModelError([Problem(where=file, message=reason) for reason in answer["refused"]])
     return ModelShape.from_json(answer["shape"])
 
 
-def weights_apart(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
+def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
     """The JSON object of `shardwise.train.saving.difference` for two folders with weights; a tensor may differ by
     `tolerance` of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
     bounds = ("--tolerance", repr(tolerance), "--floor", repr(floor))
     try:
-        return _ask("shardwise.train.saving.difference", str(a), str(b), *bounds)
-    except _NoAnswerError as error:
+        return _output_of("shardwise.train.saving.difference", str(a), str(b), *bounds)
+    except _HelperFailedError as error:
         raise WorkerFailedError(f"{a} and {b}: {error}") from None
