@@ -1,15 +1,15 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
 from shardwise.api.comparing import compare
-from shardwise.api.looking import known_gpus, known_models, report
 from shardwise.api.planning import plan, timeline, write_plan, write_plan_page
+from shardwise.api.reporting import known_gpus, known_models, report
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
 from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, Step
 from shardwise.launch.processes.data_preparation import ReportedError
-from shardwise.report.nouns import Comparison, Report
+from shardwise.report.contents import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
 from shardwise.spec.request import Override

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from shardwise.api.looking import report
 from shardwise.api.planning import plan_for
+from shardwise.api.reporting import report
 from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step, tell
@@ -40,7 +40,7 @@ from shardwise.launch.run_folder import (
     taken_back_on_error,
     write_start,
 )
-from shardwise.report.nouns import Report
+from shardwise.report.contents import Report
 from shardwise.spec.cluster import Cluster, DeviceKind
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Plan

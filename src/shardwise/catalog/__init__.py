@@ -1,1 +1,1 @@
-"""Facts: GPUs, models and this machine, each figure with its source. Data in, nouns out; no planner arithmetic."""
+"""Facts: GPUs, models and this machine, each figure with its source. Nothing is forecast here."""

@@ -1,1 +1,1 @@
-"""The terminal face of the verbs."""
+"""The command line: one module for each verb."""

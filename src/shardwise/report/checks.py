@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from shardwise.report.contents import Check
 from shardwise.report.fields import as_number, number, section, text, whole
-from shardwise.report.nouns import Check
 from shardwise.report.sources import Sources
 from shardwise.report.starts import planned
 from shardwise.spec.model.flops import model_flops_per_token

@@ -13,8 +13,7 @@ from typing import Any
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
-from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
-from shardwise.report.nouns import (
+from shardwise.report.contents import (
     NOMINAL_TIMES,
     Curve,
     DataCounts,
@@ -26,6 +25,7 @@ from shardwise.report.nouns import (
     Setting,
     State,
 )
+from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken

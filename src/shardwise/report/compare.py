@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
+from shardwise.report.contents import COMMON_PARTS, OTHER_PARTS, OUTSIDE_PART, Comparison, MemoryReport, RankReport
 from shardwise.report.fields import as_number, as_whole, items, number, sections, text, whole
-from shardwise.report.nouns import COMMON_PARTS, OTHER_PARTS, OUTSIDE_PART, Comparison, MemoryReport, RankReport
 from shardwise.report.sources import Sources
 from shardwise.report.starts import Record, Taken
 from shardwise.report.written import Unit

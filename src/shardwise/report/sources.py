@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.errors import InputError, RunDirectoryError
+from shardwise.report.contents import Gap
 from shardwise.report.fields import number, text, whole
-from shardwise.report.nouns import Gap
 from shardwise.report.starts import Start, starts_of
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.nouns import NOMINAL_TIMES, Comparison, RankReport, Report, Side
+from shardwise.report.contents import NOMINAL_TIMES, Comparison, RankReport, Report, Side
 from shardwise.report.starts import WARM_UP_STEPS
 from shardwise.report.written import MISSING, write_seconds
 from shardwise.spec.layout.execution import Execution

@@ -1,1 +1,1 @@
-"""Nouns: what both wings talk about. No tensors, no arithmetic, no I/O beyond reading and writing them."""
+"""Dataclasses that planner and trainer share. No tensors, no arithmetic, no I/O beyond reading and writing them."""

@@ -1,7 +1,7 @@
-"""The run directory: names, readers and writers. It is the only thing the two wings exchange after the plan.
+"""The run directory: names, readers and writers. It is the only thing that planner and trainer exchange after the plan.
 
-The launcher and the faces read it while the workers write it, so every whole file appears by one rename and every
-growing file is a sequence of lines.
+The launcher and the command line read it while the workers write it, so every whole file appears by one rename and
+every growing file is a sequence of lines.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def append_line(path: Path, data: dict[str, Any]) -> None:
 
 
 def announce(run: RunDirectory, phase: str, **detail: Any) -> None:
-    """Notes that rank 0 entered a phase; faces that follow the run show it."""
+    """Notes that rank 0 entered a phase; the command line shows it."""
     append_line(run.events, {"time": time.time(), "phase": phase, **detail})
 
 

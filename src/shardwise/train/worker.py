@@ -31,7 +31,6 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
-from shardwise.train.ahead import import_ahead
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device, check_memory
 from shardwise.train.guards.checks import agree, check_batches, check_layout, check_trained, gather
@@ -43,6 +42,7 @@ from shardwise.train.measuring.rates import peak_flops
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
+from shardwise.train.preload import preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.exit import end_process
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     run = RunDirectory(Path(arguments[0]).resolve())
     if is_to_wait():
-        import_ahead(run)
+        preload_libraries(run)
         wait_to_begin()
     journal = Journal(run=run, rank=int(os.environ.get("RANK", "0")))
     stop = StopFlag()

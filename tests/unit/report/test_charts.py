@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardwise.report.collect import thin
-from shardwise.report.nouns import MemoryReport, RankReport
+from shardwise.report.contents import MemoryReport, RankReport
 from shardwise.report.pages.run_page import memory_by_rank
 from tests.unit.report.runs import FORECAST_PARTS, GIB, MEASURED_PARTS
 

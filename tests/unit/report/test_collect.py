@@ -12,7 +12,7 @@ import pytest
 
 from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import MAX_POINTS, collect, write_report
-from shardwise.report.nouns import Comparison, Report
+from shardwise.report.contents import Comparison, Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.report.collect import collect
-from shardwise.report.nouns import Outcome
+from shardwise.report.contents import Outcome
 from tests.unit.report.runs import RunMaker, make_job
 
 

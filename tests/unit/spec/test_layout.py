@@ -1,4 +1,4 @@
-"""The two maps both wings rely on: rank <-> coordinates, layer <-> stage."""
+"""The two maps that planner and trainer rely on: rank <-> coordinates, layer <-> stage."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.report.nouns import Curve
+from shardwise.report.contents import Curve
 from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
 from shardwise.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
 

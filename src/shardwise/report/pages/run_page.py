@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.report.compare import common_parts
-from shardwise.report.nouns import COMMON_PARTS, CONFIGURED_TYPES, OUTSIDE_PART, Curve, MemoryReport, RankReport, Report
+from shardwise.report.contents import (
+    COMMON_PARTS,
+    CONFIGURED_TYPES,
+    OUTSIDE_PART,
+    Curve,
+    MemoryReport,
+    RankReport,
+    Report,
+)
 from shardwise.report.pages.charts import Chart, Stack, Table, curve_data, memory_chart
 from shardwise.report.pages.render import render
 from shardwise.report.written import MISSING, write_power, write_seconds

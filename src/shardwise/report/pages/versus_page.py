@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardwise.report.nouns import Side
+from shardwise.report.contents import Side
 from shardwise.report.pages.charts import Bar, Chart, Segment, timeline_chart
 from shardwise.report.pages.render import render
 from shardwise.report.versus import COLUMNS, Contender, Versus

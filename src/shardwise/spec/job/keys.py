@@ -160,7 +160,7 @@ class LayoutSpec(LayoutKeys):
         return frozenset(name for name in fields if getattr(self, name) != fields[name].default)
 
     def to_layout(self) -> Layout:
-        """The noun both wings use."""
+        """The layout that planner and trainer use."""
         degrees: dict[str, Any] = self.model_dump()
         degrees["reshard_after_forward"] = self.reshard_after_forward and self.zero_stage == 3
         return Layout(**degrees)
@@ -185,7 +185,7 @@ class Job(Strict):
 
     Attributes:
         model: hub id, folder, config.json or catalogue name.
-        hardware: `[NODES x] GPUS x NAME` or `cpu:N`; None is this machine. For `plan` also a list of those, or `any`.
+        hardware: `[NODES x] GPUS x NAME` or `cpu:N`; left out: this machine. For `plan` also a list of those, or `any`.
         layout: `auto`, a strategy name, several of them to choose among, or a product of axes.
     """
 

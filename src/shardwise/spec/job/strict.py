@@ -1,4 +1,4 @@
-"""Types of numbers and text, the base of a job file's sections, and nouns read from plain data."""
+"""Types of numbers and text, the base of a job file's sections, and dataclasses made of plain data."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Strict(BaseModel):
 
 
 @cache
-def _adapter(noun: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(noun)
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
-def from_plain(noun: type[T], data: Any) -> T:
+def from_plain(cls: type[T], data: Any) -> T:
     """A dataclass, with those inside it, from what `dataclasses.asdict` and JSON made of it; unknown keys are ignored.
     Raises TypeError: the data is not such a dataclass."""
     try:
-        return _adapter(noun).validate_json(json.dumps(data))
+        return _adapter(cls).validate_json(json.dumps(data))
     except ValidationError as error:
         raise TypeError(str(error)) from None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardwise.catalog import gpus, models
 from shardwise.report.collect import collect, write_report
-from shardwise.report.nouns import Report
+from shardwise.report.contents import Report
 from shardwise.spec.cluster import Gpu
 from shardwise.spec.run import RunDirectory
 

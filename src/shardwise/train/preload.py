@@ -1,4 +1,4 @@
-"""What a rank imports before it begins: while data is prepared, the libraries that its model needs are loaded."""
+"""Loads the libraries that a rank's model needs while data is still being prepared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 
 
-def import_ahead(run: RunDirectory) -> None:
+def preload_libraries(run: RunDirectory) -> None:
     """Imports the model's module, and PEFT for LoRA. What cannot be imported is left to the build, which says why."""
     with suppress(Exception):
         import transformers
