@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
-from shardwise.data.deal import GlobalBatch
+from shardwise.data.micro_batches import GlobalBatch
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory

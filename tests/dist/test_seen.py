@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.data.batches import Batches
-from shardwise.data.deal import GlobalBatch
+from shardwise.data.micro_batches import GlobalBatch
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_metrics
 from shardwise.train.guards.checks import GuardError
@@ -40,11 +40,11 @@ def _first_tokens_under_other_numbers(first: GlobalBatch, batch: GlobalBatch) ->
 def _stops(run: RunDirectory, sabotage: Sabotage) -> tuple[str, int]:
     """From the third step on rank 1 sees something else."""
     built = composed(run, DDP)
-    deal = Batches.from_
+    make = Batches.from_
     first = next(iter(built.batches.from_(0)))
 
     def wrong(batches: Batches, step: int) -> Iterator[GlobalBatch]:
-        for batch in deal(batches, step):
+        for batch in make(batches, step):
             while not built.checkpoints.is_written:
                 time.sleep(0.01)
             yield sabotage(first, batch) if built.world.rank == 1 and batch.step > 2 else batch

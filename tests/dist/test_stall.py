@@ -24,23 +24,23 @@ pytestmark = pytest.mark.slow
 END_WITHIN_SECONDS = 45
 
 #: A worker whose rank 1 comes to grief in its third step, or before it. The first batch is looked at before the
-#: training, and every other is dealt while the device works on the one before.
+#: training, and every other is made while the device works on the one before.
 STUCK = """
 import os, signal, sys, time
 import torch.distributed as dist
-from shardwise.data.deal import Dealer
+from shardwise.data.micro_batches import Batcher
 from shardwise.train import optim, worker
 
-deal, reduce, dealt = Dealer.deal, dist.all_reduce, []
+split, reduce, taken = Batcher.split, dist.all_reduce, []
 
-def stuck(dealer, *args, **kwargs):
-    dealt.append(None)
-    if len(dealt) == {dealt}:
+def stuck(batcher, *args, **kwargs):
+    taken.append(None)
+    if len(taken) == {taken}:
         {how}
-    return deal(dealer, *args, **kwargs)
+    return split(batcher, *args, **kwargs)
 
 if os.environ["RANK"] == "1":
-    Dealer.deal = stuck
+    Batcher.split = stuck
 sys.exit(worker.main())
 """
 
@@ -99,12 +99,12 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
         how: str,
         *,
         worker: str = STUCK,
-        dealt: int = 5,
+        taken: int = 5,
         seconds: float | None = None,
         torchrun: bool = False,
         **keys: Any,
     ) -> subprocess.Popen[str]:
-        (tmp_path / "stuck.py").write_text(worker.format(how=how, dealt=dealt))
+        (tmp_path / "stuck.py").write_text(worker.format(how=how, taken=taken))
         (tmp_path / "train.py").write_text(TRAIN)
         keys = {"train": {"max_steps": 40, "save_steps": 1}, **keys}
         job = make_job(output_dir=str(tmp_path / "run"), hardware="cpu:2", layout="fsdp", **keys)
@@ -159,7 +159,7 @@ def _stuck(run: RunDirectory) -> bool:
 )
 def test_a_rank_that_the_others_wait_for_is_named_and_all_end(how, rank, during, words, start, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
-    started = start(how, dealt=4 if how == SKIPS else 5, seconds=6)
+    started = start(how, taken=4 if how == SKIPS else 5, seconds=6)
     wait_until(lambda: _stuck(run), seconds=120)
     said = _said_at_its_end(started)
     assert f"rank {rank} failed while training ({during}): StallError: nothing has moved for " in said, said

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shardwise.data.deal import Dealer, GlobalBatch
+from shardwise.data.micro_batches import Batcher, GlobalBatch
 from shardwise.data.order import epoch_order, samples_per_epoch
 
 
@@ -20,7 +20,7 @@ class Batches:
 
     def __init__(
         self,
-        dealer: Dealer,
+        batcher: Batcher,
         *,
         global_batch_size: int,
         seed: int,
@@ -28,7 +28,7 @@ class Batches:
         num_epochs: float,
         max_steps: int | None,
     ) -> None:
-        self._dealer, data = dealer, dealer.data
+        self._batcher, data = batcher, batcher.data
         self._global_batch_size = global_batch_size
         self._seed = seed
         self._shuffle = shuffle
@@ -36,13 +36,13 @@ class Batches:
         per_epoch = samples_per_epoch(sizes, data.weights)
         self.steps_per_epoch = -(-per_epoch // global_batch_size)
         # A batch never holds more than an epoch, however large it was asked to be.
-        self._num_micro_batches = -(-min(global_batch_size, per_epoch) // dealer.samples_per_forward)
+        self._num_micro_batches = -(-min(global_batch_size, per_epoch) // batcher.samples_per_forward)
         # 0.1 * 30 is 3.0000000000000004: a step must not come of rounding
         self.total_steps = max_steps or max(1, math.ceil(round(num_epochs * self.steps_per_epoch, 6)))
 
     def from_(self, step: int) -> Iterator[GlobalBatch]:
         """The batches after `step` optimizer steps; nothing is replayed to get there."""
-        data = self._dealer.data
+        data = self._batcher.data
         epoch, order = -1, np.empty(0, np.int64)
         for done in range(step, self.total_steps):
             if done // self.steps_per_epoch != epoch:
@@ -51,7 +51,7 @@ class Batches:
                     data.sample_sources, weights=data.weights, seed=self._seed, epoch=epoch, shuffle=self._shuffle
                 )
             start = done % self.steps_per_epoch * self._global_batch_size
-            yield self._dealer.deal(
+            yield self._batcher.split(
                 order[start : start + self._global_batch_size],
                 num_micro_batches=self._num_micro_batches,
                 step=done + 1,
@@ -62,15 +62,15 @@ class Batches:
 class EvalBatches:
     """Every sample once, longest first; each `GlobalBatch` holds one micro-batch per rank."""
 
-    def __init__(self, dealer: Dealer) -> None:
-        self._dealer = dealer
+    def __init__(self, batcher: Batcher) -> None:
+        self._batcher = batcher
 
     def __len__(self) -> int:
-        return math.ceil(len(self._dealer.data) / self._dealer.samples_per_forward)
+        return math.ceil(len(self._batcher.data) / self._batcher.samples_per_forward)
 
     def __iter__(self) -> Iterator[GlobalBatch]:
-        order = np.argsort(-self._dealer.data.lengths.astype(np.int64), kind="stable")
+        order = np.argsort(-self._batcher.data.lengths.astype(np.int64), kind="stable")
         for number in range(len(self)):
-            start = number * self._dealer.samples_per_forward
-            ids = order[start : start + self._dealer.samples_per_forward]
-            yield self._dealer.deal(ids, num_micro_batches=1, step=number + 1, epoch=(number + 1) / len(self))
+            start = number * self._batcher.samples_per_forward
+            ids = order[start : start + self._batcher.samples_per_forward]
+            yield self._batcher.split(ids, num_micro_batches=1, step=number + 1, epoch=(number + 1) / len(self))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.data.deal import FILLER, GlobalBatch, MicroBatch
+from shardwise.data.micro_batches import FILLER, GlobalBatch, MicroBatch
 from shardwise.data.order import mix
 from shardwise.data.store import IGNORED, PreparedData
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from shardwise.data.batches import Batches, EvalBatches
-from shardwise.data.deal import Dealer
+from shardwise.data.micro_batches import Batcher
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError
 from shardwise.models.known_ahead import hold_rotations, state_packed
@@ -79,7 +79,7 @@ def build(
     data = open_prepared(prepared["train"])
     state_packed(data.packed)
     hold_rotations(model.spread.modules)
-    batches = _batches(job, _dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
+    batches = _batches(job, _batcher(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
     steps.follow(optimizer)
@@ -146,8 +146,8 @@ def _prepared(run: RunDirectory) -> dict[str, Any]:
     return prepared
 
 
-def _dealer(data: PreparedData, execution: Execution, *, world: World, padding_id: int) -> Dealer:
-    return Dealer(
+def _batcher(data: PreparedData, execution: Execution, *, world: World, padding_id: int) -> Batcher:
+    return Batcher(
         data=data,
         micro_batch_size=execution.micro_batch_size,
         data_rank=world.data_rank,
@@ -157,9 +157,9 @@ def _dealer(data: PreparedData, execution: Execution, *, world: World, padding_i
     )
 
 
-def _batches(job: Job, dealer: Dealer) -> Batches:
+def _batches(job: Job, batcher: Batcher) -> Batches:
     return Batches(
-        dealer,
+        batcher,
         global_batch_size=job.train.global_batch_size,
         seed=job.train.seed,
         shuffle=job.data.shuffle,
@@ -172,7 +172,7 @@ def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World)
     if prepared["eval"] is None:
         return None
     data = open_prepared(prepared["eval"])
-    return EvalBatches(_dealer(data, execution, world=world, padding_id=prepared["padding_id"]))
+    return EvalBatches(_batcher(data, execution, world=world, padding_id=prepared["padding_id"]))
 
 
 def _flops_per_token(job: Job, prepared: dict[str, Any], *, shape: ModelShape) -> float:

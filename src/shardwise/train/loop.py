@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.data.deal import GlobalBatch
+from shardwise.data.micro_batches import GlobalBatch
 from shardwise.data.seen import look
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import check_finite, check_sights

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from shardwise.data.deal import Documents
+from shardwise.data.micro_batches import Documents
 from shardwise.data.store import IGNORED
 from shardwise.methods.lora import is_adapter
 from shardwise.models.anatomy import Anatomy

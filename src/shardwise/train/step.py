@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from shardwise.data.deal import Documents, GlobalBatch, MicroBatch
+from shardwise.data.micro_batches import Documents, GlobalBatch, MicroBatch
 from shardwise.parallel.apply import Spread
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World, to_device

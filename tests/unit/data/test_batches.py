@@ -11,22 +11,22 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.masking_utils import find_packed_sequence_indices
 
 from shardwise.data.batches import Batches, EvalBatches
-from shardwise.data.deal import FILLER, Dealer, GlobalBatch
+from shardwise.data.micro_batches import FILLER, Batcher, GlobalBatch
 from shardwise.data.store import IGNORED, PreparedData
 from tests.unit.data.helpers import store
 
 PADDING = 7
 
 
-def dealer(data: PreparedData, *, rank: int, ranks: int, micro_batch_size: int = 2, **lengths: Any) -> Dealer:
+def batcher(data: PreparedData, *, rank: int, ranks: int, micro_batch_size: int = 2, **lengths: Any) -> Batcher:
     places = {"data_rank": rank, "data_world_size": ranks}
-    return Dealer(data=data, micro_batch_size=micro_batch_size, padding_id=PADDING, **places, **lengths)
+    return Batcher(data=data, micro_batch_size=micro_batch_size, padding_id=PADDING, **places, **lengths)
 
 
 def batches(data: PreparedData, *, rank: int = 0, ranks: int = 1, **changes: Any) -> Batches:
-    dealt = {key: changes.pop(key) for key in ("micro_batch_size", "length_multiple") if key in changes}
+    batched = {key: changes.pop(key) for key in ("micro_batch_size", "length_multiple") if key in changes}
     settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **changes}
-    return Batches(dealer(data, rank=rank, ranks=ranks, **dealt), **settings)
+    return Batches(batcher(data, rank=rank, ranks=ranks, **batched), **settings)
 
 
 def seen(batch: GlobalBatch) -> list[int]:
@@ -142,7 +142,7 @@ def test_packs_do_not_mix_sources_and_weights_act_on_them(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_evaluation_sees_every_sample_once_for_any_number_of_ranks(data: PreparedData, ranks: int) -> None:
-    shares = [EvalBatches(dealer(data, rank=rank, ranks=ranks)) for rank in range(ranks)]
+    shares = [EvalBatches(batcher(data, rank=rank, ranks=ranks)) for rank in range(ranks)]
     found = [list(share) for share in shares]
     assert {len(share) for share in shares} == {len(share) for share in found} == {-(-23 // (2 * ranks))}
     assert sorted(sample for share in found for batch in share for sample in seen(batch)) == list(range(23))

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.data.deal import Documents
+from shardwise.data.micro_batches import Documents
 from shardwise.models.varlen import register
 from shardwise.spec.job.keys import Job
 from shardwise.spec.support.attention import documents_refusal

@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.data.deal import Documents
+from shardwise.data.micro_batches import Documents
 from shardwise.methods.lora import leave_inputs
 from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import find_anatomy

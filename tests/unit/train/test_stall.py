@@ -18,7 +18,7 @@ def at(
     return Standing(rank=rank, phase="training (step 5)", place=place, waits=waits, groups=groups)
 
 
-READING = "deal (deal.py:61)"
+READING = "read (data.py:61)"
 
 
 def test_the_rank_that_has_not_begun_what_the_others_have_is_named() -> None:
@@ -26,7 +26,7 @@ def test_the_rank_that_has_not_begun_what_the_others_have_is_named() -> None:
     assert verdict.culprit == 2
     assert verdict.phase == "training (step 5)"
     assert verdict.sentence == (
-        "nothing has moved for 5 min 01 s: rank 2 is in deal (deal.py:61); ranks 0-1, 3 wait in reduce (optim.py:80). "
+        "nothing has moved for 5 min 01 s: rank 2 is in read (data.py:61); ranks 0-1, 3 wait in reduce (optim.py:80). "
         "The stack of each rank is in its log"
     )
 
@@ -38,7 +38,7 @@ def test_who_waits_for_a_peer_is_not_named_for_those_that_wait_for_it() -> None:
     verdict = judge(standings, ranks=range(4), seconds=60)
     assert verdict.culprit == 3
     assert (
-        "rank 3 is in deal (deal.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather"
+        "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather"
         in verdict.sentence
     )
 
@@ -69,7 +69,7 @@ def test_ranks_that_wait_for_each_other_are_all_named() -> None:
 
 def test_ranks_that_are_all_at_work_do_not_wait_for_each_other() -> None:
     sentence = judge([at(0, READING, waits=False), at(1, READING, waits=False)], ranks=range(2), seconds=60).sentence
-    assert sentence.startswith("nothing has moved for 1 min 00 s: ranks 0-1 are in deal (deal.py:61). ")
+    assert sentence.startswith("nothing has moved for 1 min 00 s: ranks 0-1 are in read (data.py:61). ")
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -77,7 +77,7 @@ def test_what_a_request_to_stop_cuts_short_before_the_first_step_is_slow_and_not
     standings = [at(0, READING, waits=waits), at(1, READING, waits=waits)]
     sentence = judge(standings, ranks=range(2), seconds=12, at="loading, before the first step").sentence
     verb = "wait" if waits else "are"
-    assert sentence.startswith(f"it was still loading, before the first step: ranks 0-1 {verb} in deal (deal.py:61). ")
+    assert sentence.startswith(f"it was still loading, before the first step: ranks 0-1 {verb} in read (data.py:61). ")
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardwise.data.deal import GlobalBatch
+from shardwise.data.micro_batches import GlobalBatch
 from shardwise.data.seen import Sight
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import RunDirectory, append_line

@@ -1,6 +1,6 @@
 """Splits a global batch into micro-batches of tensors for one rank.
 
-Samples are sorted by length and dealt in blocks, so that micro-batches need little padding. Every rank computes the
+Samples are sorted by length and cut into blocks, so that micro-batches need little padding. Every rank computes the
 shapes of all ranks. Missing samples of the last batch are filled with rows of zero weight.
 
 There is no attention mask: kernels are told where packed documents lie, or transformers builds a mask from positions
@@ -89,8 +89,8 @@ class GlobalBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dealer:
-    """Deals a global batch out to ranks and micro-batches."""
+class Batcher:
+    """Splits a global batch into micro-batches, and those among ranks."""
 
     data: PreparedData
     micro_batch_size: int
@@ -104,20 +104,20 @@ class Dealer:
         """Sequences that all ranks together take a forward of at once."""
         return self.micro_batch_size * self.data_world_size
 
-    def deal(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
+    def split(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
         """This rank's share of a global batch of samples `ids`, in `num_micro_batches` on each rank."""
         lengths = self.data.lengths[ids]
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
-        seats = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
-        seats[: len(ids)] = by_length
-        seats = seats.reshape(num_micro_batches, self.data_world_size, self.micro_batch_size)
+        slots = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
+        slots[: len(ids)] = by_length
+        slots = slots.reshape(num_micro_batches, self.data_world_size, self.micro_batch_size)
         return GlobalBatch(
             step=step,
             epoch=epoch,
             sample_ids=tuple(ids.tolist()),
             tokens=int(lengths.sum(dtype=np.int64)),
             trained_tokens=int(self.data.trained_counts[ids].sum(dtype=np.int64)),
-            micro_batches=tuple(self._micro_batch(everyone) for everyone in seats),
+            micro_batches=tuple(self._micro_batch(everyone) for everyone in slots),
         )
 
     def _micro_batch(self, everyone: Ids) -> MicroBatch:
