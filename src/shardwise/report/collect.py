@@ -13,26 +13,15 @@ from typing import Any
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
-from shardwise.report.contents import (
-    NOMINAL_TIMES,
-    Curve,
-    DataCounts,
-    Example,
-    FileEntry,
-    Gap,
-    Outcome,
-    Report,
-    Setting,
-    State,
-)
+from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, Outcome, Report, Setting, State
 from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
+from shardwise.report.written import NOMINAL_TIMES
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
-from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
@@ -82,18 +71,13 @@ def collect(run: RunDirectory) -> Report:
         gaps=sources.gaps,
         files=_files(run),
         resumed=was_resumed(sources),
-        nominal_times=_nominal_times(plan),
         notes=tuple(_notes(sources)),
     )
 
 
-def _nominal_times(plan: Plan | None) -> bool:
-    gpu = section(section(plan.hardware, "node"), "gpu") if plan else None
-    return gpu is not None and text(gpu, "kind") == "cpu" and gpu.get("measured") is False
-
-
 def _notes(sources: Sources) -> Iterable[str]:
-    if _nominal_times(sources.plan):
+    gpu = section(section(sources.plan.hardware, "node"), "gpu") if sources.plan else None
+    if gpu and text(gpu, "kind") == "cpu" and gpu.get("measured") is False:
         yield NOMINAL_TIMES
     longest, limit = whole(section(sources.data, "train"), "longest"), sources.job and sources.job.data.max_length
     if sources.plan and longest and limit and longest < limit:

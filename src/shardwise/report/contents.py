@@ -25,9 +25,6 @@ OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary
 #: Memory outside the allocator, such as the CUDA context; the allocator does not count it.
 OUTSIDE_PART = "context"
 
-#: Said where times were forecast at rates that stand in for those of the machine.
-NOMINAL_TIMES = "forecast times are nominal: the rates of this machine's CPU processes were not measured"
-
 #: Types that are known from the configuration only; all others are read from live tensors.
 CONFIGURED_TYPES = ("compute", "reduction")
 
@@ -219,7 +216,6 @@ class Report:
         dtypes: read from live tensors, except `CONFIGURED_TYPES`.
         tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
         comparisons: memory of the worst rank, part by part; then time.
-        nominal_times: whether times were forecast at rates that are not the machine's.
         notes: what to know when forecast and measurement are compared.
     """
 
@@ -246,7 +242,6 @@ class Report:
     gaps: tuple[Gap, ...]
     files: tuple[FileEntry, ...] = ()
     resumed: bool = False
-    nominal_times: bool = False
     notes: tuple[str, ...] = ()
 
     def comparison(self, what: str) -> Comparison | None:

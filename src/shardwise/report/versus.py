@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.contents import NOMINAL_TIMES, Comparison, RankReport, Report, Side
+from shardwise.report.contents import Comparison, RankReport, Report, Side
 from shardwise.report.starts import WARM_UP_STEPS
-from shardwise.report.written import MISSING, write_seconds
+from shardwise.report.written import MISSING, NOMINAL_TIMES, write_seconds
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 

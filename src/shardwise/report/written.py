@@ -9,6 +9,9 @@ from shardwise.units import format_bytes, format_seconds
 
 Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
 
+#: Said where times were forecast at rates that stand in for those of the machine.
+NOMINAL_TIMES = "forecast times are nominal: the rates of this machine's CPU processes were not measured"
+
 MISSING = "–"
 
 #: Control characters other than tab and newline, and lone surrogates, which JSON can hold and UTF-8 cannot.

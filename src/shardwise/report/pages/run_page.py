@@ -17,7 +17,7 @@ from shardwise.report.contents import (
 )
 from shardwise.report.pages.charts import Chart, Stack, Table, curve_data, memory_chart
 from shardwise.report.pages.render import render
-from shardwise.report.written import MISSING, write_power, write_seconds
+from shardwise.report.written import MISSING, NOMINAL_TIMES, write_power, write_seconds
 
 NOISY_FROM = 20  # recorded steps; with fewer, the values are drawn without their running mean
 MAX_RANKS = 8
@@ -49,6 +49,7 @@ def report_html(report: Report) -> str:
         capacity_drawn=capacity_in_sight(report.memory),
         values=_values(report),
         configured=CONFIGURED_TYPES,
+        nominal=NOMINAL_TIMES in report.notes,
     )
 
 
