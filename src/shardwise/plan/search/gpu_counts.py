@@ -17,7 +17,7 @@ from shardwise.spec.layout.execution import Offload
 
 #: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part.
 #: `cheapest` forecasts times on all of them, which numbers in between hardly change.
-_STEPS: dict[Goal, tuple[int, int]] = {"cheapest": (8, 1), "fewest-gpus": (1024, 128)}
+_STEPS: dict[Goal, tuple[int, int]] = {"cheapest": (8, 1), "fewest-gpus": (256, 64)}
 
 
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
