@@ -25,7 +25,7 @@ runpy.run_module("shardwise.train.worker", run_name="__main__")
 #: with its schedules.
 UNUSED = (
     *("torch.distributed.pipelining", "torch.distributed.run"),
-    *("torch.utils.tensorboard", "tensorboard", "wandb", "mlflow"),
+    *("torch.utils.tensorboard", "tensorboard", "wandb", "mlflow", "bitsandbytes.functional"),
     *("datasets", "pandas", "pyarrow", "shardwise.data.prepare.ingest", "shardwise.plan", "shardwise.api"),
 )
 

@@ -41,7 +41,7 @@ def stuck(batcher, *args, **kwargs):
 
 if os.environ["RANK"] == "1":
     Batcher.split = stuck
-sys.exit(worker.main())
+worker.end_process(worker.main())
 """
 
 #: A worker that fills its weights as slowly as a disk that others use, on all ranks or on one.
@@ -57,7 +57,7 @@ def slow(*args, **kwargs):
     return materialise(*args, **kwargs)
 
 model.materialise = slow
-sys.exit(worker.main())
+worker.end_process(worker.main())
 """
 
 #: A worker that evaluates a batch in two seconds.
@@ -72,7 +72,7 @@ def slow(*args, **kwargs):
     return evaluate(*args, **kwargs)
 
 step.Step.evaluate = slow
-sys.exit(worker.main())
+worker.end_process(worker.main())
 """
 
 #: What rank 1 does; a collective that it skips, or a process that is stopped.

@@ -89,7 +89,7 @@ def faulty(parameters, **options):
     return optimizer
 
 build.build_optimizer = faulty
-sys.exit(worker.main())
+worker.end_process(worker.main())
 """
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
+from typing import Any, cast
 
 from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 
@@ -12,6 +15,7 @@ from shardwise.spec.run import RunDirectory
 def preload_libraries(run: RunDirectory) -> None:
     """Imports the model's module, and PEFT for LoRA. What cannot be imported is left to the build, which says why."""
     with suppress(Exception):
+        leave_out_bitsandbytes(read_job(run.resolved))
         import transformers
         import transformers.optimization
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -19,3 +23,9 @@ def preload_libraries(run: RunDirectory) -> None:
         getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[read_plan(run.plan).model["family"]])
         if read_job(run.resolved).adapters is not None:
             import peft  # noqa: F401
+
+
+def leave_out_bitsandbytes(job: Job) -> None:
+    """Makes it as good as not installed where nothing is quantised: PEFT imports it wherever it is, in seconds."""
+    if job.method != "qlora":
+        cast(dict[str, Any], sys.modules).setdefault("bitsandbytes", None)

@@ -42,7 +42,7 @@ from shardwise.train.measuring.rates import peak_flops
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
-from shardwise.train.preload import preload_libraries
+from shardwise.train.preload import leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.exit import end_process
@@ -94,6 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> Outcome:
     job, execution, hardware, planned = read_request(run)
+    leave_out_bitsandbytes(job)
     _set_environment(job)
     check_device(hardware)
     if hardware.gpu.kind == "cuda":
