@@ -61,8 +61,8 @@ def offered_hardware(*, most: int) -> list[list[Cluster]]:
 
 
 def machine_sizes(name: str) -> list[int]:
-    """How many of a GPU machines have that are rented out; powers of two where none is known to be."""
-    return sorted({size for one in providers().values() for size in one.sizes.get(name, [])}) or [1, 2, 4, 8]
+    """How many of a GPU machines have that are rented out, the fewest first; none where no provider has it."""
+    return sorted({size for provider in providers().values() for size in provider.sizes.get(name, [])})
 
 
 def has_fabric(name: str) -> bool:
@@ -74,9 +74,9 @@ def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
     """The sizes of one GPU, the smallest first: single machines, then 2, 4, 8, ... machines that have a fabric.
     `known`: the GPU; `most`: GPUs at most."""
     name = known.gpu.name
-    offers = [provider for provider in providers().values() if name in provider.sizes]
-    inside = sorted({size for provider in offers for size in provider.sizes[name] if size <= most})
-    node = max((max(provider.sizes[name]) for provider in offers if name in provider.fabric), default=most)
+    inside = [size for size in machine_sizes(name) if size <= most]
+    connected = [provider for provider in providers().values() if name in provider.fabric]
+    node = max((max(provider.sizes[name]) for provider in connected), default=most)
     counts = [1 << e for e in range(1, most.bit_length()) if (1 << e) * node <= most]
     machines = [cluster_of(known, num_gpus=size) for size in inside]
     return [*machines, *(cluster_of(known, num_gpus=node, num_nodes=count) for count in counts)]

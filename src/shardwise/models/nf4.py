@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from shardwise.errors import UnsupportedError
+from shardwise.spec.support.trained import NF4_BLOCK
 
-#: Elements that share a scale, and scales that share a level.
-_BLOCK, _GROUP = 64, 256
+#: Scales that share a level.
+_GROUP = 256
 #: Elements that are quantised at once.
 _AT_ONCE = 2**20
 
@@ -34,14 +35,15 @@ class NF4Linear(nn.Linear):
         """Stands in for `linear`, which is on the meta device; computes in `dtype`."""
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.dtype = linear.in_features, linear.out_features, dtype
-        blocks = linear.weight.numel() // _BLOCK
         # Where a block goes over the end of a row, each is a row of its own.
-        self._aligned = linear.in_features % _BLOCK == 0
-        columns = linear.in_features // _BLOCK if self._aligned else 1
-        self.weight = _bytes(blocks // columns, columns * _BLOCK // 2)
-        self.scales = _bytes(blocks // columns, columns)
+        self._aligned = linear.in_features % NF4_BLOCK == 0
+        columns = linear.in_features // NF4_BLOCK if self._aligned else 1
+        rows = linear.weight.numel() // NF4_BLOCK // columns
+        self._blocks = (rows, columns)
+        self.weight = _bytes(rows, columns * NF4_BLOCK // 2)
+        self.scales = _bytes(rows, columns)
         self.bias = linear.bias
-        self.register_buffer("levels", torch.zeros(-(-blocks // _GROUP) + 1), persistent=False)
+        self.register_buffer("levels", torch.zeros(-(-rows * columns // _GROUP) + 1), persistent=False)
         self._here = [slice(None), slice(None)]
 
     def take_slice(self, dim: int, *, index: int, degree: int) -> None:
@@ -49,8 +51,8 @@ class NF4Linear(nn.Linear):
         size, left = divmod(self.scales.shape[dim], degree)
         if left or not self._aligned:
             raise UnsupportedError(
-                f"tp = {degree} would cut blocks of {_BLOCK} quantised elements of a matrix of {self.out_features} x "
-                f"{self.in_features}; use fsdp"
+                f"tp = {degree} would cut blocks of {NF4_BLOCK} quantised elements of a matrix of "
+                f"{self.out_features} x {self.in_features}; use fsdp"
             )
         self._here[dim] = slice(index * size, (index + 1) * size)
 
@@ -58,24 +60,24 @@ class NF4Linear(nn.Linear):
         """The whole weight and scales for a matrix [out_features, in_features]; sets the levels."""
         library = _bitsandbytes()
         # Some blocks at a time: on processors bitsandbytes holds several copies of what it quantises in float32.
-        parts = [library.quantize_4bit(p.to(self.dtype), quant_type="nf4") for p in matrix.flatten().split(_AT_ONCE)]
+        options = {"blocksize": NF4_BLOCK, "quant_type": "nf4"}
+        parts = [library.quantize_4bit(p.to(self.dtype), **options) for p in matrix.flatten().split(_AT_ONCE)]
         largest = torch.cat([state.absmax for _, state in parts])
         offset = largest.mean()
         scales, state = library.quantize_blockwise(largest - offset, blocksize=_GROUP)
         self.levels = torch.cat([state.absmax, offset.reshape(1)])
-        columns = self.scales.shape[1]
-        return torch.cat([part for part, _ in parts]).view(-1, columns * _BLOCK // 2), scales.view(-1, columns)
+        rows, _ = self._blocks
+        return torch.cat([part for part, _ in parts]).view(rows, -1), scales.view(rows, -1)
 
     def dequantised(self, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """The matrix [out_features, in_features], or this rank's slice of it, of its weight and scales."""
-        columns = self.in_features // _BLOCK if self._aligned else 1
-        blocks = self.in_features * self.out_features // _BLOCK
-        levels = self.levels[:-1].repeat_interleave(_GROUP)[:blocks].view(-1, columns)[tuple(self._here)]
+        rows, columns = self._blocks
+        levels = self.levels[:-1].repeat_interleave(_GROUP)[: rows * columns].view(rows, columns)[tuple(self._here)]
         largest = _scales(scales.device)[scales.int()] * levels + self.levels[-1]
-        shape = (len(scales), scales.shape[1] * _BLOCK) if self._aligned else (self.out_features, self.in_features)
+        shape = (len(scales), scales.shape[1] * NF4_BLOCK) if self._aligned else (self.out_features, self.in_features)
         _bitsandbytes()
         dequantise = torch.ops.bitsandbytes.dequantize_4bit
-        return dequantise(weight.reshape(-1, 1), largest.flatten(), _BLOCK, "nf4", shape, self.dtype)
+        return dequantise(weight.reshape(-1, 1), largest.flatten(), NF4_BLOCK, "nf4", shape, self.dtype)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - nn.Linear's name
         """Of activations [..., in_features]."""
@@ -111,8 +113,10 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
     if not found:
         raise UnsupportedError("the model has no linear layer that qlora could quantise; use method: lora")
     for name, linear in found.items():
-        if linear.weight.requires_grad or linear.weight.numel() % _BLOCK:
-            what = "it is trained as a copy" if linear.weight.requires_grad else f"it has no whole blocks of {_BLOCK}"
+        if linear.weight.requires_grad or linear.weight.numel() % NF4_BLOCK:
+            what = (
+                "it is trained as a copy" if linear.weight.requires_grad else f"it has no whole blocks of {NF4_BLOCK}"
+            )
             raise UnsupportedError(f"qlora cannot quantise {name}, a matrix of {tuple(linear.weight.shape)}: {what}")
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, NF4Linear(linear, dtype=dtype))

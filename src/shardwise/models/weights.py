@@ -7,6 +7,7 @@ pointer, a truncated file or a pickle is refused by content with a sentence.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -223,12 +224,22 @@ def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
         raise ModelError(problems)
 
 
+_COMPARED_AT_ONCE = 2**22
+
+
 def _equal(weights: Weights, one: str, other: str) -> bool:
+    """Compared by some rows at a time: an embedding may be larger than what a rank is to hold."""
     shape = weights.shape(one)
     if weights.shape(other) != shape:
         return False
-    first, second = (weights.read(name, offsets=(0,) * len(shape), lengths=shape) for name in (one, other))
-    return bool((first == second).all())
+    first, *rest = shape or (1,)
+    rows = max(1, _COMPARED_AT_ONCE // max(1, math.prod(rest)))
+
+    def part(name: str, at: int) -> torch.Tensor:
+        offsets, lengths = (at, *(0 for _ in rest)), (min(rows, first - at), *rest)
+        return weights.read(name, offsets=offsets if shape else (), lengths=lengths if shape else ())
+
+    return all(bool((part(one, at) == part(other, at)).all()) for at in range(0, first, rows))
 
 
 class Keys:

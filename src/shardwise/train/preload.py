@@ -15,13 +15,14 @@ from shardwise.spec.run import RunDirectory
 def preload_libraries(run: RunDirectory) -> None:
     """Imports the model's module, and PEFT for LoRA. What cannot be imported is left to the build, which says why."""
     with suppress(Exception):
-        leave_out_bitsandbytes(read_job(run.resolved))
+        job = read_job(run.resolved)
+        leave_out_bitsandbytes(job)
         import transformers
         import transformers.optimization
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[read_plan(run.plan).model["family"]])
-        if read_job(run.resolved).adapters is not None:
+        if job.adapters is not None:
             import peft  # noqa: F401
 
 

@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from shardwise.errors import UnsupportedError
+from shardwise.models import nf4
+from shardwise.models.nf4 import NF4Linear, quantise_linear_layers
 
 bitsandbytes = pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
-
-from shardwise.models import nf4  # noqa: E402
-from shardwise.models.nf4 import NF4Linear, quantise_linear_layers  # noqa: E402
 
 
 def layer(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> NF4Linear:

@@ -104,6 +104,9 @@ def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
         except _DuplicateKeyError as error:
             yield BadRow(line, f"cannot be read: {error}")
             end = json.JSONDecoder().raw_decode(text, at)[1]
+        except RecursionError as error:
+            yield BadRow(line, f"cannot be read: {nesting_or(error)}; the rows after it were not checked")
+            return
         else:
             yield _row(line, value)
         comma = text.find(",", end)

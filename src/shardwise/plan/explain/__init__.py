@@ -1,4 +1,5 @@
 """Explain: why the chosen execution is as it is, why not the others, what would help, and the timeline of a step."""
+# What other packages import from here:
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.explain.comparison import why_faster, why_slower

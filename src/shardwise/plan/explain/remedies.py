@@ -16,6 +16,8 @@ from shardwise.units import format_gib
 
 _SHORTEST_LENGTH = 64
 _MOST_GPUS_ADVISED = 1024
+#: GPUs of a machine, of a kind that no provider is known to rent out.
+_USUAL_SIZES = [1, 2, 4, 8]
 #: Numbers of nodes between one that does not hold the job and its double, which does.
 _TRIED_BETWEEN = 16
 
@@ -94,7 +96,7 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
         return fits(replace(question, cluster=whole.part(num_gpus)))
 
     name, one_node = cluster.gpu.name, cluster.num_nodes == 1
-    inside = [size for size in machine_sizes(name) if one_node and size > cluster.node.num_gpus]
+    inside = [size for size in machine_sizes(name) or _USUAL_SIZES if one_node and size > cluster.node.num_gpus]
     node, network = inside[-1] if inside else cluster.node.num_gpus, cluster.network or cluster.node.link
     several = not one_node or has_fabric(name)
     whole = replace(cluster, node=replace(cluster.node, num_gpus=node), num_nodes=_MOST_GPUS_ADVISED, network=network)

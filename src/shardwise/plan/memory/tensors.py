@@ -8,6 +8,7 @@ from typing import Literal
 from shardwise.spec.layout.axes import rows_of_shard
 from shardwise.spec.layout.execution import OptimizerName, Precision
 from shardwise.spec.model.shape import Cut
+from shardwise.spec.support.trained import NF4_BLOCK
 
 #: Gradients are reduced over ranks in float32, whatever the compute type.
 REDUCTION_BYTES = 4
@@ -65,7 +66,7 @@ Place = Literal["front", "back"]
 
 #: NF4 (Dettmers et al., 2023): half a byte per element; double quantisation leaves one byte of scale per block of 64.
 #: Not counted is a float32 per 256 of those, which every rank has of a whole matrix.
-NF4_BYTES = 0.5 + 1 / 64
+NF4_BYTES = 0.5 + 1 / NF4_BLOCK
 
 
 @dataclass(frozen=True, kw_only=True)

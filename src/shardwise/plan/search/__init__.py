@@ -1,4 +1,5 @@
 """Search: the executions that a job leaves open, what fits, and the best of it for a goal."""
+# What other packages import from here:
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.search.executions import RECOMPUTE_ORDER, bases, offloads, sized, sizes_on, why_eager, why_left_out

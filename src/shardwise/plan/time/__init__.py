@@ -1,4 +1,5 @@
 """Time: seconds of kernels, messages, blocks, pipelines, and of a step."""
+# What other packages import from here:
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.time.endings import Ending, endings_of
