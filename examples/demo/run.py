@@ -28,7 +28,8 @@ Done in {seconds:.0f} s. The loss fell from {full_loss} and, with LoRA, from {lo
 
 Try next
   open {lora}/report.html in a browser
-  {python} examples/demo/ask.py {lora}/final "What colour is a banana?"
+  {shardwise} chat {lora} --prompt "What colour is a banana?"
+  {shardwise} merge {lora}
   {shardwise} plan --model llama-3.1-8b --method lora --hardware "4x RTX-6000-Ada"
   cp examples/demo/lora.yaml my-job.yaml, name your own model and rows in it, and {shardwise} train my-job.yaml"""
 
@@ -61,7 +62,6 @@ def main() -> None:
             lora=LORA,
             full_loss=fall(FULL),
             lora_loss=fall(LORA),
-            python=program("python"),
             shardwise=program("shardwise"),
         )
     )

@@ -1,5 +1,6 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
+from shardwise.api.after import chat, merge
 from shardwise.api.comparing import compare
 from shardwise.api.planning import plan, timeline, write_plan, write_plan_page
 from shardwise.api.reporting import known_gpus, known_models, report
@@ -32,10 +33,12 @@ __all__ = [
     "Trying",
     "Update",
     "Versus",
+    "chat",
     "compare",
     "doctor",
     "known_gpus",
     "known_models",
+    "merge",
     "plan",
     "report",
     "timeline",

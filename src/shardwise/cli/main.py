@@ -12,6 +12,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
+from shardwise.cli.after import chat, merge
 from shardwise.cli.compare import compare
 from shardwise.cli.doctor import doctor
 from shardwise.cli.plan import plan
@@ -22,7 +23,7 @@ from shardwise.errors import InputError, ShardwiseError
 
 P = ParamSpec("P")
 
-VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, doctor)
+VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, merge, chat, doctor)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -46,4 +46,5 @@ def closing_lines(result: TrainResult) -> list[str]:
     load = (
         f"PeftModel.from_pretrained(model, {str(run.final)!r})" if adapter else f"from_pretrained({str(run.final)!r})"
     )
-    return [*lines, "next:", f"  shardwise report {run.root}", f"  in Python: {load}"]
+    verbs = ("report", "chat", "merge") if adapter else ("report", "chat")
+    return [*lines, "next:", *(f"  shardwise {verb} {run.root}" for verb in verbs), f"  in Python: {load}"]

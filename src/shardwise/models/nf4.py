@@ -103,13 +103,7 @@ class _Product(torch.autograd.Function):
 def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
     """Puts NF4Linear in the place of the linear layers of an adapted model on the meta device, as transformers does for
     bitsandbytes: of all but the head. Raises UnsupportedError: there is none, or one that cannot be quantised."""
-    adapted: Any = model
-    head = set(adapted.get_output_embeddings().modules())
-    found = {
-        name: module
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear and module not in head and ".lora_" not in name
-    }
+    found = quantised_layers(model)
     if not found:
         raise UnsupportedError("the model has no linear layer that qlora could quantise; use method: lora")
     for name, linear in found.items():
@@ -120,6 +114,24 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
             raise UnsupportedError(f"qlora cannot quantise {name}, a matrix of {tuple(linear.weight.shape)}: {what}")
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, NF4Linear(linear, dtype=dtype))
+
+
+def quantised_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers of a model, with adapters or without, that are quantised, by name: all but the head."""
+    adapted: Any = model
+    head = set(adapted.get_output_embeddings().modules())
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and module not in head and ".lora_" not in name
+    }
+
+
+def quantised_and_back(matrix: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
+    """What training computes with in the place of a matrix, in `dtype`."""
+    rows, columns = matrix.shape
+    layer = NF4Linear(nn.Linear(columns, rows, bias=False, device="meta"), dtype=dtype)
+    return layer.dequantised(*layer.quantise(matrix))
 
 
 def quantisation_of(model: nn.Module) -> dict[str, Any] | None:

@@ -51,6 +51,7 @@ class RunDirectory:
         model: which revision of a model on the hub this run reads.
         measured: what each rank really held and used, read back from live tensors.
         final: folder of the trained model or adapter, in the ecosystem's format.
+        merged: folder of the base model with the adapter merged into it, written by `shardwise merge`.
         report_json, report_html: forecast beside measurement, for programs and as one self-contained page.
         logs: folder of each rank's output, phases and causes of failure.
         places: where each key of the job stands in what the user wrote, for messages.
@@ -71,6 +72,7 @@ class RunDirectory:
     model = _File("model.json")
     measured = _File("measured.json")
     final = _File("final")
+    merged = _File("merged")
     report_json = _File("report.json")
     report_html = _File("report.html")
     logs = _File("logs")

@@ -36,7 +36,7 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
             # The other files are synced to disk here.
             names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
             files = {name: records[name] if name in records else seal(folder / name) for name in names}
-            write_json(folder / "manifest.json", {"files": files})
+            write_json(folder / "manifest.json", {"files": files, "source": model.content})
 
         together(world, lambda: complete() if world.is_first else None, what="writing final/")
         journal.enter("verifying")

@@ -1,0 +1,64 @@
+"""`merge` and `chat`: what is done with the result of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
+from shardwise.launch.final_files import finished_job
+from shardwise.launch.processes.questions import run_program
+from shardwise.spec.run import RunDirectory, read_json
+
+#: Types of a merged model's weights.
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def merge(
+    run_dir: str | Path, *, output: str | Path | None = None, dtype: str | None = None, dequantised: bool = False
+) -> dict[str, Any]:
+    """Merges a run's adapter into its base model, into `output` or RUN_DIR/merged, and compares the logits of both.
+
+    Args:
+        dtype: of the weights; None for the base model's own.
+        dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies in its folder.
+
+    Returns:
+        `folder, base, onto, dtype, rows, largest_logit, difference, exact_difference, unchecked`: the largest
+        difference of a logit, and the same before weights were rounded; None, and why, where nothing was compared.
+
+    Raises:
+        InputError: there is no finished run, it has no adapter, or `output` is something else.
+        DamagedResultError: a file of final/ is missing or changed.
+        AlreadySaidError: it failed, and has said why on stderr.
+    """
+    run = RunDirectory(Path(run_dir))
+    target, job = Path(output or run.merged), finished_job(run)
+    if job.adapters is None:
+        raise UnsupportedError(f"{run.root} was trained in full: it has no adapter to merge, {run.final} is the model")
+    if dequantised and job.method != "qlora":
+        raise UnsupportedError(f"--dequantised is for QLoRA, and {run.root} was trained by {job.method}; leave it out")
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    if target.exists() and "merged" not in (read_json(target / "manifest.json") or {}):
+        raise RunDirectoryError(f"{target} exists and is no merged model; name a new folder by --output")
+    asked = {"run_dir": str(run.root), "target": str(target), "dtype": dtype, "dequantised": dequantised}
+    return json.loads(run_program("shardwise.train.merging", asked, capture=True))
+
+
+def chat(
+    run_dir: str | Path,
+    *,
+    part: Literal["trained", "base", "merged"] = "trained",
+    prompt: str | None = None,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+) -> None:
+    """Answers on stdout: one prompt, or each line of stdin. Raises as `merge` does."""
+    run = RunDirectory(Path(run_dir))
+    finished_job(run)
+    if part == "merged" and not run.merged.is_dir():
+        raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
+    asked = {"run_dir": str(run.root), "part": part, "prompt": prompt}
+    run_program("shardwise.train.chatting", {**asked, "max_new_tokens": max_new_tokens, "temperature": temperature})

@@ -1,0 +1,76 @@
+"""`shardwise merge` and `shardwise chat`: what is done with the result of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardwise.cli.trials import AsJson
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The output_dir of a training run.")]
+
+
+def merge(
+    run_dir: RunDir,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write here instead of RUN_DIR/merged.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; left out: the base model's.")] = None,
+    dequantised: Annotated[
+        bool, typer.Option("--dequantised", help="QLoRA: into the base as training computed with it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge a run's adapter into its base model, and compare the logits of both.
+
+    The folder is what from_pretrained, vLLM and llama.cpp load. Exits 0: merged, 1: the logits differ, 2: bad input.
+    """
+    from shardwise import api
+    from shardwise.cli.console import make_console, print_json
+
+    made = api.merge(run_dir, output=output, dtype=dtype, dequantised=dequantised)
+    if as_json:
+        print_json(made)
+    else:
+        make_console().print("\n".join(merged_lines(made, run_dir)), soft_wrap=True)
+
+
+def merged_lines(made: dict[str, Any], run_dir: Path) -> list[str]:
+    """What was merged, how far its logits are those of what was trained, and what to do with it."""
+    folder = made["folder"]
+    how = {"unquantised": ", which is not in 4 bits as it was in training", "dequantised": " in 4 bits, dequantised"}
+    lines = [f"merged into {made['base']}{how.get(made['onto'], '')}", f"  model    {folder}, {made['dtype']}"]
+    if made["unchecked"]:
+        lines.append(f"logits were not compared: {made['unchecked']}")
+    else:
+        lines.append(
+            f"largest difference of a logit from what was trained: {made['difference']:.1e} on {made['rows']}, whose "
+            f"largest logit is {made['largest_logit']:.1f}; {made['exact_difference']:.1e} on one base without rounding"
+        )
+    if Path(folder) == run_dir / "merged":
+        lines.append(f"ask it: shardwise chat {run_dir} --merged")
+    gguf = f"  python llama.cpp/convert_hf_to_gguf.py {folder} --outfile merged.gguf"
+    return [*lines, "elsewhere:", f"  vllm serve {folder}", gguf, f"  hf upload my-name/my-model {folder}"]
+
+
+def chat(
+    run_dir: RunDir,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Answer this and end; left out: each line of stdin.")
+    ] = None,
+    base: Annotated[bool, typer.Option("--base", help="Ask the model as it was before training.")] = False,
+    merged: Annotated[bool, typer.Option("--merged", help="Ask what `shardwise merge` wrote.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0 gives the most likely answer.")] = 0.0,
+) -> None:
+    """Talk to what a run trained, on all GPUs of this machine or on its processor.
+
+    Weights and the KV cache are counted against free memory before weights are loaded. Exits 0, 1: it does not fit, 2:
+    bad input.
+    """
+    from shardwise import api
+
+    if base and merged:
+        raise typer.BadParameter("--base and --merged exclude each other; keep one")
+    part = "merged" if merged else "base" if base else "trained"
+    api.chat(run_dir, part=part, prompt=prompt, max_new_tokens=max_new_tokens, temperature=temperature)

@@ -1,0 +1,62 @@
+"""What `merge` and `chat` refuse before a process is started, and what the command line says of a merge."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from shardwise import api
+from shardwise.cli.after import merged_lines
+from shardwise.errors import ShardwiseError
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.run import RunDirectory, write_json
+
+
+def _run(folder: Path, *, method: str = "lora", outcome: str = "finished", content: bytes = b"{}") -> RunDirectory:
+    run = RunDirectory(folder / "run")
+    write_json(run.resolved, job_from_data({"model": "m", "method": method}).to_json())
+    write_json(run.final / "config.json", {})
+    (run.final / "config.json").write_bytes(content)
+    record = {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+    write_json(run.final / "manifest.json", {"files": {"config.json": record}})
+    write_json(run.outcome, {"outcome": outcome})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("of_run", "asked", "said"),
+    [
+        ({"outcome": "stopped"}, {}, "run holds a run that has not finished; `shardwise train` goes on with it"),
+        ({"content": b"{ }"}, {}, "final: config.json has 3 bytes, and 2 were written; put the file back from a copy"),
+        ({"method": "full"}, {}, "was trained in full: it has no adapter to merge"),
+        ({}, {"dequantised": True}, "--dequantised is for QLoRA, and"),
+        ({}, {"dtype": "int8"}, "--dtype is 'int8'; expected one of float32, bfloat16, float16"),
+        ({}, {"output": "run/final"}, "final exists and is no merged model; name a new folder by --output"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(of_run, asked, said, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ShardwiseError) as caught:
+        api.merge(_run(Path(), **of_run).root, **asked)
+    assert said in str(caught.value)
+
+
+def test_chat_refuses_what_is_not_there(tmp_path) -> None:
+    with pytest.raises(ShardwiseError, match="holds no run; expected the output_dir of a training run"):
+        api.chat(tmp_path)
+    with pytest.raises(ShardwiseError, match=r"merged does not exist; `shardwise merge .*run` writes it"):
+        api.chat(_run(tmp_path).root, part="merged")
+
+
+def test_a_merge_is_told_with_what_to_do_next(tmp_path) -> None:
+    made = {"folder": "run/merged", "base": "b", "onto": "unquantised", "dtype": "bfloat16", "unchecked": None}
+    figures = {"rows": "8 evaluation rows", "largest_logit": 13.7, "difference": 0.72, "exact_difference": 9e-6}
+    lines = merged_lines({**made, **figures}, Path("run"))
+    assert lines[0] == "merged into b, which is not in 4 bits as it was in training"
+    assert "7.2e-01 on 8 evaluation rows, whose largest logit is 13.7; 9.0e-06 on one base without rounding" in lines[2]
+    assert lines[3] == "ask it: shardwise chat run --merged"
+    assert [line.split()[0] for line in lines[5:]] == ["vllm", "python", "hf"]
+    unchecked = merged_lines({**made, "unchecked": "float32 takes 2 GiB, and 1 GiB are free"}, Path("run"))
+    assert "logits were not compared: float32 takes 2 GiB, and 1 GiB are free" in unchecked
