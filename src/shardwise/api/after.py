@@ -25,13 +25,11 @@ def merge(
         dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies in its folder.
 
     Returns:
-        `folder, base, onto, dtype, rows, largest_logit, difference, exact_difference, unchecked`: the largest
-        difference of a logit, and the same before weights were rounded; None, and why, where nothing was compared.
+        `folder, base, onto, dtype, rows, computed_in, largest_logit, difference, exact_difference`; the last is the
+        largest difference of a logit before weights were rounded to `dtype`, on the same base.
 
-    Raises:
-        InputError: there is no finished run, it has no adapter, or `output` is something else.
-        DamagedResultError: a file of final/ is missing or changed.
-        AlreadySaidError: it failed, and has said why on stderr.
+    Raises InputError: it cannot be done with this run or folder; DamagedResultError: a file of final/ is missing or
+    changed; AlreadySaidError: it failed, and has said why on stderr.
     """
     run = RunDirectory(Path(run_dir))
     target, job = Path(output or run.merged), finished_job(run)

@@ -39,14 +39,13 @@ def merged_lines(made: dict[str, Any], run_dir: Path) -> list[str]:
     """What was merged, how far its logits are those of what was trained, and what to do with it."""
     folder = made["folder"]
     how = {"unquantised": ", which is not in 4 bits as it was in training", "dequantised": " in 4 bits, dequantised"}
-    lines = [f"merged into {made['base']}{how.get(made['onto'], '')}", f"  model    {folder}, {made['dtype']}"]
-    if made["unchecked"]:
-        lines.append(f"logits were not compared: {made['unchecked']}")
-    else:
-        lines.append(
-            f"largest difference of a logit from what was trained: {made['difference']:.1e} on {made['rows']}, whose "
-            f"largest logit is {made['largest_logit']:.1f}; {made['exact_difference']:.1e} on one base without rounding"
-        )
+    lines = [
+        f"merged into {made['base']}{how.get(made['onto'], '')}",
+        f"  model    {folder}, {made['dtype']}",
+        f"largest difference of a logit from what was trained: {made['difference']:.1e}, and "
+        f"{made['exact_difference']:.1e} on one base without rounding; of {made['rows']}, computed in "
+        f"{made['computed_in']}, whose largest logit is {made['largest_logit']:.1f}",
+    ]
     if Path(folder) == run_dir / "merged":
         lines.append(f"ask it: shardwise chat {run_dir} --merged")
     gguf = f"  python llama.cpp/convert_hf_to_gguf.py {folder} --outfile merged.gguf"

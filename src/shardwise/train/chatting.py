@@ -110,20 +110,13 @@ def chat(run_dir: str, part: str, prompt: str | None, **options: Any) -> None:
     """Answers a prompt, or each line of stdin: on a terminal with what was said before, until an empty line."""
     one = Chat(RunDirectory(Path(run_dir)), part, **options)
     history: Messages = []
-    one.load(_asked(history, prompt or ""))
-    if prompt is not None:
-        one.answer(_asked(history, prompt))
-        return
-    if sys.stdin.isatty():
+    one.load([{"role": "user", "content": prompt or ""}])
+    if prompt is None and sys.stdin.isatty():
         print("one question a line; an empty line begins a new conversation, Ctrl-D ends")
-    for line in map(str.strip, sys.stdin):
-        asked = _asked(history, line)
+    for line in map(str.strip, sys.stdin if prompt is None else [prompt]):
+        asked = [*history, {"role": "user", "content": line}]
         answer = one.answer(asked) if line else None
         history = [*asked, {"role": "assistant", "content": answer}] if answer and sys.stdin.isatty() else []
-
-
-def _asked(history: Messages, question: str) -> Messages:
-    return [*history, {"role": "user", "content": question}]
 
 
 if __name__ == "__main__":

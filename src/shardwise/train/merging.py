@@ -1,4 +1,4 @@
-"""Merges the adapter of a run into its base model, and compares their logits in float32."""
+"""Merges the adapter of a run into its base model, and compares their logits."""
 
 from __future__ import annotations
 
@@ -20,34 +20,28 @@ from shardwise.spec.run import RunDirectory, read_json, write_json
 from shardwise.train.precision import type_name
 from shardwise.train.result import base_of, run_program
 from shardwise.train.saving.atomic import commit, removed_on_error, seal
-from shardwise.units import format_gib
 
 #: Rows that are compared, and tokens of each.
 ROWS, TOKENS = 8, 128
-#: Relative to the largest logit: what float32 loses where a product is added before a matrix is multiplied, not after.
-TOLERANCE = 1e-5
-
-Logits = list[torch.Tensor]
 
 
 def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool) -> None:
-    """Writes the merged model, one model in memory at a time, compares it where float32 fits there, and prints what was
-    done as JSON. Raises ModelError: the base is not what was trained on; WorkerFailedError: the logits differ."""
+    """Writes the merged model, compares it, and prints what was done as JSON. One model is in memory at a time: in
+    float32, or in its own type where memory is too small. Raises ModelError: the base is not what was trained on;
+    WorkerFailedError: the logits differ."""
     run, end = RunDirectory(Path(run_dir)), Path(target)
     base, quantisation = base_of(run)
-    stored = read_config(base).dtype or torch.float32
-    saved = getattr(torch, dtype) if dtype else stored
-    whole = build_on_meta(read_config(base), attn_implementation="eager")
-    needed, free = 4 * sum(p.numel() for p in whole.parameters()), available_memory()
-    compares = needed < 0.9 * free
-    loaded, rows, kind = (torch.float32, *_rows(run, base)) if compares else (stored, [], "")
     computed = None if quantisation is None else quantisation.bnb_4bit_compute_dtype
+    stored, rows, kind = read_config(base).dtype or torch.float32, *_rows(run)
+    saved = getattr(torch, dtype) if dtype else stored
+    parameters = build_on_meta(read_config(base), attn_implementation="eager").parameters()
+    loaded = torch.float32 if sum(4 * p.numel() for p in parameters) < 0.9 * available_memory() else stored
     onto = computed if dequantised else None
-    trained = [] if onto is computed else _logits(_adapted(base, run, loaded, quantised=computed), rows)
+    trained = None if onto is computed else _logits(_adapted(base, run, loaded, quantised=computed), rows)
     model = _adapted(base, run, loaded, quantised=onto)
     together = _logits(model, rows)
     model = model.merge_and_unload()
-    exact = _agree(together, _logits(model, rows), what="base and adapter")
+    exact = _agree(together, _logits(model, rows), of="base and adapter", dtype=loaded)
     rounded = _logits(_cast(_cast(model, saved), loaded), rows)
     for leftover in end.parent.glob(f".{end.name}.*"):
         shutil.rmtree(leftover)  # of a merge that was killed
@@ -55,18 +49,19 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool) -> No
     with removed_on_error(folder):
         _save(_cast(model, saved), run, folder)
         del model
-        written = _logits(_load(folder, loaded), rows) if compares else []
-        _agree(rounded, written, what="what was to be written")
+        written = _logits(_load(folder, loaded), rows)
+        _agree(rounded, written, of="what was to be written", dtype=loaded)
+        expected = together if trained is None else trained
         answer = {
             "folder": target,
             "base": str(base),
             "onto": "base" if computed is None else "dequantised" if dequantised else "unquantised",
             "dtype": type_name(saved),
             "rows": f"{len(rows)} {kind} rows",
-            "largest_logit": _largest(trained or together),
-            "difference": _apart(trained or together, written) if compares else None,
-            "exact_difference": exact if compares else None,
-            "unchecked": None if compares else f"float32 takes {format_gib(needed)}, and {format_gib(free)} are free",
+            "computed_in": type_name(loaded),
+            "largest_logit": float(expected.abs().max()),
+            "difference": float((expected - written).abs().max()),
+            "exact_difference": exact,
         }
         files = {str(path.relative_to(folder)): seal(path) for path in folder.rglob("*") if path.is_file()}
         write_json(folder / "manifest.json", {"files": files, "merged": answer})
@@ -112,37 +107,29 @@ def _save(model: Any, run: RunDirectory, folder: Path) -> None:
             (shutil.copytree if path.is_dir() else shutil.copyfile)(path, folder / path.name)
 
 
-def _rows(run: RunDirectory, base: Path) -> tuple[Logits, str]:
-    """Some rows as token ids [1, length], and which they are: random ones where the prepared data is gone."""
+def _rows(run: RunDirectory) -> tuple[list[torch.Tensor], str]:
+    """Some rows as token ids [1, length], and which they are: made up where the prepared data is gone."""
     data = read_json(run.data) or {}
     try:
         prepared = open_prepared(data["eval"] or data["train"])
     except (DataError, KeyError):
-        ids = torch.randint(read_config(base).vocab_size, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
-        return list(ids.split(1)), "random"
+        return [torch.arange(TOKENS).unsqueeze(0)], "made-up"
     samples = [prepared.sample(index)[0][:TOKENS] for index in range(min(ROWS, len(prepared)))]
     return [torch.from_numpy(ids).unsqueeze(0) for ids in samples], "evaluation" if data["eval"] else "training"
 
 
 @torch.no_grad()
-def _logits(model: Any, rows: Logits) -> Logits:
-    return [model(ids).logits[0] for ids in rows]
+def _logits(model: Any, rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([model(ids).logits[0].float() for ids in rows])
 
 
-def _largest(logits: Logits) -> float:
-    return max((float(one.abs().max()) for one in logits), default=0.0)
-
-
-def _apart(one: Logits, other: Logits) -> float:
-    return _largest([a - b for a, b in zip(one, other, strict=True)])
-
-
-def _agree(expected: Logits, found: Logits, *, what: str) -> float:
-    apart, largest = _apart(expected, found), _largest(expected)
-    if apart <= TOLERANCE * max(1.0, largest):  # not so for NaN
+def _agree(expected: torch.Tensor, found: torch.Tensor, *, of: str, dtype: torch.dtype) -> float:
+    """The largest difference. Raises WorkerFailedError: it is more than rounding in `dtype` makes of the largest."""
+    apart, largest = float((expected - found).abs().max()), float(expected.abs().max())
+    if apart <= (1e-5 if dtype == torch.float32 else 0.1) * max(1.0, largest):  # not so for NaN
         return apart
     raise WorkerFailedError(
-        f"logits of the merged model differ by up to {apart:.1e} from those of {what}, of which the largest is "
+        f"logits of the merged model differ by up to {apart:.1e} from those of {of}, of which the largest is "
         f"{largest:.1f}; nothing was kept. Please report this with the run's resolved.yaml"
     )
 

@@ -51,12 +51,10 @@ def test_chat_refuses_what_is_not_there(tmp_path) -> None:
 
 
 def test_a_merge_is_told_with_what_to_do_next(tmp_path) -> None:
-    made = {"folder": "run/merged", "base": "b", "onto": "unquantised", "dtype": "bfloat16", "unchecked": None}
+    made = {"folder": "run/merged", "base": "b", "onto": "unquantised", "dtype": "bfloat16", "computed_in": "float32"}
     figures = {"rows": "8 evaluation rows", "largest_logit": 13.7, "difference": 0.72, "exact_difference": 9e-6}
     lines = merged_lines({**made, **figures}, Path("run"))
     assert lines[0] == "merged into b, which is not in 4 bits as it was in training"
-    assert "7.2e-01 on 8 evaluation rows, whose largest logit is 13.7; 9.0e-06 on one base without rounding" in lines[2]
+    assert "7.2e-01, and 9.0e-06 on one base without rounding; of 8 evaluation rows, computed in float32" in lines[2]
     assert lines[3] == "ask it: shardwise chat run --merged"
     assert [line.split()[0] for line in lines[5:]] == ["vllm", "python", "hf"]
-    unchecked = merged_lines({**made, "unchecked": "float32 takes 2 GiB, and 1 GiB are free"}, Path("run"))
-    assert "logits were not compared: float32 takes 2 GiB, and 1 GiB are free" in unchecked
