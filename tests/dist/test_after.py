@@ -45,9 +45,16 @@ def trained(make_job, tmp_path):
     return make
 
 
-def _merged(run: RunDirectory, *, dtype: str | None = None, dequantised: bool = False) -> dict[str, Any]:
-    """What merging says, of which the merged folder keeps a copy."""
-    run_world(1, merging.merge, str(run.root), str(run.merged), dtype, dequantised)
+def _merge(memory: int, *asked: Any) -> None:
+    merging.available_memory = lambda: memory
+    merging.merge(*asked)
+
+
+def _merged(
+    run: RunDirectory, *, dtype: str | None = None, dequantised: bool = False, memory: int = 2**40
+) -> dict[str, Any]:
+    """What merging says with some memory that is free; the merged folder keeps a copy."""
+    run_world(1, _merge, memory, str(run.root), str(run.merged), dtype, dequantised)
     return (read_json(run.merged / "manifest.json") or {})["merged"]
 
 
@@ -113,6 +120,9 @@ def test_a_merged_model_has_its_base_s_type_or_the_one_asked_for(trained) -> Non
     assert said["dtype"] == json.loads((run.merged / "config.json").read_text())["dtype"] == "bfloat16"
     assert said["exact_difference"] <= 1e-5 * max(1.0, said["largest_logit"]) < said["difference"] < 0.1
     assert _merged(run, dtype="float32")["difference"] == pytest.approx(said["exact_difference"], abs=1e-6)
+    small = _merged(run, memory=100_000)
+    assert (said["computed_in"], small["computed_in"]) == ("float32", "bfloat16")
+    assert small["difference"] <= 0.1 * small["largest_logit"]
 
 
 def test_qlora_is_merged_into_the_base_as_it_lies_or_as_training_computed_with_it(trained) -> None:
@@ -165,7 +175,8 @@ def test_chat_answers_as_transformers_generates(method, model, trained, models) 
     run = trained(model, method=method)
     answer, weights, token, _ = run_world(1, _answers, run, "trained")[0]
     base: Any = AutoModelForCausalLM.from_pretrained(models[model])
-    assert weights == sum(p.nbytes for p in base.parameters())
+    adapter = (run.final / "adapter_model.safetensors").stat().st_size if method == "lora" else 0
+    assert weights == sum(p.nbytes for p in base.parameters()) + adapter
     assert token == 2 * 3 * 2 * base.config.head_dim * 4, "keys and values of 3 layers and 2 heads in float32"
     loaded: Any = AutoModelForCausalLM.from_pretrained(run.final) if method == "full" else base
     if method == "lora":
@@ -194,6 +205,6 @@ def _refusals(run: RunDirectory) -> list[str]:
 
 def test_what_does_not_fit_is_refused_before_weights_are_loaded_with_the_length_that_fits(trained) -> None:
     short, long = run_world(1, _refusals, trained("untied"))[0]
-    assert "39 tokens and an answer of 89 take 48.0 KiB of keys and values beside" in short
+    assert "39 tokens and an answer of 89 take 48.0 KiB of keys and values beside 2" in short
     assert short.endswith(" of memory are free: 50 tokens fit; lower --max-new-tokens, or add memory")
     assert long.startswith("the conversation has ") and long.endswith(" tokens, and the model reads 128")
