@@ -24,10 +24,8 @@ def merge(
         dtype: of the weights; None for the base model's own.
         dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies in its folder.
 
-    Returns:
-        `folder, base, onto, dtype, rows, computed_in, largest_logit, difference, exact_difference`; the last is the
-        largest difference of a logit before weights were rounded to `dtype`, on the same base.
-
+    Returns what was done, with the largest `difference` of a logit from what was trained, and that before weights were
+    rounded, on one base (`exact_difference`).
     Raises InputError: it cannot be done with this run or folder; DamagedResultError: a file of final/ is missing or
     changed; AlreadySaidError: it failed, and has said why on stderr.
     """

@@ -23,7 +23,7 @@ def merge(
 ) -> None:
     """Merge a run's adapter into its base model, and compare the logits of both.
 
-    The folder is what from_pretrained, vLLM and llama.cpp load. Exits 0: merged, 1: the logits differ, 2: bad input.
+    Exits 0: merged, 1: the logits differ, 2: bad input, such as a base model that has changed since.
     """
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
@@ -64,8 +64,7 @@ def chat(
 ) -> None:
     """Talk to what a run trained, on all GPUs of this machine or on its processor.
 
-    Weights and the KV cache are counted against free memory before weights are loaded. Exits 0, 1: it does not fit, 2:
-    bad input.
+    Weights and KV cache are counted against free memory before any is taken. Exits 1: it does not fit, 2: bad input.
     """
     from shardwise import api
 

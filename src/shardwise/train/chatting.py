@@ -47,8 +47,7 @@ class Chat:
         if self._quantisation is not None:
             quantise_linear_layers(model, dtype=self._quantisation.bnb_4bit_compute_dtype)
         self.weights = sum(p.numel() * (1 if p.dtype == torch.uint8 else element) for p in model.parameters())
-        if self._adapter is not None:
-            self.weights += (self._adapter / "adapter_model.safetensors").stat().st_size
+        self.weights += (run.final / "adapter_model.safetensors").stat().st_size if self._adapter else 0
         self.token = shape.token_elements * element
         self._gpus = {index: torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())}
         self.free = sum(self._gpus.values()) or available_memory()

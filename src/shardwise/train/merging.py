@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,8 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool) -> No
     model = model.merge_and_unload()
     exact = _agree(together, _logits(model, rows), of="base and adapter", dtype=loaded)
     rounded = _logits(_cast(_cast(model, saved), loaded), rows)
-    for leftover in end.parent.glob(f".{end.name}.*"):
-        shutil.rmtree(leftover)  # of a merge that was killed
-    folder = end.with_name(f".{end.name}.{uuid.uuid4().hex[:8]}")
+    folder = end.with_name(f".{end.name}.unfinished")
+    shutil.rmtree(folder, ignore_errors=True)  # of a merge that was killed
     with removed_on_error(folder):
         _save(_cast(model, saved), run, folder)
         del model

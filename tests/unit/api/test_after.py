@@ -6,9 +6,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from typer import BadParameter
 
 from shardwise import api
-from shardwise.cli.after import merged_lines
+from shardwise.cli.after import chat, merged_lines
 from shardwise.errors import ShardwiseError
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.run import RunDirectory, write_json
@@ -48,6 +49,8 @@ def test_chat_refuses_what_is_not_there(tmp_path) -> None:
         api.chat(tmp_path)
     with pytest.raises(ShardwiseError, match=r"merged does not exist; `shardwise merge .*run` writes it"):
         api.chat(_run(tmp_path).root, part="merged")
+    with pytest.raises(BadParameter, match="--base and --merged exclude each other"):
+        chat(tmp_path, base=True, merged=True)
 
 
 def test_a_merge_is_told_with_what_to_do_next(tmp_path) -> None:
