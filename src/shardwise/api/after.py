@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
 from shardwise.launch.final_files import finished_job
-from shardwise.launch.processes.questions import run_program
+from shardwise.launch.processes.torch_helpers import run_program
 from shardwise.spec.run import RunDirectory, read_json
 
 #: Types of a merged model's weights.
@@ -27,7 +27,7 @@ def merge(
     Returns what was done, with the largest `difference` of a logit from what was trained, and that before weights were
     rounded, on one base (`exact_difference`).
     Raises InputError: it cannot be done with this run or folder; DamagedResultError: a file of final/ is missing or
-    changed; AlreadySaidError: it failed, and has said why on stderr.
+    changed; ReportedError: it failed, and has said why on stderr.
     """
     run = RunDirectory(Path(run_dir))
     target, job = Path(output or run.merged), finished_job(run)

@@ -12,7 +12,7 @@ from typing import Any
 from shardwise.errors import ModelError, Problem, WorkerFailedError, quoted
 from shardwise.launch.failure import how_it_ended
 from shardwise.launch.processes.command import require_torch
-from shardwise.launch.processes.data_preparation import AlreadySaidError
+from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.launch.processes.parent_death import leashed
 from shardwise.spec.model.shape import ModelShape
 
@@ -69,12 +69,12 @@ def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0
 
 def run_program(module: str, arguments: dict[str, Any], *, capture: bool = False) -> str:
     """Runs a program whose stdin, stderr and, unless captured, stdout are the user's; what it wrote there where it is.
-    Raises AlreadySaidError: it failed, and has said why; WorkerFailedError: it was killed."""
+    Raises ReportedError: it failed, and has said why; WorkerFailedError: it was killed."""
     require_torch()
     command = leashed([sys.executable, "-m", module, json.dumps(arguments)])
     done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False)
     if done.returncode < 0:
         raise WorkerFailedError(f"{module} {how_it_ended(done.returncode)}")
     if done.returncode > 0:
-        raise AlreadySaidError("the reason stands above", exit_code=done.returncode)
+        raise ReportedError("the reason stands above", exit_code=done.returncode)
     return done.stdout or ""
