@@ -1,8 +1,8 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
-from shardwise.api.after import chat, merge
 from shardwise.api.comparing import compare
-from shardwise.api.planning import plan, timeline, write_plan, write_plan_page
+from shardwise.api.merging import chat, merge
+from shardwise.api.planning import generation, plan, timeline, write_plan, write_plan_page
 from shardwise.api.reporting import known_gpus, known_models, report
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
@@ -36,6 +36,7 @@ __all__ = [
     "chat",
     "compare",
     "doctor",
+    "generation",
     "known_gpus",
     "known_models",
     "merge",

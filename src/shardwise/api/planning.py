@@ -11,13 +11,22 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import HardwareError, InputError, Problem
-from shardwise.plan import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list, find_unknown, make_plan, timeline_of_plan
+from shardwise.plan import (
+    MOST_GPUS_OFFERED,
+    best_of_catalogue,
+    best_of_list,
+    find_unknown,
+    make_plan,
+    plan_generation,
+    timeline_of_plan,
+)
 from shardwise.plan import solve as solved_plan
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Lengths, Plan
+from shardwise.spec.plan.generation import Generation
 from shardwise.spec.plan.timeline import Timeline
 from shardwise.spec.request import Override, Request, read_request
 from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
@@ -52,6 +61,28 @@ def plan(
     return plan_for(request, cluster=cluster, known=(request.job.data.num_rows, None))
 
 
+def generation(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Generation:
+    """What generating text with a job's model needs on its hardware, or which hardware is the cheapest that holds it.
+    Arguments and errors are those of `plan`."""
+    request = read_request(job, overrides=overrides)
+    with request.blaming("hardware"):
+        cluster = _hardware(request.job)
+        kinds = [[cluster]] if cluster else _on_offer(request.job)
+    with request.blaming("model"):
+        model = find_model(request.job.model)
+    with request.placing():
+        clusters = [size for kind in kinds for size in kind]
+        return plan_generation(request.job, model=model, clusters=clusters, is_open=cluster is None)
+
+
+def _on_offer(job: Job) -> list[list[Cluster]]:
+    """Of each GPU on offer its sizes; or those of a list, one by one."""
+    named = job.hardware or ANY
+    if named.strip().lower() == ANY:
+        return offered_hardware(most=MOST_GPUS_OFFERED)
+    return [[cluster] for cluster in alternatives(named)]
+
+
 def _hardware(job: Job) -> Cluster | None:
     """What the job names, or this machine; None where hardware is to be compared."""
     if job.hardware is not None:
@@ -79,14 +110,12 @@ def _solved(request: Request, name: str) -> Plan:
 def _on_open_hardware(request: Request) -> Plan:
     """The plan on the best hardware for the goal, with what else was compared."""
     with request.blaming("hardware"):
-        named = request.job.hardware or ANY
-        kinds = offered_hardware(most=MOST_GPUS_OFFERED) if named.strip().lower() == ANY else None
-        listed = alternatives(named) if kinds is None else []
+        kinds = _on_offer(request.job)
     with request.blaming("model"):
         model = find_model(request.job.model)
     with request.placing():
-        if kinds is None:
-            return best_of_list(request.job, model=model, clusters=listed)
+        if "," in (request.job.hardware or ANY):
+            return best_of_list(request.job, model=model, clusters=[size for kind in kinds for size in kind])
         return best_of_catalogue(request.job, model=model, kinds=kinds)
 
 

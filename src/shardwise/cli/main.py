@@ -12,9 +12,9 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from shardwise.cli.after import chat, merge
 from shardwise.cli.compare import compare
 from shardwise.cli.doctor import doctor
+from shardwise.cli.merge import chat, merge
 from shardwise.cli.plan import plan
 from shardwise.cli.report import report
 from shardwise.cli.train import train

@@ -10,9 +10,14 @@ import typer
 from shardwise.cli.trials import AsJson, Sets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from shardwise.spec.request import Override
+
 KINDS = ("models", "gpus")
+TASKS = ("train", "generate")
 
 
 def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
@@ -31,6 +36,9 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
             metavar="KEY", help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
         ),
     ] = None,
+    task: Annotated[
+        str, typer.Option(metavar="train|generate", help="Or: what generating text with the model needs.")
+    ] = "train",
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     verbose: Annotated[
@@ -65,6 +73,13 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     given = [
         api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in flags.items() if value is not None
     ]
+    if task not in TASKS:
+        raise InputError(f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}")
+    if task == "generate":
+        if solve or timeline or html or output:
+            raise InputError("--task generate has no --solve, --timeline, --html or --output; leave them out")
+        generate([*given, *(sets or [])], job=job, as_json=as_json)
+        return
     made = api.plan(job, overrides=[*given, *(sets or [])], solve=solve)
     if output is not None:
         api.write_plan(made, output)
@@ -83,6 +98,21 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
             print_timeline(drawn, console)
     if made.best is None:
+        raise typer.Exit(1)
+
+
+def generate(overrides: Sequence[str | Override], *, job: Path | None, as_json: bool) -> None:
+    """Prints what generating needs; typer.Exit(1) where it does not fit."""
+    from shardwise import api
+    from shardwise.cli.console import make_console, print_json
+    from shardwise.cli.generation_table import print_generation
+
+    found = api.generation(job, overrides=overrides)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_generation(found, make_console())
+    if not found.asked.fits:
         raise typer.Exit(1)
 
 

@@ -14,12 +14,10 @@ from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, find_model_folder, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.spec.job.file import read_job
+from shardwise.spec.plan.generation import USABLE, cache_elements
 from shardwise.spec.run import RunDirectory, revision_of
 from shardwise.train.result import base_of, run_program
 from shardwise.units import format_gib
-
-#: Of free memory, what weights and keys and values may fill: the rest is for activations and the allocator's gaps.
-USABLE = 0.95
 
 Messages = list[dict[str, str]]
 
@@ -48,7 +46,7 @@ class Chat:
             quantise_linear_layers(model, dtype=self._quantisation.bnb_4bit_compute_dtype)
         self.weights = sum(p.numel() * (1 if p.dtype == torch.uint8 else element) for p in model.parameters())
         self.weights += (run.final / "adapter_model.safetensors").stat().st_size if self._adapter else 0
-        self.token = shape.token_elements * element
+        self.token = cache_elements(shape, 1) * element
         self._gpus = {index: torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())}
         self.free = sum(self._gpus.values()) or available_memory()
         self._positions = shape.max_position_embeddings or sys.maxsize
@@ -82,10 +80,17 @@ class Chat:
         prompt, new = self.room(messages)
         options: dict[str, Any] = {"quantization_config": self._quantisation} if self._quantisation else {}
         if self._gpus:
-            share = USABLE * self.weights / (self.weights + (prompt["input_ids"].shape[1] + new) * self.token)
-            options |= {"device_map": "auto", "max_memory": {gpu: int(b * share) for gpu, b in self._gpus.items()}}
+            options |= {"device_map": "auto", "max_memory": self.shares(prompt["input_ids"].shape[1] + new)}
         model: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto", **options)
+        if aside := {"cpu", "disk"} & {str(place) for place in getattr(model, "hf_device_map", {}).values()}:
+            gpus = f"{len(self._gpus)} GPUs" if len(self._gpus) > 1 else "the GPU"
+            raise DoesNotFitError(f"layers were left on the {aside.pop()}: {gpus} cannot hold them in whole layers")
         self._model = (PeftModel.from_pretrained(model, str(self._adapter)) if self._adapter else model).eval()
+
+    def shares(self, tokens: int) -> dict[int, int]:
+        """Bytes of weights that each GPU may take, beside its layers' keys and values of so many tokens."""
+        share = USABLE * self.weights / (self.weights + tokens * self.token)
+        return {gpu: int(free * share) for gpu, free in self._gpus.items()}
 
     @torch.inference_mode()
     def answer(self, messages: Messages) -> str:

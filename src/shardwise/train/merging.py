@@ -62,7 +62,10 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool) -> No
             "exact_difference": exact,
         }
         files = {str(path.relative_to(folder)): seal(path) for path in folder.rglob("*") if path.is_file()}
-        write_json(folder / "manifest.json", {"files": files, "merged": answer})
+        write_json(
+            folder / "manifest.json",
+            {"files": files, "merged": answer, "adapter": read_json(run.final / "manifest.json")},
+        )
         commit(folder, end)
     print(json.dumps(answer))
 

@@ -242,11 +242,6 @@ class ModelShape:
         ends = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
         return self.block_parameters + ends + self.outer_parameters
 
-    @property
-    def token_elements(self) -> int:
-        """Keys and values that all blocks keep of one token: the KV cache. A window of attention keeps fewer tokens."""
-        return self.num_layers * self.num_key_value_heads * (self.head_dim + (self.value_head_dim or self.head_dim))
-
     @cached_property
     def mlp_width(self) -> int:
         """Intermediate elements of one token in the usual block, those of every expert it runs through added up."""

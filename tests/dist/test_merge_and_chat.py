@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import get_balanced_memory, infer_auto_device_map
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shardwise.errors import DoesNotFitError, ModelError, WorkerFailedError
+from shardwise.models.load import build_on_meta, read_config
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import merging
 from shardwise.train.chatting import Chat
@@ -208,3 +210,19 @@ def test_what_does_not_fit_is_refused_before_weights_are_loaded_with_the_length_
     assert "39 tokens and an answer of 89 take 48.0 KiB of keys and values beside 2" in short
     assert short.endswith(" of memory are free: 50 tokens fit; lower --max-new-tokens, or add memory")
     assert long.startswith("the conversation has ") and long.endswith(" tokens, and the model reads 128")
+
+
+def _placed(run: RunDirectory, free: float) -> set[Any]:
+    """Where accelerate puts the layers of a model on two GPUs of `free` times half the weights."""
+    chat = Chat(run, "base", max_new_tokens=12, temperature=0.0)
+    chat._gpus = dict.fromkeys((0, 1), int(free * chat.weights / 2))
+    model = build_on_meta(read_config(chat._folder), attn_implementation="eager")
+    memory = get_balanced_memory(model, max_memory=chat.shares(20), no_split_module_classes=model._no_split_modules)
+    layers = infer_auto_device_map(model, max_memory=memory, no_split_module_classes=model._no_split_modules)
+    return set(layers.values())
+
+
+def test_layers_are_spread_over_all_gpus(trained) -> None:
+    run = trained("deep wide")
+    assert run_world(1, _placed, run, 1.6)[0] == {0, 1}
+    assert run_world(1, _placed, run, 0.6)[0] > {0, 1}, "some are left on the disk, which a chat refuses"

@@ -9,7 +9,7 @@ import pytest
 from typer import BadParameter
 
 from shardwise import api
-from shardwise.cli.after import chat, merged_lines
+from shardwise.cli.merge import chat, merged_lines
 from shardwise.errors import ShardwiseError
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.run import RunDirectory, write_json
@@ -49,6 +49,10 @@ def test_chat_refuses_what_is_not_there(tmp_path) -> None:
         api.chat(tmp_path)
     with pytest.raises(ShardwiseError, match=r"merged does not exist; `shardwise merge .*run` writes it"):
         api.chat(_run(tmp_path).root, part="merged")
+    run = RunDirectory(tmp_path / "run")
+    write_json(run.merged / "manifest.json", {"adapter": {"files": {}}})
+    with pytest.raises(ShardwiseError, match=r"merged holds another adapter than .*final, .*merge .*run` again"):
+        api.chat(run.root, part="merged")
     with pytest.raises(BadParameter, match="--base and --merged exclude each other"):
         chat(tmp_path, base=True, merged=True)
 

@@ -37,7 +37,7 @@ def merge(
         raise UnsupportedError(f"--dequantised is for QLoRA, and {run.root} was trained by {job.method}; leave it out")
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    if target.exists() and "merged" not in (read_json(target / "manifest.json") or {}):
+    if target.exists() and "merged" not in _read(target):
         raise RunDirectoryError(f"{target} exists and is no merged model; name a new folder by --output")
     asked = {"run_dir": str(run.root), "target": str(target), "dtype": dtype, "dequantised": dequantised}
     return json.loads(run_program("shardwise.train.merging", asked, capture=True))
@@ -56,5 +56,13 @@ def chat(
     finished_job(run)
     if part == "merged" and not run.merged.is_dir():
         raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
+    if part == "merged" and _read(run.merged).get("adapter") != read_json(run.final / "manifest.json"):
+        message = f"{run.merged} holds another adapter than {run.final}, which was trained on since"
+        raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
     asked = {"run_dir": str(run.root), "part": part, "prompt": prompt}
     run_program("shardwise.train.chatting", {**asked, "max_new_tokens": max_new_tokens, "temperature": temperature})
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The manifest of a merged model; empty where there is none."""
+    return read_json(folder / "manifest.json") or {}

@@ -1,0 +1,69 @@
+"""What generating text with a job's model needs: weights, and keys and values by length and number of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from shardwise.plan.memory import BFLOAT16_BYTES, FLOAT32_BYTES, take_inventory
+from shardwise.plan.memory.tensors import TYPES
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.generation import USABLE, Generation, Needs, cache_elements
+
+#: Lengths and numbers of sequences that are shown beside those asked for.
+LENGTHS, SEQUENCES = (1024, 4096, 16384, 65536), (1, 4, 16, 64)
+
+
+def plan_generation(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], is_open: bool) -> Generation:
+    """Counts what generating needs: weights as `train` leaves them (QLoRA's in 4 bits, adapters beside the base), each
+    once over all GPUs, with keys and values of the sequences that are answered at once.
+
+    Args:
+        clusters: the hardware, or, where it `is_open`, all that is on offer.
+
+    Raises:
+        UnsupportedError: adapters that no forecast is made for.
+    """
+    wide = model.storage_dtype == "float32"
+    types, element = (TYPES["fp32"], FLOAT32_BYTES) if wide else (TYPES["bf16"], BFLOAT16_BYTES)
+    inventory = take_inventory(job, model)
+    weights = int(inventory.over_blocks(lambda unit: unit.stored_bytes(types)) + inventory.root.stored_bytes(types))
+    length, sequences = job.data.max_length, job.train.global_batch_size
+
+    def total(length: int, sequences: int) -> int:
+        return weights + sequences * cache_elements(model, length) * element
+
+    large = [cluster for cluster in clusters if total(length, sequences) <= _room(cluster)]
+    found = (min(large, key=_price) if large else None) if is_open else clusters[0]
+    room = None if found is None else _room(found)
+
+    def needs(length: int, sequences: int) -> Needs:
+        whole = total(length, sequences)
+        fits = None if room is None else whole <= room
+        return Needs(length=length, sequences=sequences, cache_bytes=whole - weights, total_bytes=whole, fits=fits)
+
+    lengths = sorted({length, *(one for one in LENGTHS if one <= (model.max_position_embeddings or inf))})
+    counts = sorted({sequences, *SEQUENCES})
+    return Generation(
+        model=job.model,
+        method=job.method,
+        type_name=types.compute_name,
+        weight_bytes=weights,
+        asked=needs(length, sequences),
+        table=tuple(needs(one, many) for one in lengths for many in counts),
+        hardware=None if found is None else found.name,
+        capacity_bytes=room,
+        usd_per_hour=None if found is None or _price(found)[0] == inf else _price(found)[0],
+    )
+
+
+def _room(cluster: Cluster) -> int:
+    return int(USABLE * cluster.num_gpus * (cluster.gpu.usable_bytes - cluster.gpu.context_bytes))
+
+
+def _price(cluster: Cluster) -> tuple[float, int]:
+    """Of an hour; then the fewest GPUs."""
+    price = cluster.gpu.typical_usd_per_hour
+    return (inf if price is None else price * cluster.num_gpus), cluster.num_gpus

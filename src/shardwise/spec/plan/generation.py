@@ -1,0 +1,67 @@
+"""What generating text needs: weights, and keys and values (the KV cache), which planner and `chat` count alike."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shardwise.spec.model.shape import ModelShape
+
+#: Of free memory, what weights and keys and values may fill: the rest is for activations and the allocator's gaps.
+USABLE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """Memory for so many sequences at once, each of so many tokens of prompt and answer together.
+
+    Attributes:
+        cache_bytes: keys and values.
+        total_bytes: with the weights.
+        fits: on the hardware; None where it is open.
+    """
+
+    length: int
+    sequences: int
+    cache_bytes: int
+    total_bytes: int
+    fits: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What generating needs.
+
+    Attributes:
+        model: as the job names it.
+        type_name: of the weights that are not quantised, of keys and of values.
+        weight_bytes: of all weights, adapters included.
+        asked: for the job's `data.max_length` and `train.global_batch_size`.
+        table: for other lengths and numbers of sequences; lengths up to the model's positions.
+        hardware: its name; where it is open, the cheapest that holds what is asked. None: no GPU on offer does.
+        capacity_bytes: what weights and keys and values may fill of it.
+        usd_per_hour: its typical price; None where no price is known.
+    """
+
+    model: str
+    method: str
+    type_name: str
+    weight_bytes: int
+    asked: Needs
+    table: tuple[Needs, ...]
+    hardware: str | None
+    capacity_bytes: int | None
+    usd_per_hour: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with `task` and a version."""
+        return {"version": 1, "task": "generate", **asdict(self)}
+
+
+def cache_elements(model: ModelShape, length: int) -> int:
+    """Elements of the keys and values that all blocks keep of one sequence of `length` tokens. A block with a window
+    keeps those of the window."""
+    windowed = model.num_layers if model.windowed_layers is None else model.windowed_layers
+    windowed = windowed if model.sliding_window else 0
+    tokens = windowed * min(length, model.sliding_window or 0) + (model.num_layers - windowed) * length
+    return tokens * model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim))
