@@ -12,9 +12,10 @@ from typing import Annotated, ParamSpec
 
 import typer
 
+from shardwise.cli.chat import chat
 from shardwise.cli.compare import compare
 from shardwise.cli.doctor import doctor
-from shardwise.cli.merge import chat, merge
+from shardwise.cli.merge import merge
 from shardwise.cli.plan import plan
 from shardwise.cli.report import report
 from shardwise.cli.train import train

@@ -1,4 +1,4 @@
-"""`shardwise merge` and `shardwise chat`: what is done with the result of a run."""
+"""`shardwise merge`: the adapter of a run into its base model."""
 
 from __future__ import annotations
 
@@ -50,25 +50,3 @@ def merged_lines(made: dict[str, Any], run_dir: Path) -> list[str]:
         lines.append(f"ask it: shardwise chat {run_dir} --merged")
     gguf = f"  python llama.cpp/convert_hf_to_gguf.py {folder} --outfile merged.gguf"
     return [*lines, "elsewhere:", f"  vllm serve {folder}", gguf, f"  hf upload my-name/my-model {folder}"]
-
-
-def chat(
-    run_dir: RunDir,
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Answer this and end; left out: each line of stdin.")
-    ] = None,
-    base: Annotated[bool, typer.Option("--base", help="Ask the model as it was before training.")] = False,
-    merged: Annotated[bool, typer.Option("--merged", help="Ask what `shardwise merge` wrote.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 256,
-    temperature: Annotated[float, typer.Option(min=0, help="0 gives the most likely answer.")] = 0.0,
-) -> None:
-    """Talk to what a run trained, on all GPUs of this machine or on its processor.
-
-    Weights and KV cache are counted against free memory before any is taken. Exits 1: it does not fit, 2: bad input.
-    """
-    from shardwise import api
-
-    if base and merged:
-        raise typer.BadParameter("--base and --merged exclude each other; keep one")
-    part = "merged" if merged else "base" if base else "trained"
-    api.chat(run_dir, part=part, prompt=prompt, max_new_tokens=max_new_tokens, temperature=temperature)

@@ -9,7 +9,8 @@ import pytest
 from typer import BadParameter
 
 from shardwise import api
-from shardwise.cli.merge import chat, merged_lines
+from shardwise.cli.chat import chat
+from shardwise.cli.merge import merged_lines
 from shardwise.errors import ShardwiseError
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.run import RunDirectory, write_json
