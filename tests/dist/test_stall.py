@@ -123,6 +123,29 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
     return begin
 
 
+#: A worker whose last rank never comes to the end of its teardown.
+LINGERS = """
+import os, time
+import torch.distributed as dist
+from shardwise.train import worker
+
+worker.TEARDOWN_SECONDS = {how}
+if os.environ["RANK"] == "1":
+    dist.destroy_process_group = lambda: time.sleep(600)
+worker.end_process(worker.main())
+"""
+
+
+def test_a_teardown_that_hangs_does_not_keep_a_run_that_is_complete(start, tmp_path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    started = start("2.0", worker=LINGERS, train={"max_steps": 2})
+    _said_at_its_end(started)
+    assert started.returncode == 0
+    assert (run.final / "manifest.json").is_file()
+    said = "process groups were not destroyed within 2 s; the run is complete"
+    assert [said in run.rank_log(rank).read_text() for rank in (0, 1)] == [False, True]
+
+
 def _said_at_its_end(started: subprocess.Popen[str]) -> str:
     began = time.monotonic()
     _, said = started.communicate(timeout=60)
@@ -137,7 +160,13 @@ def _stuck(run: RunDirectory) -> bool:
 @pytest.mark.parametrize(
     ("how", "rank", "during", "words"),
     [
-        pytest.param(SLEEPS, 1, "step 3", ("rank 1 is in from_ (batches.py:", "; rank 0 waits in "), id="sleeps"),
+        pytest.param(
+            SLEEPS,
+            1,
+            "step 3",
+            ("rank 1 is in from_ (batches.py:", "; rank 0 waits in ", " of ranks 0-1 has not ended"),
+            id="sleeps",
+        ),
         pytest.param(
             SKIPS,
             0,

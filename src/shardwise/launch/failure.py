@@ -2,7 +2,8 @@
 
 When one rank fails, its peers fail too, of broken connections. The first cause is the earliest failure that a worker
 wrote down; unless a rank vanished without a word (out of memory, segmentation fault, a library that ends the process),
-which the workers that lived on could only see from outside.
+which the workers that lived on could only see from outside. A rank that torch aborted because its device failed has the
+cause in its log.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, ShardwiseError, UnsupportedError, WorkerFailedError
+from shardwise.launch.device_faults import device_fault
 from shardwise.launch.processes.rank import STARTED
 from shardwise.spec.run import RunDirectory, read_json
 
@@ -59,6 +61,11 @@ def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] 
     vanished = [e for e in silent if -e.code in VIOLENT or 0 < e.code < _BY_SIGNAL]
     if vanished:
         return WorkerFailedError(_ended_silently(run, vanished[0]))
+    faults = [(*fault, e) for e in silent if -e.code == signal.SIGABRT and (fault := device_fault(_log(run, e)))]
+    earliest = min(map(_time, failures), default=float("inf"))
+    if faults and min(faults, key=_first)[0] <= earliest:
+        _, line, end = min(faults, key=_first)
+        return WorkerFailedError(f"rank {end.rank} {how_it_ended(end.code)}: {line}\nits log: {run.rank_log(end.rank)}")
     if failures:
         return _written(run, min(failures, key=_time))
     if silent:
@@ -88,6 +95,14 @@ def tail(path: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def _first(fault: tuple[float, str, RankExit]) -> float:
+    return fault[0]
+
+
+def _log(run: RunDirectory, end: RankExit) -> str:
+    return _said(run.rank_log(end.rank))
 
 
 def _time(failure: dict[str, Any]) -> float:

@@ -45,11 +45,14 @@ from shardwise.train.precision import TYPES
 from shardwise.train.preload import leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
-from shardwise.train.watching.exit import end_process
+from shardwise.train.watching.exit import end_process, ended_after
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
+
+#: What was to be written is written before process groups are destroyed: a rank does not wait longer for its peers.
+TEARDOWN_SECONDS = 10.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -85,11 +88,13 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         os._exit(status)
     watch.over()
-    # Not above: after a failure the others may never join a teardown, which would wait for them.
-    dist.destroy_process_group()
     # The signal is for clusters that watch this process; to our own launcher, which reads outcome.json, every other
     # status than 0 is a failure.
-    return 128 + outcome.signal if outcome.signal and LAUNCH not in os.environ else 0
+    status = 128 + outcome.signal if outcome.signal and LAUNCH not in os.environ else 0
+    # Not above: after a failure the others may never join a teardown, which would wait for them.
+    with ended_after(TEARDOWN_SECONDS, status):
+        dist.destroy_process_group()
+    return status
 
 
 def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> Outcome:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from shardwise.errors import InputError, UnsupportedError, WorkerFailedError
@@ -43,6 +45,39 @@ def test_a_rank_without_memory_comes_before_whatever_its_peers_came_to(run: RunD
     write_json(run.rank_failure(2), failure(2, 2.0, message="out of memory: planned 1", error="OutOfMemoryError"))
     cause = str(first_cause(run, processes=3, exits=KILLED))
     assert cause.startswith("rank 2 failed while training (step 2): out of memory: planned 1\n")
+
+
+#: As torch's NCCL watchdog and its peers write when rank 1's device fails; the second is two seconds later.
+FAULT = """/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1553: indexSelectLargeIndex: block: [0,0,0], thread: [0,0,0] \
+Assertion `srcIndex < srcSelectDimSize` failed.
+[rank1]:[E{} ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with \
+exception: CUDA error: device-side assert triggered
+terminate called after throwing an instance of 'c10::DistBackendError'
+"""
+OF_A_PEER = """[rank0]:[E{} ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0 Rank 0] Process group watchdog thread \
+terminated with exception: NCCL error: remote process exited or there was a network error
+"""
+
+
+def test_of_aborted_ranks_the_first_whose_log_has_a_fault_of_its_device_is_the_cause(run: RunDirectory) -> None:
+    now = datetime.now(UTC).astimezone().replace(microsecond=0)
+    at = [(now + timedelta(seconds=seconds)).strftime("%m%d %H:%M:%S.123456789") for seconds in (0, 2)]
+    run.rank_log(1).write_text(f"{STARTED}\n{FAULT.format(at[0])}")
+    run.rank_log(0).write_text(f"{STARTED}\n{OF_A_PEER.format(at[1])}")
+    exits = [RankExit(rank=0, code=-6), RankExit(rank=1, code=-6)]
+    write_json(run.rank_failure(2), failure(2, now.timestamp() + 1, message="Connection closed by peer"))
+    cause = str(first_cause(run, processes=3, exits=exits))
+    assert cause.startswith(
+        "rank 1 was ended by signal 6 (SIGABRT): /pytorch/aten/src/ATen/native/cuda/Indexing.cu:1553"
+    )
+    assert cause.endswith(f"failed.\nits log: {run.rank_log(1)}")
+    run.rank_log(0).write_text(f"{STARTED}\n{FAULT.format(at[1])}")
+    assert "rank 1 was ended" in str(first_cause(run, processes=3, exits=exits))
+    write_json(run.rank_failure(2), failure(2, now.timestamp() - 1, message="Disk full"))
+    assert "rank 2 failed" in str(first_cause(run, processes=3, exits=exits)), "it had failed before"
+    run.rank_log(1).write_text(f"{STARTED}\nterminate called without an active exception\n")
+    run.rank_log(0).write_text(f"{STARTED}\n{OF_A_PEER.format('1399 25:00:00.123456789')}")
+    assert "rank 2 failed" in str(first_cause(run, processes=3, exits=exits)), "no log has a fault"
 
 
 def test_what_an_earlier_start_wrote_to_the_log_is_not_how_this_one_ended(run: RunDirectory) -> None:

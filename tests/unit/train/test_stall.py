@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -50,6 +50,14 @@ def test_ranks_that_do_not_answer_are_named() -> None:
         ": ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait"
         in verdict.sentence
     )
+
+
+def test_what_has_not_ended_on_the_device_is_named() -> None:
+    """The host runs ahead of a GPU: where a link fails, all ranks have begun the same."""
+    what = "all_reduce 41 of ranks 0-1"
+    standings = [replace(at(rank, "read (optim.py:90)"), unfinished=what) for rank in (0, 1)]
+    sentence = judge(standings, ranks=range(2), seconds=60).sentence
+    assert f"ranks 0-1 wait in read (optim.py:90), where {what} has not ended" in sentence
 
 
 def test_of_equal_counts_it_is_who_does_not_wait() -> None:

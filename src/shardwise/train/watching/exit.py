@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 
@@ -20,3 +22,20 @@ def end_process(status: int) -> NoReturn:
         with suppress(OSError, ValueError):  # it may have gone away
             stream.flush()
     os._exit(status)
+
+
+@contextmanager
+def ended_after(seconds: float, status: int) -> Generator[None]:
+    """Ends the process with `status` where what is inside takes longer."""
+    timer = threading.Timer(seconds, _give_up, (seconds, status))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(seconds: float, status: int) -> NoReturn:
+    print(f"process groups were not destroyed within {seconds:g} s; the run is complete", file=sys.stderr)
+    end_process(status)

@@ -6,6 +6,7 @@ peers, and waits for nobody itself, is named.
 
 from __future__ import annotations
 
+import json
 import linecache
 import sys
 import threading
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d
 
 import shardwise
 from shardwise.errors import ShardwiseError
@@ -46,6 +49,7 @@ class Standing:
         phase: what it says it is doing.
         place: function, file and line in this package.
         waits: whether its stack shows that it waits for others.
+        unfinished: the oldest collective or message that it has begun and that has not ended; or nothing.
         groups: of this rank; every rank lists them in the same order.
     """
 
@@ -53,6 +57,7 @@ class Standing:
     phase: str
     place: str
     waits: bool
+    unfinished: str = ""
     groups: tuple[Counted, ...] = ()
 
     @classmethod
@@ -75,12 +80,32 @@ class Verdict:
 def standing(world: World | None, *, rank: int, phase: str) -> Standing:
     """Where the main thread of this process is; called from another thread."""
     place, waits = _main_thread()
-    return Standing(rank=rank, phase=phase, place=place, waits=waits, groups=begun(world))
+    return Standing(rank=rank, phase=phase, place=place, waits=waits, unfinished=unfinished(), groups=begun(world))
 
 
 def is_waiting() -> bool:
-    """Whether the main thread's stack shows that it waits for others."""
-    return _main_thread()[1]
+    """Whether the main thread's stack shows that it waits for others. So does a device that has not ended what this
+    rank began: a host whose queue is full may stand in any line."""
+    return _main_thread()[1] or bool(torch.cuda.is_available() and unfinished())
+
+
+def unfinished() -> str:
+    """The oldest collective or message that this rank has begun and that has not ended, as torch's flight recorder
+    knows: `all_reduce 41 of ranks 0-3`. Of CUDA it has what the device has ended, which the host runs ahead of."""
+    try:
+        record: Any = _distributed_c10d
+        active = json.loads(record._dump_fr_trace_json(includeCollectives=True, onlyActive=True))["entries"]
+        first = min((one for one in active if not one["retired"]), key=lambda one: one["record_id"])
+        ranks = dist.get_process_group_ranks(_distributed_c10d._resolve_process_group(first["process_group"][0]))
+    except (
+        AttributeError,
+        KeyError,
+        RuntimeError,
+        ValueError,
+    ):  # nothing is active, or this build of torch has no record
+        return ""
+    number = first["p2p_seq_id" if first["is_p2p"] else "collective_seq_id"]
+    return f"{first['profiling_name'].partition(':')[2]} {number} of {format_ranks(ranks)}"
 
 
 def _main_thread() -> tuple[str, bool]:
@@ -170,12 +195,13 @@ def _last(standings: Sequence[Standing]) -> set[int]:
 
 def _places(standings: Iterable[Standing]) -> list[str]:
     """Ranks grouped by where they are."""
-    where: dict[tuple[str, bool], list[int]] = {}
+    where: dict[tuple[str, bool, str], list[int]] = {}
     for one in standings:
-        where.setdefault((one.place, one.waits), []).append(one.rank)
-    return [_place(ranks, place, waits=waits) for (place, waits), ranks in where.items()]
+        where.setdefault((one.place, one.waits, one.unfinished), []).append(one.rank)
+    return [_place(ranks, place, waits=waits, unfinished=what) for (place, waits, what), ranks in where.items()]
 
 
-def _place(ranks: list[int], place: str, *, waits: bool) -> str:
+def _place(ranks: list[int], place: str, *, waits: bool, unfinished: str) -> str:
     verb = ("waits", "wait") if waits else ("is", "are")
-    return f"{format_ranks(ranks)} {verb[len(ranks) > 1]} in {place}"
+    at = f"{format_ranks(ranks)} {verb[len(ranks) > 1]} in {place}"
+    return f"{at}, where {unfinished} has not ended" if unfinished else at
