@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from shardwise.errors import InputError
+from shardwise.parallel.network import choose_interface
 from shardwise.spec.begin import LISTENING
 from shardwise.spec.layout.axes import AXES, Layout
 
@@ -206,6 +207,8 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
             backend, store=_loopback_store(rank=rank, size=size), rank=rank, world_size=size, timeout=TIMEOUT
         )
     else:
+        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size:
+            choose_interface(os.environ["MASTER_ADDR"])
         dist.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
 
 

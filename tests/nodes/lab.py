@@ -1,0 +1,131 @@
+"""Machines on one box: a network namespace each, with a hostname and /etc/hosts of its own, and a cable to one switch.
+
+As on Debian's and Ubuntu's images, a machine finds its own name at 127.0.1.1, and the others by their addresses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+#: The last words: `sh -c SET_UP sh HOSTNAME HOSTS PROGRAM ARGUMENTS...`.
+SET_UP = 'mount --make-rprivate / && hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One machine. `namespace`: its network's name; `hub`: the switch's; `port`: where its cable ends there."""
+
+    name: str
+    address: str
+    namespace: str
+    hub: str
+    port: str
+    hosts: Path
+
+    def start(self, argv: Sequence[str], *, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+        """Starts a program on this machine; what it says goes to a file."""
+        inside = ["unshare", "--uts", "--mount", "sh", "-c", SET_UP, "sh", self.name, str(self.hosts)]
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                ["ip", "netns", "exec", self.namespace, *inside, *argv],
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def pids(self) -> list[int]:
+        """Of all processes that run there."""
+        return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
+
+    def kill(self) -> None:
+        """Ends all of its processes at once; the kernel says so to those they talk to."""
+        while pids := self.pids():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def cut(self) -> None:
+        """Pulls its cable out of the switch."""
+        _ip("-n", self.hub, "link", "set", self.port, "down")
+
+    def mend(self) -> None:
+        """Puts the cable back."""
+        _ip("-n", self.hub, "link", "set", self.port, "up")
+
+    def slow(self, *, rate: str, delay: str) -> None:
+        """Slows what it sends; where the kernel has no `netem`, by the rate alone."""
+        device = ["tc", "-n", self.namespace, "qdisc", "add", "dev", "eth0", "root"]
+        netem = subprocess.run([*device, "netem", "delay", delay, "rate", rate], check=False, capture_output=True)
+        if netem.returncode:
+            subprocess.run([*device, "tbf", "rate", rate, "burst", "32kb", "latency", "400ms"], check=True)
+
+
+def lacking() -> str | None:
+    """Why there can be no such machines here; None where there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [program for program in ("ip", "tc", "unshare", "hostname") if shutil.which(program) is None]
+    if missing:
+        return f"{', '.join(missing)} is not installed"
+    try:
+        with machines(1, folder=Path("/tmp")) as (node,):
+            done = node.start(["true"], environment={}, log=Path(os.devnull)).wait(20)
+    except subprocess.CalledProcessError as error:
+        return f"no network namespaces here: {error.stderr.strip()}"
+    return None if done == 0 else "no namespaces of hostnames and mounts here"
+
+
+@contextmanager
+def machines(count: int, *, folder: Path) -> Generator[tuple[Node, ...]]:
+    """That many machines `n0`, `n1`, ... with one network, gone afterwards with all that runs on them."""
+    mark = f"sw{os.getpid()}"
+    hub = f"{mark}hub"
+    nodes = tuple(
+        Node(
+            name=f"n{index}",
+            address=f"10.77.0.{index + 1}",
+            namespace=f"{mark}n{index}",
+            hub=hub,
+            port=f"port{index}",
+            hosts=folder / f"{mark}-hosts-{index}",
+        )
+        for index in range(count)
+    )
+    try:
+        _ip("netns", "add", hub)
+        _ip("-n", hub, "link", "add", "switch", "type", "bridge")
+        _ip("-n", hub, "link", "set", "switch", "up")
+        for node in nodes:
+            _add(node, nodes)
+        yield nodes
+    finally:
+        for node in nodes:
+            with suppress(subprocess.CalledProcessError):
+                node.kill()
+                _ip("netns", "del", node.namespace)
+            node.hosts.unlink(missing_ok=True)
+        with suppress(subprocess.CalledProcessError):
+            _ip("netns", "del", hub)
+
+
+def _add(node: Node, nodes: Sequence[Node]) -> None:
+    others = "".join(f"{other.address} {other.name}\n" for other in nodes if other != node)
+    node.hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n{others}")
+    _ip("netns", "add", node.namespace)
+    _ip("-n", node.namespace, "link", "set", "lo", "up")
+    _ip(*("-n", node.namespace, "link", "add", "eth0", "type", "veth"), *("peer", "name", node.port, "netns", node.hub))
+    _ip("-n", node.hub, "link", "set", node.port, "master", "switch", "up")
+    _ip("-n", node.namespace, "addr", "add", f"{node.address}/24", "dev", "eth0")
+    _ip("-n", node.namespace, "link", "set", "eth0", "up")
+
+
+def _ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
