@@ -2,6 +2,7 @@
 
 from shardwise.api.comparing import compare
 from shardwise.api.merging import chat, merge
+from shardwise.api.nodes import train_on_nodes
 from shardwise.api.planning import generation, plan, timeline, write_plan, write_plan_page
 from shardwise.api.reporting import known_gpus, known_models, report
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
@@ -9,6 +10,7 @@ from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
 from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, Step
+from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.report.contents import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
@@ -20,6 +22,7 @@ __all__ = [
     "Comparison",
     "Contender",
     "Doctor",
+    "Nodes",
     "Notice",
     "Override",
     "Parity",
@@ -44,6 +47,7 @@ __all__ = [
     "report",
     "timeline",
     "train",
+    "train_on_nodes",
     "verify",
     "write_plan",
     "write_plan_page",

@@ -109,24 +109,24 @@ def train(
     place = place_in_group()
     if place is not None:
         return _join(job, overrides, place=place, on_update=on_update, programs=programs)
-    request, run = _asked(job, overrides)
-    cluster, chosen = _accept(request, place=None)
+    request, run = asked(job, overrides)
+    cluster, chosen = accept(request, place=None)
     before = Before.of(run)
     with ExitStack() as held:
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
             check_same_job(run, request.job)
         if has_result(run, request.job):
-            return _result(run, outcome="already_finished")
+            return result(run, outcome="already_finished")
         forget_last_launch(run)
         kind, processes = cluster.gpu.kind, _processes(chosen, cluster=cluster)
         with taken_back_on_error(run, before):
-            _write_first(request, chosen, run=run, on_update=on_update)
+            write_first(request, chosen, run=run, on_update=on_update)
             # They import what they need while the data is prepared, and do nothing else before they may begin.
             waiting = held.enter_context(
                 local_ranks(run, processes=processes, kind=kind, module=programs.worker, lock=lock)
             )
-            chosen = _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+            chosen = prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
         run_workers(
             run,
             processes=_processes(chosen, cluster=cluster),
@@ -137,10 +137,10 @@ def train(
             waiting=waiting,
             on_update=on_update,
         )
-        return _result(run, outcome="finished")
+        return result(run, outcome="finished")
 
 
-def _asked(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[Request, RunDirectory]:
+def asked(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[Request, RunDirectory]:
     """What is asked, and of which folder, whose run may have settled some of it."""
     request = read_request(job, overrides=overrides)
     run = run_of(request.job)
@@ -164,30 +164,30 @@ def _join(
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place)
         become_worker(run, kind=kind, module=programs.worker)
-    request, run = _asked(job, overrides)
+    request, run = asked(job, overrides)
     # A goal that would choose fewer ranks than were started has no say.
     request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
     before = Before.of(run)
     remove_start_file(run, place)
     with exit_written_on_error(run, place):
-        cluster, chosen = _accept(request, place=place)
+        cluster, chosen = accept(request, place=place)
         with request.blaming("output_dir"):
             lock = take(run, say=lambda text: tell([Notice(text=text)], on_update))
             check_same_job(run, request.job)
         if has_result(run, request.job):
             write_exit(run, place, exit_code=0)
-            return _result(run, outcome="already_finished")
+            return result(run, outcome="already_finished")
         forget_last_launch(run)
         kind = cluster.gpu.kind
         with ExitStack() as held:
             with taken_back_on_error(run, before):
-                _write_first(request, chosen, run=run, on_update=on_update)
+                write_first(request, chosen, run=run, on_update=on_update)
                 first = held.enter_context(first_rank(run, place, kind=kind, lock=lock, module=programs.worker))
-                _prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+                prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
             write_begin(run, place, kind=kind)
             requests = held.enter_context(StopRequests())
             follow_ranks(run, first, processes=place.size, requests=requests, on_update=on_update)
-    return _result(run, outcome="finished")
+    return result(run, outcome="finished")
 
 
 def _follow_first(
@@ -204,13 +204,14 @@ def _follow_first(
     return run, wait_for_rank_0(run, place)
 
 
-def _result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
+def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
+    """Of a run that has come to its end; writes its report."""
     said = read_json(run.outcome) or {}
     step = said.get("step")
     return TrainResult(run=run, outcome=outcome, step=step if isinstance(step, int) else None, report=report(run.root))
 
 
-def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
+def accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     """Everything that can be refused without touching a file."""
     require_torch()
     cluster = training_cluster(request, place=place)
@@ -233,7 +234,7 @@ def _accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     return cluster, chosen
 
 
-def _write_first(
+def write_first(
     request: Request, chosen: Plan, *, run: RunDirectory, on_update: Callable[[Update], None] | None
 ) -> None:
     """Says what is going to run, and leaves it in the run directory."""
@@ -241,7 +242,7 @@ def _write_first(
     write_start(run, request, plan=chosen)
 
 
-def _prepare(
+def prepare(
     request: Request,
     chosen: Plan,
     *,

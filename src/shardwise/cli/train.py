@@ -19,8 +19,15 @@ def train(
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Restart the workers after a failure, at most this many times.")
     ] = 0,
+    nodes: Annotated[int, typer.Option(min=1, help="How many machines take part; start the same on each.")] = 1,
+    node_rank: Annotated[int | None, typer.Option(min=0, help="Which of them this is, from 0.")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="ADDRESS[:PORT]", help="Where node 0 is reached; port 29500 unless stated.")
+    ] = None,
 ) -> None:
     """Train a job on this machine; run it again to resume it. Under torchrun, this process is one rank.
+
+    On several machines: the same command on each, with --nodes, --master and its own --node-rank.
 
     Exits 0: finished, 1: failed or does not fit, 2: bad input, 130 or 143: stopped by a signal after saving.
     """
@@ -30,7 +37,15 @@ def train(
 
     console = make_console()
     with Progress(console) as progress:
-        result = api.train(job, overrides=sets or [], on_update=progress.show, max_restarts=max_restarts)
+        if nodes > 1 or node_rank is not None or master is not None:
+            result = api.train_on_nodes(
+                job,
+                nodes=api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts),
+                overrides=sets or [],
+                on_update=progress.show,
+            )
+        else:
+            result = api.train(job, overrides=sets or [], on_update=progress.show, max_restarts=max_restarts)
     for line in closing_lines(result):
         console.print(line, soft_wrap=True)
 

@@ -20,6 +20,7 @@ def conclude(
     exits: Sequence[RankExit],
     requests: StopRequests,
     processes: int,
+    blame: str | None = None,
     on_update: Callable[[Update], None] | None = None,
 ) -> None:
     """Comes back where the run has finished, and raises how it ended where it has not.
@@ -30,6 +31,7 @@ def conclude(
     Args:
         failed: a rank failed.
         exits: how ranks ended, without those that were killed after a failure, which says nothing.
+        blame: what is known of another machine; it comes before what ranks say, who fail of it.
         on_update: hears the notice.
 
     Raises:
@@ -43,6 +45,8 @@ def conclude(
         raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
     if failed:
         cause = first_cause(run, processes=processes, exits=[end for end in exits if end.code])
+        if blame is not None and isinstance(cause, WorkerFailedError):
+            cause = WorkerFailedError(f"{blame}\n{cause}")
         if not is_whole(run):
             raise _failed(run, cause, stalled=stall(run, processes=processes), asked=asked)
         how = str(cause).splitlines()[0]

@@ -12,12 +12,13 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from shardwise.launch.failure import RankExit
+from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.command import LOOPBACK, WORKER, rank_environment, worker_environment
 from shardwise.launch.processes.parent_death import leashed
 from shardwise.launch.processes.process_tree import end_all
 from shardwise.launch.processes.rank import open_log, worker_argv
 from shardwise.launch.processes.torchrun import Place, joined_environment
-from shardwise.spec.begin import LISTENING, START_SIGNAL, WAITS
+from shardwise.spec.begin import LISTENING, NOT_HERE, START_SIGNAL, WAITS
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import LAUNCH, RunDirectory
 
@@ -142,6 +143,45 @@ def local_ranks(
                     environment={**environment, **place, **first},
                     keeping=[*held, *map(int, first.values())],
                 )
+        yield ranks
+    finally:
+        ranks.end()
+
+
+@contextmanager
+def node_ranks(
+    run: RunDirectory,
+    nodes: Nodes,
+    *,
+    processes: int,
+    kind: DeviceKind,
+    host: str,
+    server: socket.socket | None = None,
+    module: str = WORKER,
+    lock: int | None = None,
+) -> Generator[Ranks]:
+    """Starts this machine's ranks of a run on several; they end with this process, whatever ends it.
+
+    Args:
+        processes: ranks of each machine.
+        host: the address of node 0.
+        server: on node 0, what listens there; rank 0 goes on with it.
+    """
+    ranks = Ranks(run, launch=uuid.uuid4().hex)
+    environment = worker_environment(os.environ, processes=processes, kind=kind, alone=False)
+    first = nodes.rank * processes
+    try:
+        for rank in range(first, first + processes):
+            place = rank_environment(rank, processes=processes, port=nodes.port, host=host, nodes=nodes.count)
+            listening = server.fileno() if server is not None and rank == 0 else NOT_HERE
+            held = [one for one in (lock, listening) if one is not None and one != NOT_HERE]
+            ranks.start(
+                rank,
+                module=module,
+                environment={**environment, **place, LISTENING: str(listening)},
+                keeping=held,
+                on_our_end=signal.SIGKILL,
+            )
         yield ranks
     finally:
         ranks.end()

@@ -11,6 +11,7 @@ from pathlib import Path
 from shardwise.catalog.gpus import cluster_of, parse_hardware
 from shardwise.catalog.probe import known_or_nominal, this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
+from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.torchrun import Place
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Job
@@ -43,11 +44,29 @@ def training_cluster(request: Request, *, place: Place | None) -> Cluster:
         cluster = _named(request.job.hardware)
         if cluster.num_nodes > 1:
             raise HardwareError(
-                f"hardware is {cluster.name}, {cluster.num_nodes} machines; start the job on each, for example by "
+                f"hardware is {cluster.name}, {cluster.num_nodes} machines; start the job on each, by `shardwise train "
+                f"JOB --nodes {cluster.num_nodes} --node-rank 0 --master NODE0` with the rank of each, or by "
                 f"`torchrun --nnodes {cluster.num_nodes} --nproc-per-node {cluster.node.num_gpus} ... "
                 "-m shardwise.cli.main train JOB`"
             )
         return _as_here(cluster)
+
+
+def share_of_nodes(request: Request, nodes: Nodes) -> Place:
+    """The place of node 0's first rank where each machine takes an equal share of the hardware that a job names, or has
+    as much as this one. Raises HardwareError: it cannot be shared so."""
+    with request.blaming("hardware"):
+        named = request.job.hardware
+        cluster = this_machine() if named is None else _named(named)
+        if named is not None and cluster.gpu.kind == "cuda" and cluster.num_nodes != nodes.count:
+            raise HardwareError(
+                f"hardware is {cluster.name}, {cluster.num_nodes} machines, and --nodes is {nodes.count}; make them "
+                "equal"
+            )
+        if named is not None and cluster.num_gpus % nodes.count:
+            raise HardwareError(f"hardware is {cluster.name}, and --nodes is {nodes.count}; name a multiple of that")
+        local = cluster.num_gpus if named is None else cluster.num_gpus // nodes.count
+        return Place(rank=0, size=local * nodes.count, local_size=local, launch="")
 
 
 def _named(text: str) -> Cluster:

@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from shardwise.errors import InputError
 from shardwise.parallel.network import choose_interface
-from shardwise.spec.begin import LISTENING
+from shardwise.spec.begin import LISTENING, NOT_HERE
 from shardwise.spec.layout.axes import AXES, Layout
 
 #: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
@@ -202,14 +202,20 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
     if size == 1 and "MASTER_ADDR" not in os.environ:
         # One process needs no rendezvous and opens no port.
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
-    elif _is_one_machine():
+    elif LISTENING in os.environ or _is_one_machine():
+        _find_interface(size)
         dist.init_process_group(
-            backend, store=_loopback_store(rank=rank, size=size), rank=rank, world_size=size, timeout=TIMEOUT
+            backend, store=_own_store(rank=rank, size=size), rank=rank, world_size=size, timeout=TIMEOUT
         )
     else:
-        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size:
-            choose_interface(os.environ["MASTER_ADDR"])
+        _find_interface(size)
         dist.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+
+
+def _find_interface(size: int) -> None:
+    """Of ranks on several machines."""
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size and not _is_one_machine():
+        choose_interface(os.environ["MASTER_ADDR"])
 
 
 def _is_one_machine() -> bool:
@@ -218,13 +224,14 @@ def _is_one_machine() -> bool:
     return os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and not agent
 
 
-def _loopback_store(*, rank: int, size: int) -> Store:
-    """A store that listens on loopback only; torch's own listens on every interface, whatever the address says."""
+def _own_store(*, rank: int, size: int) -> Store:
+    """A store that listens where our launcher does, or on loopback only; torch's own listens on every interface,
+    whatever the address says."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listening = None
     if rank == 0:
         # Our launcher hands over what listens there already.
-        listening = int(os.environ.pop(LISTENING, "-1"))
+        listening = int(os.environ.pop(LISTENING, NOT_HERE))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = listening if listening >= 0 else socket.create_server((host, port), family=family).detach()
+        listening = listening if listening != NOT_HERE else socket.create_server((host, port), family=family).detach()
     return TCPStore(host, port, size, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=listening)

@@ -8,8 +8,10 @@ import sys
 #: Set in the environment of ranks that wait for the start signal on standard input.
 WAITS = "SHARDWISE_WAITS"
 
-#: Set in the environment of rank 0: a descriptor that listens at MASTER_ADDR and MASTER_PORT already.
+#: Set in the environment of rank 0: a descriptor that listens at MASTER_ADDR and MASTER_PORT already. Other ranks of
+#: a run on several machines have NOT_HERE.
 LISTENING = "SHARDWISE_LISTENING"
+NOT_HERE = -1
 
 START_SIGNAL = b"begin\n"
 

@@ -40,5 +40,5 @@ def test_what_the_user_has_set_stays(monkeypatch, capsys) -> None:
 
 def test_a_master_that_cannot_be_reached_is_said(monkeypatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(InputError, match="MASTER_ADDR is nowhere.invalid, which this machine .* has no route to"):
+    with pytest.raises(InputError, match=r"MASTER_ADDR is nowhere.invalid, which this machine .* has no route to"):
         choose_interface("nowhere.invalid")

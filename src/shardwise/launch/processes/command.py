@@ -31,28 +31,33 @@ QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "KINETO_LOG
 
 
 def worker_environment(
-    base: Mapping[str, str], *, processes: int, kind: DeviceKind, cores: int | None = None
+    base: Mapping[str, str], *, processes: int, kind: DeviceKind, cores: int | None = None, alone: bool = True
 ) -> dict[str, str]:
-    """What workers find in their environment; what the user has set stays as it is, but for `hardware: cpu`."""
+    """What workers find in their environment; what the user has set stays as it is, but for `hardware: cpu`. `alone`:
+    no other machine takes part."""
     cores = cores or len(os.sched_getaffinity(0))
     defaults = {
         "OMP_NUM_THREADS": str(max(1, cores // processes)),
         **QUIET,
-        **loopback_only(),
+        **(loopback_only() if alone else {}),
         **allocator_settings(base, kind),
     }
     users = {name: value for name, value in base.items() if name not in ADDRESS}
     return {**defaults, **users, **visible_devices(kind)}
 
 
-def rank_environment(rank: int, *, processes: int, port: int | None) -> dict[str, str]:
-    """A rank's place among the processes of this machine, in torchrun's words.
+def rank_environment(
+    rank: int, *, processes: int, port: int | None, host: str = LOOPBACK, nodes: int = 1
+) -> dict[str, str]:
+    """A rank's place among the processes of a run, in torchrun's words.
 
     Args:
-        port: on loopback, where rank 0 listens; None where there is one process.
+        processes: of each machine.
+        port: of `host`, where rank 0 listens; None where there is one process.
     """
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-    address = {} if port is None else dict(zip(ADDRESS, (LOOPBACK, str(port)), strict=True))
+    local, size = rank % processes, nodes * processes
+    place = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": processes}
+    address = {} if port is None else dict(zip(ADDRESS, (host, str(port)), strict=True))
     return {**{name: str(value) for name, value in place.items()}, **address}
 
 

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 
 from shardwise.errors import WorkerFailedError
 from shardwise.launch.follow import Follower, Notice, Phase, Update, tell
+from shardwise.launch.nodes.peers import Peers
 from shardwise.launch.outcome import conclude
 from shardwise.launch.processes.command import WORKER, require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
@@ -97,6 +98,7 @@ def follow_ranks(
     requests: StopRequests,
     grace_seconds: float = 3.0,
     on_update: Callable[[Update], None] | None = None,
+    peers: Peers | None = None,
 ) -> None:
     """Lets ranks begin, and hands on what the run writes until all have ended or someone asked twice to stop them.
 
@@ -104,10 +106,12 @@ def follow_ranks(
         ranks: those of this machine that this process has started.
         processes: ranks of the whole run.
         grace_seconds: how long they may live after any rank failed.
+        peers: the other machines; None where there are none, or something else looks after them.
 
     Raises:
-        ShardwiseError: as `conclude` does.
+        ShardwiseError: as `conclude` does; on another node than the first, as node 0 does.
     """
+    peers = peers or Peers()
     follower, grace = Follower(run), _Grace(run, seconds=grace_seconds)
     told = False
     try:
@@ -120,13 +124,25 @@ def follow_ranks(
             tell(follower.updates(), on_update)
             if asked is not None:
                 ranks.pass_on(asked)
-            if grace.is_over(ranks):
+            peers.look()
+            peers.say(ranks.exits)
+            if grace.is_over(failed=ranks.failed or peers.failed):
                 ranks.kill()
             requests.wait(POLL_SECONDS)
     finally:
         ranks.end()
+    peers.settle(ranks.exits)
     tell(follower.updates(), on_update)
-    conclude(run, failed=ranks.failed, exits=ranks.exits, requests=requests, processes=processes, on_update=on_update)
+    if not peers.conclude():
+        conclude(
+            run,
+            failed=ranks.failed or peers.failed,
+            exits=[*ranks.exits, *peers.exits],
+            requests=requests,
+            processes=processes,
+            blame=peers.blame(),
+            on_update=on_update,
+        )
 
 
 class _Grace:
@@ -137,7 +153,7 @@ class _Grace:
         self._seconds = seconds
         self._deadline: float | None = None
 
-    def is_over(self, ranks: Ranks) -> bool:
-        if self._deadline is None and (ranks.failed or any(self._run.logs.glob("rank_*.failure.json"))):
+    def is_over(self, *, failed: bool) -> bool:
+        if self._deadline is None and (failed or any(self._run.logs.glob("rank_*.failure.json"))):
             self._deadline = time.monotonic() + self._seconds
         return self._deadline is not None and time.monotonic() > self._deadline

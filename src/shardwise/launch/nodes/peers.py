@@ -1,0 +1,176 @@
+"""The other machines of a run, as one of them sees them: who ended how, who is gone or silent, how the run ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shardwise.errors import InputError, RunDirectoryError, ShardwiseError, StoppedError, WorkerFailedError
+from shardwise.launch.failure import RankExit
+from shardwise.launch.nodes.link import Link, Message
+from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.units import format_seconds
+
+#: How long a file that one node has written may take to appear on another.
+SEEN_SECONDS = 15.0
+
+#: How long a node waits for what the others say of the end, and silence that means that nothing will come.
+SETTLE_SECONDS, SILENT_SECONDS = 10.0, 12.0
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(kw_only=True)
+class Peers:
+    """The other nodes, as this one sees them: node 0 has a link to each, the others have one to node 0; one machine
+    alone has none.
+
+    Attributes:
+        node: which one this is.
+        address: of node 0, as this node reaches it.
+        exits: how ranks of other nodes ended.
+        told: what node 0 says became of the run: an exit code and a message.
+    """
+
+    node: int = 0
+    links: list[Link] = field(default_factory=list[Link])
+    address: str = ""
+    exits: list[RankExit] = field(default_factory=list[RankExit])
+    told: tuple[int, str] | None = None
+    _answers: list[Message] = field(default_factory=list[Message])
+    _said: int = 0
+
+    def look(self) -> None:
+        """Takes what has come."""
+        for link in self.links:
+            for message in link.receive():
+                self._take(message, link)
+
+    def _take(self, message: Message, link: Link) -> None:
+        if "exits" in message:
+            self.exits += [RankExit(rank=rank, code=code) for rank, code in message["exits"]]
+            link.ended = bool(message["ended"])
+        elif "exit_code" in message:
+            self.told = (message["exit_code"], message["message"])
+        else:
+            self._answers.append(message)
+
+    @property
+    def failed(self) -> bool:
+        """The run cannot go on, for what became of another node."""
+        lost = any(link.lost and not link.ended for link in self.links)
+        return lost or any(end.code for end in self.exits) or bool(self.told and self.told[0])
+
+    def say(self, exits: Sequence[RankExit], *, ended: bool = False) -> None:
+        """Tells the others how ranks of this node ended. `ended`: all have."""
+        if len(exits) > self._said or ended:
+            new, self._said = exits[self._said :], len(exits)
+            self.send({"exits": [(end.rank, end.code) for end in new], "ended": ended})
+
+    def send(self, message: Message) -> None:
+        """To every other node that is linked to this one."""
+        for link in self.links:
+            link.send(message)
+
+    def settle(self, exits: Sequence[RankExit]) -> None:
+        """When this node's ranks have ended: waits for the others to say the same, or for node 0 to say how it went;
+        not for one that is gone or silent."""
+        self.say(exits, ended=True)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            self.look()
+            left = [link for link in self.links if not link.lost and link.silent_seconds() < SILENT_SECONDS]
+            if self.told is not None or not left or (self.node == 0 and all(link.ended for link in left)):
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def conclude(self) -> bool:
+        """Raises what node 0 says became of the run, as an error of the same exit code; whether it says anything."""
+        if self.told is None:
+            return False
+        code, message = self.told
+        if code >= 128:
+            raise StoppedError(message, exit_code=code)
+        if code:
+            raise InputError(message) if code == InputError.exit_code else WorkerFailedError(message)
+        return True
+
+    def blame(self) -> str | None:
+        """The node that is gone or silent, as a sentence."""
+        for link in self.links:
+            if link.lost and not link.ended:
+                return f"{link} is gone: its processes were ended, or the machine went down"
+            if (seconds := link.silent_seconds()) > SILENT_SECONDS:
+                how = f"nothing has been heard from {link} for {format_seconds(seconds)}"
+                return f"{how}: the network between is cut, or the machine hangs"
+        return None
+
+    def check_seen(self, paths: Sequence[Path], *, what: str, remedy: str) -> None:
+        """Node 0: asks whether all others see files that this one sees. Raises RunDirectoryError: one does not;
+        WorkerFailedError: one is gone."""
+        self.send({"look": [str(path.resolve()) for path in paths]})
+        for link, answer in self.await_answers(seconds=2 * SEEN_SECONDS):
+            if answer["missing"]:
+                raise RunDirectoryError(f"{link} does not see {what} ({answer['missing'][0]}); {remedy}")
+
+    def await_answers(self, *, seconds: float) -> list[tuple[Link, Message]]:
+        """Node 0: an answer of each. Raises WorkerFailedError: one is gone, or does not answer."""
+        deadline = time.monotonic() + seconds
+        while len(self._answers) < len(self.links):
+            self.look()
+            if (blame := self.blame()) is not None or time.monotonic() > deadline:
+                raise WorkerFailedError(blame or f"a node has not answered for {seconds:g} s; start all of them again")
+            time.sleep(_POLL_SECONDS)
+        answers, self._answers = self._answers, []
+        by_node = {link.node: link for link in self.links}
+        return [(by_node[answer["node"]], answer) for answer in answers]
+
+    def await_begin(self) -> Message:
+        """The other nodes: node 0's word to begin; answers its questions until then. Raises ShardwiseError: it has none
+        to give; StoppedError: a signal came first."""
+        with StopRequests() as requests:
+            while True:
+                self.look()
+                for message in self._answers:
+                    if "begin" in message:
+                        return message
+                    if "look" in message:
+                        missing = _missing([Path(path) for path in message["look"]])
+                        self.send({"node": self.node, "missing": missing})
+                self._answers.clear()
+                if self.conclude():
+                    return {"begin": False}
+                if (blame := self.blame()) is not None:
+                    raise WorkerFailedError(f"{blame}; the same command starts again")
+                stop_if_asked(requests, "stopped before the ranks began")
+                time.sleep(_POLL_SECONDS)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        for link in self.links:
+            link.close()
+
+
+def _missing(paths: Sequence[Path]) -> list[str]:
+    """Those that do not appear in time: a network's disk may show a new file late."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while (left := [str(path) for path in paths if not path.exists()]) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return left
+
+
+def word_of(error: BaseException | None) -> Message:
+    """What node 0 says became of the run."""
+    if error is None:
+        return {"exit_code": 0, "message": ""}
+    code = error.exit_code if isinstance(error, ShardwiseError) else 1
+    text = str(error) if isinstance(error, ShardwiseError) else f"node 0 failed: {error!r}"
+    return {"exit_code": code, "message": text}
+
+
+def stop_if_asked(requests: StopRequests, sentence: str) -> None:
+    """Raises StoppedError: someone has asked to stop."""
+    if requests.first is not None:
+        raise StoppedError(f"{sentence}; the same command starts again", exit_code=128 + requests.first)
