@@ -11,11 +11,15 @@ import signal
 import subprocess
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-#: The last words: `sh -c SET_UP sh HOSTNAME HOSTS PROGRAM ARGUMENTS...`.
-SET_UP = 'mount --make-rprivate / && hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+#: `sh -c SET_UP sh HOSTNAME HOSTS HIDDEN PROGRAM ARGUMENTS...`. HIDDEN: a folder that the machine has for itself.
+SET_UP = """
+mount --make-rprivate / && hostname "$1" && mount --bind "$2" /etc/hosts || exit 9
+test -z "$3" || mount -t tmpfs none "$3" || exit 9
+shift 3 && exec "$@"
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +32,12 @@ class Node:
     hub: str
     port: str
     hosts: Path
+    hidden: list[Path] = field(default_factory=list[Path])
 
     def start(self, argv: Sequence[str], *, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         """Starts a program on this machine; what it says goes to a file."""
         inside = ["unshare", "--uts", "--mount", "sh", "-c", SET_UP, "sh", self.name, str(self.hosts)]
+        inside.append(str(self.hidden[0]) if self.hidden else "")
         with log.open("wb") as file:
             return subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace, *inside, *argv],
@@ -40,6 +46,11 @@ class Node:
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
+
+    def hide(self, folder: Path) -> None:
+        """From here on this machine has a disk of its own in place of a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.hidden.append(folder)
 
     def pids(self) -> list[int]:
         """Of all processes that run there."""

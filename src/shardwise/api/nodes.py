@@ -9,7 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.api.training import Programs, TrainResult, Update, accept, asked, prepare, result, write_first
+from shardwise.api.training import (
+    Planned,
+    Programs,
+    TrainResult,
+    Update,
+    accept,
+    asked,
+    prepare,
+    result,
+    say_if_replanned,
+    write_first,
+)
 from shardwise.errors import InputError
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, tell
@@ -24,6 +35,7 @@ from shardwise.launch.ranks import node_ranks
 from shardwise.launch.requirements import check_present, check_trainable, share_of_nodes, training_cluster
 from shardwise.launch.run_folder import Before, check_same_job, taken_back_on_error
 from shardwise.spec.job.keys import Job
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, read_json, write_json
 
@@ -40,6 +52,7 @@ def train_on_nodes(
     nodes: Nodes,
     overrides: Sequence[str | Override] = (),
     on_update: OnUpdate = None,
+    replan: bool = True,
     programs: Programs | None = None,
 ) -> TrainResult:
     """Trains a job on several machines; called on each of them, with the same job. Arguments and errors are those of
@@ -51,12 +64,14 @@ def train_on_nodes(
     request, run = asked(job, overrides)
     # A goal that would choose fewer GPUs than there are has no say.
     request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
-    train = _train_as_first if nodes.rank == 0 else _train_as_other
-    return train(request, run, nodes=nodes, on_update=on_update, programs=programs or Programs())
+    programs = programs or Programs()
+    if nodes.rank > 0:
+        return _train_as_other(request, run, nodes=nodes, on_update=on_update, programs=programs)
+    return _train_as_first(request, run, nodes=nodes, on_update=on_update, replan=replan, programs=programs)
 
 
 def _train_as_first(
-    request: Request, run: RunDirectory, *, nodes: Nodes, on_update: OnUpdate, programs: Programs
+    request: Request, run: RunDirectory, *, nodes: Nodes, on_update: OnUpdate, replan: bool, programs: Programs
 ) -> TrainResult:
     def say(text: str) -> None:
         tell([Notice(text=text)], on_update)
@@ -75,6 +90,7 @@ def _train_as_first(
             _check_shared(run, peers)
             if has_result(run, request.job):
                 return result(run, outcome="already_finished")
+            say_if_replanned(run, chosen, replan=replan, on_update=on_update)
             forget_last_launch(run)
             write_first(request, chosen, run=run, on_update=on_update)
             ranks = held.enter_context(
@@ -113,6 +129,7 @@ def _train_as_other(
         if not begin["begin"]:
             return result(run, outcome="already_finished")
         run = RunDirectory(Path(begin["run"]))
+        tell([Planned(plan=read_plan(run.plan), run=run)], on_update)
         ours = (cluster.gpu.kind, place.local_size)
         if ours != (begin["kind"], begin["processes"]):
             error = InputError(

@@ -30,6 +30,7 @@ from shardwise.launch.processes.torchrun import (
 )
 from shardwise.launch.processes.workers import follow_ranks, forget_last_launch, run_workers
 from shardwise.launch.ranks import first_rank, local_ranks
+from shardwise.launch.replanned import replanned
 from shardwise.launch.requirements import check_present, check_trainable, place_of, training_cluster
 from shardwise.launch.run_folder import (
     Before,
@@ -86,6 +87,7 @@ def train(
     overrides: Sequence[str | Override] = (),
     on_update: Callable[[Update], None] | None = None,
     max_restarts: int = 0,
+    replan: bool = True,
     programs: Programs | None = None,
 ) -> TrainResult:
     """Trains a job, or goes on where an earlier start of the same job in the same folder stopped.
@@ -97,6 +99,7 @@ def train(
         job: a job, a job file, or a plan.json, whose chosen candidate is obeyed.
         on_update: called with what is going to run, then with each phase, step and notice.
         max_restarts: how often the workers are started again after a failure, from the last checkpoint.
+        replan: a run that comes back with another number of processes is planned again; otherwise refused.
 
     Raises:
         InputError: the job, the data, the model or the hardware cannot be used as asked.
@@ -108,7 +111,7 @@ def train(
     programs = programs or Programs()
     place = place_in_group()
     if place is not None:
-        return _join(job, overrides, place=place, on_update=on_update, programs=programs)
+        return _join(job, overrides, place=place, on_update=on_update, replan=replan, programs=programs)
     request, run = asked(job, overrides)
     cluster, chosen = accept(request, place=None)
     before = Before.of(run)
@@ -118,6 +121,7 @@ def train(
             check_same_job(run, request.job)
         if has_result(run, request.job):
             return result(run, outcome="already_finished")
+        say_if_replanned(run, chosen, replan=replan, on_update=on_update)
         forget_last_launch(run)
         kind, processes = cluster.gpu.kind, _processes(chosen, cluster=cluster)
         with taken_back_on_error(run, before):
@@ -158,6 +162,7 @@ def _join(
     *,
     place: Place,
     on_update: Callable[[Update], None] | None,
+    replan: bool,
     programs: Programs,
 ) -> TrainResult:
     """Is one of the ranks that something else started; only rank 0 returns, the others become workers."""
@@ -177,6 +182,7 @@ def _join(
         if has_result(run, request.job):
             write_exit(run, place, exit_code=0)
             return result(run, outcome="already_finished")
+        say_if_replanned(run, chosen, replan=replan, on_update=on_update)
         forget_last_launch(run)
         kind = cluster.gpu.kind
         with ExitStack() as held:
@@ -232,6 +238,16 @@ def accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
         ]
         raise UnsupportedError(problems)
     return cluster, chosen
+
+
+def say_if_replanned(
+    run: RunDirectory, chosen: Plan, *, replan: bool, on_update: Callable[[Update], None] | None
+) -> None:
+    """Says, before it starts, that a run goes on with another number of processes. Raises RunDirectoryError: `replan`
+    is False."""
+    said = replanned(run, chosen, allowed=replan)
+    if said is not None:
+        tell([Notice(text=said)], on_update)
 
 
 def write_first(

@@ -19,6 +19,9 @@ def train(
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Restart the workers after a failure, at most this many times.")
     ] = 0,
+    no_replan: Annotated[
+        bool, typer.Option("--no-replan", help="Refuse to go on with another number of GPUs than a run had.")
+    ] = False,
     nodes: Annotated[int, typer.Option(min=1, help="How many machines take part; start the same on each.")] = 1,
     node_rank: Annotated[int | None, typer.Option(min=0, help="Which of them this is, from 0.")] = None,
     master: Annotated[
@@ -43,9 +46,12 @@ def train(
                 nodes=api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts),
                 overrides=sets or [],
                 on_update=progress.show,
+                replan=not no_replan,
             )
         else:
-            result = api.train(job, overrides=sets or [], on_update=progress.show, max_restarts=max_restarts)
+            result = api.train(
+                job, overrides=sets or [], on_update=progress.show, max_restarts=max_restarts, replan=not no_replan
+            )
     for line in closing_lines(result):
         console.print(line, soft_wrap=True)
 

@@ -214,7 +214,10 @@ def _asked(request: Request, *, cluster: Cluster) -> Execution:
     except ValueError as error:
         raise InputError(Problem(where=request.where("layout"), message=str(error))) from None
     if layout.world_size != processes:
-        message = f"layout needs {layout.world_size} processes, and the hardware gives {processes}; make them equal"
+        message = (
+            f"layout needs {layout.world_size} processes, and the hardware gives {processes}; write one for "
+            f"{processes}, or layout: auto, which plans for what is there"
+        )
         raise InputError(Problem(where=request.where("layout"), message=message))
     return stated_execution(request.job, layout)
 

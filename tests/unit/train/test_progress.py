@@ -10,6 +10,7 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.train.watching import progress as module
+from shardwise.train.watching import signals
 from shardwise.train.watching.progress import (
     FACTOR,
     LEAST_SECONDS,
@@ -76,6 +77,27 @@ def test_the_environment_may_state_the_limit_of_a_step(clock) -> None:
 def test_what_is_no_number_of_seconds_is_refused(text) -> None:
     with pytest.raises(InputError, match=f"SHARDWISE_STALL_SECONDS is '{text}'; expected seconds above 0"):
         stated_seconds({"SHARDWISE_STALL_SECONDS": text})
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch) -> None:
+    """Slurm sends it to every process, and the launcher passes it on."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    stop = StopFlag()
+    try:
+        stop.listen()
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+            stop.listen_for(0.1)
+        assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
+        monkeypatch.setattr(signals, "SAME_REQUEST_SECONDS", 0.0)
+        stop.number = 0  # or the handler would end this process
+        signal.raise_signal(signal.SIGTERM)
+        stop.listen_for(0.1)
+        assert stop.heard == (signal.SIGTERM, signal.SIGTERM), "later it is a second one"
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_signal_is_heard_while_the_main_thread_runs_no_handler() -> None:

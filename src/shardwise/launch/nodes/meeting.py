@@ -121,6 +121,7 @@ def _greet(connection: socket.socket, nodes: Nodes, *, known: dict[int, Link]) -
         link.send({"exit_code": InputError.exit_code, "message": fault})
         link.close()
         raise InputError(fault)
+    link.send({"name": socket.gethostname()})
     return link
 
 

@@ -54,6 +54,8 @@ class Peers:
             link.ended = bool(message["ended"])
         elif "exit_code" in message:
             self.told = (message["exit_code"], message["message"])
+        elif message.keys() == {"name"}:
+            link.name = message["name"]
         else:
             self._answers.append(message)
 

@@ -1,4 +1,8 @@
-"""SIGTERM and SIGINT ask a run to stop, on which all ranks agree after a step. A second signal ends the process."""
+"""SIGTERM and SIGINT ask a run to stop, on which all ranks agree after a step. A second signal ends the process.
+
+Slurm sends a signal to every process of a step, and so a rank gets it twice: from Slurm, and from the launcher, which
+passes it on. What comes within seconds of the first is the same request.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ import torch.distributed as dist
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
+#: For so long after the first signal the same one says nothing new.
+SAME_REQUEST_SECONDS = 3.0
+
 
 class StopFlag:
     """Requests to stop.
@@ -26,6 +33,7 @@ class StopFlag:
         self.number = 0
         self.heard: tuple[int, ...] = ()
         self._arriving: int | None = None
+        self._handled = self._heard = 0.0
 
     def listen(self) -> None:
         """Installs the handlers, and a pipe that signals are written to; in the main thread."""
@@ -41,7 +49,10 @@ class StopFlag:
         if self._arriving is None:
             time.sleep(seconds)
         elif select.select([self._arriving], [], [], seconds)[0]:
-            self.heard += tuple(number for number in os.read(self._arriving, 1024) if number in STOPPING)
+            for number in os.read(self._arriving, 1024):
+                if number in STOPPING and not (self.heard and _is_same(number, self.heard[0], since=self._heard)):
+                    self._heard = time.monotonic()
+                    self.heard += (number,)
 
     def agreed(self, group: dist.ProcessGroup | None) -> int:
         """The signal that any rank of a group was asked to stop with, or 0; a collective."""
@@ -50,6 +61,12 @@ class StopFlag:
         return int(number)
 
     def _asked(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
+        if self.number and not _is_same(number, self.number, since=self._handled):
             os._exit(128 + number)
-        self.number = number
+        if not self.number:
+            self.number, self._handled = number, time.monotonic()
+
+
+def _is_same(number: int, before: int, *, since: float) -> bool:
+    """Whether a signal repeats the request of one that was received at `since`, on the monotonic clock."""
+    return number == before and time.monotonic() - since < SAME_REQUEST_SECONDS

@@ -1,0 +1,190 @@
+"""Runs on several machines: they equal one process, and a machine that is lost is named on every other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise import api
+from shardwise.launch.processes.torch_helpers import weights_difference
+from shardwise.spec.run import RunDirectory, read_metrics
+from tests.nodes.conftest import STALL_SECONDS, Cluster, Started, verdict, wait_for_steps
+
+#: Of losses and weights, relative to those of one process: the parity contract.
+TOLERANCE = 1e-5
+
+STEPS = 6
+
+#: name -> layout, and how many processes.
+LAYOUTS: dict[str, tuple[Any, int]] = {
+    "ddp": ("ddp", 2),
+    "fsdp": ("fsdp", 2),
+    "pp": ("pp", 2),
+    "hsdp": ({"dp_replicate": 2, "dp_shard": 2}, 4),
+}
+
+#: What a run is told apart by from one that takes a second.
+LONG: dict[str, Any] = {"max_steps": 100_000, "save_steps": 50, "lr_scheduler_type": "constant", "warmup_steps": 0}
+
+
+@pytest.fixture
+def alone(job_file) -> RunDirectory:
+    """The same job on one process."""
+    path, run = job_file("alone", train={"max_steps": STEPS, "optimizer": "sgd"}, hardware="cpu:1")
+    api.train(path)
+    return run
+
+
+def assert_equal(found: RunDirectory, expected: RunDirectory) -> None:
+    ours, theirs = read_metrics(found), read_metrics(expected)
+    assert [record["step"] for record in ours] == [record["step"] for record in theirs]
+    for name in ("loss", "grad_norm"):
+        assert [record[name] for record in ours] == pytest.approx([r[name] for r in theirs], rel=TOLERANCE), name
+    difference = weights_difference(found.final, expected.final, tolerance=TOLERANCE)
+    assert difference["first"] is None, difference
+
+
+def finished(started: Started) -> None:
+    began = time.monotonic()
+    assert set(started.codes(200)) == {0}, started.everything()
+    print(f"\n  finished in {time.monotonic() - began:.1f} s")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_over_two_machines_equals_one_process(name, two: Cluster, job_file, alone) -> None:
+    layout, processes = LAYOUTS[name]
+    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware=f"cpu:{processes}")
+    started = two.train(path, run)
+    finished(started)
+    assert_equal(run, alone)
+    assert "ranks talk over eth0, the interface of the route to 10.77.0.1" in run.rank_log(0).read_text()
+    assert all(f"finished after {STEPS} steps" in started.said(index) for index in (0, 1))
+
+
+@pytest.mark.parametrize("name", ["hsdp", "fsdp"])
+def test_a_layout_over_four_machines_equals_one_process(name, four: Cluster, job_file, alone) -> None:
+    layout, _ = LAYOUTS[name]
+    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware="cpu:4")
+    finished(four.train(path, run))
+    assert_equal(run, alone)
+
+
+def test_torchrun_on_two_machines_equals_one_process_without_a_word_on_interfaces(two, job_file, alone) -> None:
+    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout="fsdp", hardware="cpu:2")
+    finished(two.torchrun(path, run))
+    assert_equal(run, alone)
+
+
+def test_an_interface_that_the_user_names_is_taken(two, job_file) -> None:
+    path, run = job_file(train={"max_steps": 2}, layout="ddp", hardware="cpu:2")
+    finished(two.torchrun(path, run, GLOO_SOCKET_IFNAME="eth0"))
+    assert "ranks talk over" not in run.rank_log(0).read_text()
+
+
+@pytest.mark.parametrize("lost", [1, 0])
+def test_a_machine_that_dies_is_named_on_the_other_and_the_same_command_goes_on(lost, two, job_file) -> None:
+    path, run = job_file(train=LONG, layout="fsdp", hardware="cpu:2")
+    started = two.train(path, run)
+    wait_for_steps(started, 60)
+    began = time.monotonic()
+    two.nodes[lost].kill()
+    assert started.codes(60, without=[lost]) == [1], started.everything()
+    assert verdict(f"node {lost} killed", began) <= 15
+    left = started.said(1 - lost)
+    name = "node 1 (n1)" if lost else "node 0 (n0)"
+    assert f"error: {name} is gone: its processes were ended, or the machine went down" in left, started.everything()
+    (step, folder), *_ = run.checkpoints()
+    assert f"the same command goes on from {folder}" in left
+    again = two.train(path, run, "--set", f"train.max_steps={step + 5}")
+    finished(again)
+    assert read_metrics(run)[-1]["step"] == step + 5
+    assert f"first step {step + 1}" in again.said(0)
+
+
+def test_a_machine_of_four_that_dies_is_named_on_the_others(four, job_file) -> None:
+    path, run = job_file(train=LONG, layout="ddp", hardware="cpu:4")
+    started = four.train(path, run)
+    wait_for_steps(started, 5)
+    began = time.monotonic()
+    four.nodes[2].kill()
+    assert started.codes(60, without=[2]) == [1, 1, 1], started.everything()
+    assert verdict("node 2 of 4 killed", began) <= 15
+    assert all("error: node 2 (n2) is gone" in started.said(index) for index in (0, 1, 3)), started.everything()
+
+
+def test_a_machine_of_torchrun_that_dies_ends_the_other(two, job_file) -> None:
+    path, run = job_file(train=LONG, layout="ddp", hardware="cpu:2")
+    started = two.torchrun(path, run)
+    wait_for_steps(started, 5)
+    began = time.monotonic()
+    two.nodes[1].kill()
+    assert started.codes(100, without=[1]) == [1], started.everything()
+    verdict("node 1 of torchrun killed", began)
+    assert "error: rank 0 failed while training" in started.said(0), started.everything()
+
+
+def test_a_cable_that_is_cut_for_good_is_named_on_both_sides(two, job_file) -> None:
+    path, run = job_file(train=LONG, layout="fsdp", hardware="cpu:2")
+    started = two.train(path, run)
+    wait_for_steps(started, 60)
+    began = time.monotonic()
+    two.nodes[1].cut()
+    assert started.codes(120) == [1, 1], started.everything()
+    assert verdict("cable cut for good", began) <= STALL_SECONDS + 5
+    for index, other in enumerate(("node 1 (n1)", "node 0 (n0)")):
+        said = started.said(index)
+        assert f"error: nothing has been heard from {other} for" in said, started.everything()
+        assert "the network between is cut, or the machine hangs" in said
+
+
+def test_a_cable_that_is_cut_for_20_seconds_only_holds_the_run_up(two, job_file) -> None:
+    path, run = job_file(train=LONG, layout="fsdp", hardware="cpu:2")
+    started = two.train(path, run, SHARDWISE_STALL_SECONDS="90")
+    wait_for_steps(started, 60)
+    began = time.monotonic()
+    two.nodes[1].cut()
+    time.sleep(20)
+    two.nodes[1].mend()
+    at = len(read_metrics(run))
+    wait_for_steps(started, at + 20)
+    verdict("cable cut for 20 s, until the run went on", began)
+    started.processes[0].terminate()
+    assert started.codes(60) == [143, 143], started.everything()
+    assert all("by SIGTERM; the same command goes on from" in started.said(index) for index in (0, 1))
+
+
+def test_a_slow_link_only_slows(two, job_file, alone) -> None:
+    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout="fsdp", hardware="cpu:2")
+    for node in two.nodes:
+        node.slow(rate="4mbit", delay="20ms")
+    finished(two.train(path, run))
+    assert_equal(run, alone)
+
+
+def test_a_run_directory_that_is_not_shared_is_said_on_both(two, job_file, tmp_path: Path) -> None:
+    path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
+    two.nodes[1].hide(run.root)
+    began = time.monotonic()
+    started = two.train(path, run)
+    assert started.codes(100) == [2, 2], started.everything()
+    verdict("run directory not shared", began)
+    for index in (0, 1):
+        assert "node 1 (n1) does not see the run directory" in started.said(index)
+        assert "output_dir must lie on a disk that all nodes share" in started.said(index)
+    assert list(run.root.iterdir()) == [], "a start that is refused leaves nothing behind"
+
+
+def test_a_cache_that_is_not_shared_is_said_on_both(two, job_file, tmp_path: Path) -> None:
+    path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
+    cache = tmp_path / "cache"
+    two.nodes[1].hide(cache)
+    began = time.monotonic()
+    started = two.train(path, run, SHARDWISE_CACHE=str(cache))
+    assert started.codes(100) == [2, 2], started.everything()
+    verdict("cache not shared", began)
+    for index in (0, 1):
+        assert "node 1 (n1) does not see the prepared data" in started.said(index)
+        assert "set SHARDWISE_CACHE to a folder on a disk that all nodes share" in started.said(index)
