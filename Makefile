@@ -31,7 +31,7 @@ DOCS_READY := $(VENV)/.docs-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pairwise test-all check bench gpu gpu-many accuracy docs clean
+.PHONY: help demo test test-pairwise test-nodes test-all check bench gpu gpu-many accuracy docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -46,6 +46,9 @@ test: $(DEV_READY) ## the suite, without what is marked slow
 
 test-pairwise: $(DEV_READY) ## of what is marked slow, the cells that CI runs
 	$(BIN)/python -m pytest -m pairwise $(PARALLEL)
+
+test-nodes: $(DEV_READY) ## runs on several machines, which are network namespaces, and on Slurm where it is installed (root; 15 minutes)
+	$(BIN)/python -m pytest -s tests/nodes
 
 test-all: $(DEV_READY) ## everything: every cell of the large tables, then what is timed, alone (about an hour)
 	$(BIN)/python -m pytest -m "not (slow and timed)" $(PARALLEL)

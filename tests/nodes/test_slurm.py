@@ -41,7 +41,7 @@ def script(folder: Path, job: Path) -> Path:
     return path
 
 
-def wait_until(job: str, cluster, condition, *, seconds: float = 200.0) -> dict[str, str]:
+def wait_until(job: str, cluster, condition, *, seconds: float = 300.0) -> dict[str, str]:
     deadline = time.monotonic() + seconds
     while not condition(state := cluster.state(job)):
         assert time.monotonic() < deadline, (state, cluster.ask("cat", state["StdOut"]))
@@ -50,18 +50,18 @@ def wait_until(job: str, cluster, condition, *, seconds: float = 200.0) -> dict[
 
 
 def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(two: Cluster, job_file, tmp_path: Path) -> None:
-    train = {"max_steps": 150, "optimizer": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0}
+    train = {"max_steps": 24, "optimizer": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0}
     path, run = job_file(train=train, layout="fsdp", hardware="cpu:2")
     whole, alone = job_file("alone", train=train, hardware="cpu:1")
     with slurm(two.nodes, folder=tmp_path / "slurm") as cluster:
         job = cluster.ask("sbatch", "--parsable", "--chdir", str(tmp_path), str(script(tmp_path, path))).strip()
-        wait_until(job, cluster, lambda state: len(read_metrics(run)) >= 5)
+        wait_until(job, cluster, lambda state: len(read_metrics(run)) >= 3)
         began = time.monotonic()
         cluster.ask("scancel", "--signal=TERM", job)
         state = wait_until(job, cluster, lambda state: state["Restarts"] == "1")
         verdict("Slurm: SIGTERM, until the job was saved and requeued", began)
         (step, folder), *_ = run.checkpoints()
-        assert 5 <= step < train["max_steps"]
+        assert 3 <= step < train["max_steps"]
         wait_until(job, cluster, lambda state: state["JobState"] == "PENDING")
         cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # not two minutes later
         state = wait_until(job, cluster, lambda state: state["JobState"] in ("COMPLETED", "FAILED"))

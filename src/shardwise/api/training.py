@@ -22,11 +22,11 @@ from shardwise.launch.processes.torchrun import (
     become_worker,
     exit_written_on_error,
     place_in_group,
-    remove_start_file,
     wait_for_rank_0,
     wait_to_be_stopped,
     write_begin,
     write_exit,
+    write_preparing,
 )
 from shardwise.launch.processes.workers import follow_ranks, forget_last_launch, run_workers
 from shardwise.launch.ranks import first_rank, local_ranks
@@ -173,7 +173,7 @@ def _join(
     # A goal that would choose fewer ranks than were started has no say.
     request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
     before = Before.of(run)
-    remove_start_file(run, place)
+    write_preparing(run, place)
     with exit_written_on_error(run, place):
         cluster, chosen = accept(request, place=place)
         with request.blaming("output_dir"):

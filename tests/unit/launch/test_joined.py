@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from dataclasses import replace
 
 import pytest
 
-from shardwise.errors import InputError
+from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.processes import torchrun as joined
-from shardwise.launch.processes.torchrun import Place, place_in_group, wait_for_rank_0, write_begin, write_exit
+from shardwise.launch.processes.torchrun import (
+    Place,
+    place_in_group,
+    wait_for_rank_0,
+    write_begin,
+    write_exit,
+    write_preparing,
+)
 
 STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
 
@@ -54,6 +62,25 @@ def test_the_other_ranks_exit_with_the_code_of_rank_0_and_quietly(run, capfd, mo
         assert caught.value.code == code
         assert time.monotonic() - began >= at_least, "rank 0 has time to print the error"
         assert capfd.readouterr() == ("", "")
+
+
+def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_sign_of_it(run, monkeypatch) -> None:
+    monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with pytest.raises(RunDirectoryError) as caught:
+        wait_for_rank_0(run, SECOND)
+    assert str(caught.value) == (
+        f"rank 1 on {socket.gethostname()} sees no sign of rank 0 in {run.logs} after 0.3 s; output_dir must lie on a "
+        "disk that all nodes share, at the same path"
+    )
+    write_preparing(run, FIRST)
+    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), daemon=True)
+    waiting.start()
+    waiting.join(timeout=1.0)
+    assert waiting.is_alive()
+    write_begin(run, FIRST, kind="cpu")
+    waiting.join(timeout=5)
+    assert not waiting.is_alive()
 
 
 def test_the_start_file_of_another_launch_is_not_read(run) -> None:

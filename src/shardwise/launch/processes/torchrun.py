@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Generator, Mapping
@@ -16,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from shardwise.errors import InputError, ShardwiseError
+from shardwise.errors import InputError, RunDirectoryError, ShardwiseError
 from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, visible_devices
 from shardwise.launch.processes.rank import rank_argv
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import RunDirectory, read_json, write_json
 
 POLL_SECONDS = 0.2
-PATIENCE_SECONDS = 600.0
+#: How long the other ranks look for a sign of rank 0: torchrun starts all at once, and others one after the other.
+PATIENCE_SECONDS, TORCHRUNS_PATIENCE_SECONDS = 600.0, 120.0
 STOPPED_WITHIN_SECONDS = 20.0
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
@@ -86,10 +88,11 @@ def exit_written_on_error(run: RunDirectory, place: Place) -> Generator[None]:
         raise
 
 
-def remove_start_file(run: RunDirectory, place: Place) -> None:
-    """Rank 0, before it prepares: removes the start file that an earlier launch of the same name has left."""
+def write_preparing(run: RunDirectory, place: Place) -> None:
+    """Rank 0, before it prepares: a sign for the others, in the place of a start file that an earlier launch of that
+    name has left."""
     with suppress(OSError):
-        _start_file(run, place).unlink()
+        write_json(_start_file(run, place), {"preparing": True})
 
 
 def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
@@ -100,16 +103,16 @@ def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
 
     Raises:
         SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has said why.
+        RunDirectoryError: rank 0 leaves no sign.
     """
-    began, warned = time.monotonic(), False
-    while (start := read_json(_start_file(run, place))) is None:
+    patience = TORCHRUNS_PATIENCE_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else PATIENCE_SECONDS
+    began = time.monotonic()
+    while "begin" not in (start := read_json(_start_file(run, place)) or {}):
         time.sleep(POLL_SECONDS)
-        if not warned and time.monotonic() - began > PATIENCE_SECONDS:
-            warned = True
-            print(
-                f"rank {place.rank} still waits for rank 0 to write {_start_file(run, place)}; "
-                "is output_dir on a disk that all nodes share?",
-                file=sys.stderr,
+        if not start and time.monotonic() - began > patience:
+            raise RunDirectoryError(
+                f"rank {place.rank} on {socket.gethostname()} sees no sign of rank 0 in {run.logs} after {patience:g} "
+                "s; output_dir must lie on a disk that all nodes share, at the same path"
             )
     if not start["begin"]:
         if start["exit_code"]:
