@@ -1,6 +1,7 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
 from shardwise.api.comparing import compare
+from shardwise.api.exporting import export, write_export
 from shardwise.api.merging import chat, merge
 from shardwise.api.nodes import train_on_nodes
 from shardwise.api.planning import generation, plan, timeline, write_plan, write_plan_page
@@ -39,6 +40,7 @@ __all__ = [
     "chat",
     "compare",
     "doctor",
+    "export",
     "generation",
     "known_gpus",
     "known_models",
@@ -49,6 +51,7 @@ __all__ = [
     "train",
     "train_on_nodes",
     "verify",
+    "write_export",
     "write_plan",
     "write_plan_page",
 ]

@@ -121,7 +121,7 @@ def _on_open_hardware(request: Request) -> Plan:
 
 def write_plan(made: Plan, path: str | Path) -> None:
     """Writes plan.json, which `train` takes in place of a job; InputError if the file cannot be written."""
-    with _writing(path):
+    with written_to(path):
         write_json(Path(path), made.to_json())
 
 
@@ -136,12 +136,13 @@ def timeline(made: Plan) -> Timeline | None:
 def write_plan_page(made: Plan, path: str | Path) -> None:
     """Writes the plan as a self-contained page; InputError if the file cannot be written."""
     page = plan_html(made, timeline(made))
-    with _writing(path):
+    with written_to(path):
         write_text(Path(path), page)
 
 
 @contextmanager
-def _writing(path: str | Path) -> Generator[None]:
+def written_to(path: str | Path) -> Generator[None]:
+    """What cannot be written inside is an InputError that names the path."""
     try:
         yield
     except OSError as error:

@@ -100,6 +100,12 @@ def _known(name: str) -> KnownModel | None:
     return None
 
 
+def hub_id(name: str) -> str:
+    """Where the weights of a catalogue name are; another name as it is."""
+    known = _known(name)
+    return name if known is None else known.hub_id
+
+
 def _nearest(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), known_models(), n=3, cutoff=0.5)
     if near:

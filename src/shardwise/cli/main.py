@@ -15,6 +15,7 @@ import typer
 from shardwise.cli.chat import chat
 from shardwise.cli.compare import compare
 from shardwise.cli.doctor import doctor
+from shardwise.cli.export import export
 from shardwise.cli.merge import merge
 from shardwise.cli.plan import plan
 from shardwise.cli.report import report
@@ -24,7 +25,7 @@ from shardwise.errors import InputError, ShardwiseError
 
 P = ParamSpec("P")
 
-VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, merge, chat, doctor)
+VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, merge, chat, export, doctor)
 
 
 def main(arguments: list[str] | None = None) -> None:

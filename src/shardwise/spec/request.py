@@ -71,9 +71,14 @@ def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Over
         return _of_text("{}\n", file=_FLAGS, overrides=overrides)
     if isinstance(job, Job):
         return _of_text(_as_text(job.to_json()), file="the job", overrides=overrides)
-    if _OF_A_PLAN & (read_json(Path(job)) or {}).keys():
+    if is_plan(job):
         return _of_text(_text_of_plan(job), file=f"the job of {job}", overrides=overrides)
     return _of_text(read_text(job), file=str(job), overrides=overrides)
+
+
+def is_plan(path: str | Path) -> bool:
+    """Whether a file is a plan.json, perhaps a damaged one."""
+    return bool(_OF_A_PLAN & (read_json(Path(path)) or {}).keys())
 
 
 def _of_text(text: str, *, file: str, overrides: Sequence[str | Override]) -> Request:

@@ -1,0 +1,151 @@
+"""What every target reads of a plan, and what a target makes of it"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise.catalog.models import hub_id
+from shardwise.errors import UnsupportedError
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What a target makes of a plan.
+
+    Attributes:
+        files: name -> text; the first is the one that the others serve.
+        said: what is other than in the plan, or is left to the user, as sentences.
+        run: the commands to run next.
+    """
+
+    files: dict[str, str]
+    said: list[str] = field(default_factory=list[str])
+    run: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The chosen candidate of a plan, with its job.
+
+    Attributes:
+        path: the plan or the job file, as the user named it.
+        cluster: what the layout spreads over: one node or part of it, or whole nodes.
+        seconds: how long the run takes, where that is forecast.
+    """
+
+    path: str
+    job: Job
+    execution: Execution
+    cluster: Cluster
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, *, path: str) -> Chosen:
+        """Raises UnsupportedError: the plan chose nothing, or spreads over parts of several nodes."""
+        best = plan.best
+        if best is None:
+            raise UnsupportedError(f"{path}: nothing fits, and so there is nothing to export; plan a smaller job")
+        size, cluster = best.execution.layout.world_size, Cluster.from_json(plan.hardware)
+        part = cluster.part(size)
+        if part.num_gpus != size:
+            raise UnsupportedError(
+                f"{path}: the layout spreads over {size} GPUs of nodes with {cluster.node.num_gpus}, which are not "
+                "whole nodes; plan for whole nodes, or for part of one"
+            )
+        job = job_from_data(plan.job)
+        return cls(path=path, job=job, execution=best.execution, cluster=part, seconds=best.time.total_seconds)
+
+    @property
+    def layout(self) -> Layout:
+        """Of the execution."""
+        return self.execution.layout
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether processes of a CPU stand in for GPUs."""
+        return self.cluster.gpu.kind == "cpu"
+
+    @property
+    def nodes(self) -> int:
+        """Machines."""
+        return self.cluster.num_nodes
+
+    @property
+    def processes(self) -> int:
+        """Of each machine, one for each GPU."""
+        return self.cluster.node.num_gpus
+
+    @property
+    def model(self) -> str:
+        """A folder or a hub id; names of the catalogue are for planning."""
+        return self.job.model if Path(self.job.model).expanduser().exists() else hub_id(self.job.model)
+
+    @property
+    def name(self) -> str:
+        """Of the run, in the letters that Kubernetes and clouds allow."""
+        letters = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(self.job.output_dir).name.lower())
+        return letters.strip("-")[:40].strip("-") or "run"
+
+    @property
+    def written(self) -> str:
+        """Strategy and hardware: `fsdp x tp on 2 x 8x H100-SXM`."""
+        return f"{self.layout.strategy} on {self.cluster.name}"
+
+    @property
+    def train(self) -> str:
+        """The arguments of the program that trains it. Where the layout leaves GPUs alone, these are not counted."""
+        words = ["train", self.path]
+        if self.job.hardware != self.cluster.name and not self.on_cpu:
+            words += ["--set", f"hardware={self.cluster.name}"]
+        return shlex.join(words)
+
+    def torchrun(self, script: str, *, rank: str = "0", address: str = "") -> str:
+        """The line that starts a script or `-m module` on one machine.
+
+        Args:
+            rank, address: of this machine, and where the first one is reached, as the shell shall read them.
+        """
+        if self.nodes == 1:
+            return f"torchrun --standalone --nproc-per-node {self.processes} {script}"
+        group = f"--nnodes {self.nodes} --nproc-per-node {self.processes} --node-rank {rank}"
+        return f"torchrun {group} --master-addr {address} --master-port 29500 {script}"
+
+    def torchrun_lines(self, script: str) -> list[str]:
+        """The line of each node, with the first node's address in NODE_0."""
+        if self.nodes == 1:
+            return [self.torchrun(script)]
+        lines = (self.torchrun(script, rank=str(rank), address='"$NODE_0"') for rank in range(self.nodes))
+        return [f"{line}  # node {rank}" for rank, line in enumerate(lines)]
+
+
+def as_yaml(data: dict[str, Any], *, comment: list[str]) -> str:
+    """YAML with comment lines on top."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml: Any = YAML(typ="rt", pure=True)
+    yaml.default_flow_style, yaml.width = False, 4096
+    text = io.StringIO()
+    yaml.dump(_with_blocks(data), text)
+    return "".join(f"# {line}\n" for line in comment) + text.getvalue()
+
+
+def _with_blocks(value: Any) -> Any:
+    """Texts of several lines are written as they are."""
+    from ruamel.yaml.scalarstring import LiteralScalarString
+
+    if isinstance(value, dict):
+        return {key: _with_blocks(one) for key, one in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [_with_blocks(one) for one in value]  # pyright: ignore[reportUnknownVariableType]
+    return LiteralScalarString(value) if isinstance(value, str) and "\n" in value else value

@@ -1,0 +1,93 @@
+"""DeepSpeed: the ZeRO configuration of a plan"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from shardwise.errors import UnsupportedError
+from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.limits import Limits, left_to_the_script, memory_notes
+
+LIMITS = Limits(
+    target="deepspeed",
+    ways=("fsdp", "zero2", "zero1", "ddp", "single"),
+    methods=("full", "lora"),
+    precisions=("mixed", "fp32"),
+    offloads=("none", "optimizer", "parameters", "all"),
+    on_cpu=("fsdp", "zero2", "zero1", "ddp", "single"),
+    because={
+        "hsdp": "MiCS is DeepSpeed's word for it, and needs a model that is built inside deepspeed.zero.MiCS_Init",
+        "tp": "its tensor parallelism slices other matrices than the plan counts",
+        "pp": "its pipelines take models rewritten as a PipelineModule",
+        "mp": "its pipelines take models rewritten as a PipelineModule",
+        "bf16": "it keeps float32 masters, which the plan does not count",
+        "selective": "it has no counterpart",
+        "qlora": "no test has run 4 bits there",
+    },
+)
+
+STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
+
+
+def to_deepspeed(chosen: Chosen) -> Exported:
+    """deepspeed.json, and the line that starts a script with it."""
+    LIMITS.refuse(chosen)
+    if chosen.execution.parameters_on_host and chosen.layout.strategy == "zero2":
+        message = "DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; plan again with --set layout=fsdp"
+        raise UnsupportedError(f"{chosen.path}: {message}")
+    said = [f"the script says {line}" for line in left_to_the_script(chosen) if not line.startswith("optimizer")]
+    if chosen.job.train.weight_decay:
+        said.append("the script hands over norms and biases as a group of their own with weight_decay 0")
+    if chosen.execution.gradient_checkpointing == "full":
+        said.append("the plan computes blocks again in the backward: the script calls gradient_checkpointing_enable()")
+    if chosen.execution.compile:
+        said.append("the plan compiles each block: the script calls module.compile() on each, before initialize")
+    text = json.dumps(config(chosen), indent=2) + "\n"
+    cpu = "DS_ACCELERATOR=cpu " if chosen.on_cpu else ""
+    run = [cpu + line for line in chosen.torchrun_lines("train.py")]
+    return Exported(files={"deepspeed.json": text}, said=[*said, *memory_notes(chosen)], run=run)
+
+
+def config(chosen: Chosen) -> dict[str, Any]:
+    """DeepSpeed's keys. There is no `scheduler`: none of DeepSpeed's has the rates of transformers'."""
+    execution = chosen.execution
+    data: dict[str, Any] = {
+        "train_batch_size": chosen.job.train.global_batch_size,
+        "train_micro_batch_size_per_gpu": execution.micro_batch_size,
+        "gradient_accumulation_steps": execution.gradient_accumulation_steps,
+        "gradient_clipping": chosen.job.train.max_grad_norm,
+        "optimizer": _optimizer(chosen),
+        "zero_optimization": _zero(chosen),
+    }
+    if execution.optimizer == "sgd":
+        data["zero_allow_untested_optimizer"] = True
+    if execution.precision == "mixed":  # weights and gradients in float32, products in bfloat16
+        data["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+    return data
+
+
+def _zero(chosen: Chosen) -> dict[str, Any]:
+    execution = chosen.execution
+    host = {"device": "cpu", "pin_memory": not chosen.on_cpu}
+    stage = 3 if execution.parameters_on_host else STAGES[chosen.layout.strategy]
+    zero: dict[str, Any] = {"stage": max(stage, 1) if execution.optimizer_on_host else stage}
+    if execution.optimizer_on_host:
+        zero["offload_optimizer"] = host
+    if execution.parameters_on_host:
+        zero["offload_param"] = host
+    if stage == 3:
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    return zero
+
+
+def _optimizer(chosen: Chosen) -> dict[str, Any]:
+    """torch's own, so that nothing is compiled when a run starts; with states on the host DeepSpeed's."""
+    train = chosen.job.train
+    if chosen.execution.optimizer == "sgd":
+        return {"type": "SGD", "params": {"lr": train.learning_rate, "momentum": train.momentum}}
+    params: dict[str, Any] = {"lr": train.learning_rate, "betas": [train.adam_beta1, train.adam_beta2]}
+    params |= {"eps": train.adam_epsilon, "weight_decay": train.weight_decay}
+    if not chosen.execution.optimizer_on_host:
+        params["torch_adam"] = True
+    return {"type": "AdamW", "params": params}

@@ -1,0 +1,137 @@
+"""What another trainer's files can say of a plan: one row for each, and the sentences that refuse the rest"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from shardwise.errors import Problem, UnsupportedError
+from shardwise.interop.chosen import Chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What is exported to one trainer.
+
+    Attributes:
+        ways: ways of spreading; so are their products, where `products`.
+        because: a value that is refused -> why, to stand behind the sentence.
+    """
+
+    target: str
+    ways: tuple[str, ...]
+    methods: tuple[str, ...]
+    precisions: tuple[str, ...]
+    optimizers: tuple[str, ...] = ("adamw", "adamw_foreach", "sgd")
+    offloads: tuple[str, ...] = ("none",)
+    recomputes: tuple[str, ...] = ("none", "full")
+    products: bool = False
+    on_cpu: tuple[str, ...] = ()
+    because: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def refuse(self, chosen: Chosen) -> None:
+        """Raises UnsupportedError: with every reason why these files would train something else."""
+        problems = [Problem(where=chosen.path, message=message) for message in self._refusals(chosen)]
+        if problems:
+            raise UnsupportedError(problems)
+
+    def _refusals(self, chosen: Chosen) -> Iterator[str]:
+        execution, layout = chosen.execution, chosen.layout
+        ways = layout.strategy.split(" x ")
+        foreign = [way for way in ways if way not in self.ways]
+        if foreign or (len(ways) > 1 and not self.products):
+            yield self._sentence("layout", layout.strategy, self.ways, why=foreign[0] if foreign else None)
+        elif chosen.on_cpu and not set(ways) <= set(self.on_cpu):
+            yield f"{self.target} spreads {layout.strategy} over GPUs only, and hardware is {chosen.cluster.name}"
+        rows = [
+            ("method", chosen.job.method, self.methods),
+            ("train.precision", execution.precision, self.precisions),
+            ("train.optimizer", execution.optimizer, self.optimizers),
+            ("train.offload", execution.offload, self.offloads),
+            ("train.gradient_checkpointing", execution.gradient_checkpointing, self.recomputes),
+        ]
+        yield from (self._sentence(key, value, known) for key, value, known in rows if value not in known)
+        yield from self._of_units(chosen)
+
+    def _sentence(self, key: str, value: str, known: tuple[str, ...], *, why: str | None = None) -> str:
+        reason = self.because.get(why or value)
+        said = f"{key} {value} is not exported to {self.target}" + (f": {reason}" if reason else "")
+        return f"{said}; plan again with --set {key}={known[0]}" + (
+            f", or one of {', '.join(known[1:])}" * (len(known) > 1)
+        )
+
+    def _of_units(self, chosen: Chosen) -> Iterator[str]:
+        layout, execution = chosen.layout, chosen.execution
+        if layout.min_num_params or layout.prefetch > 1:
+            key = "min_num_params" if layout.min_num_params else "prefetch"
+            yield f"layout.{key} is not exported to {self.target}, where each block is gathered alone; leave it out"
+        if execution.offload != "none" and layout.world_size > layout.dp_shard == 1:
+            yield f"{self.target} offloads what it shards, and {layout.strategy} shards nothing; plan again with --set layout=fsdp"
+        rows = execution.micro_batch_size * execution.gradient_accumulation_steps * layout.data_world_size
+        asked = chosen.job.train.global_batch_size
+        if rows != asked:
+            yield (
+                f"a global batch of {asked} is no product of micro-batch {execution.micro_batch_size} and "
+                f"{layout.data_world_size} ranks, and {self.target} cannot fill up with rows that do not count; plan "
+                "again with another train.global_batch_size or train.micro_batch_size"
+            )
+
+
+def left_to_the_script(chosen: Chosen) -> list[str]:
+    """What of the plan the user's own script says, for the same training."""
+    job, execution = chosen.job, chosen.execution
+    train = job.train
+    stored = "bfloat16" if execution.precision == "bf16" else "float32"
+    lines = [
+        f'model: from_pretrained("{chosen.model}", dtype=torch.{stored}, '
+        f'attn_implementation="{execution.attn_implementation}")',
+        f"batch: {execution.micro_batch_size} rows a process and forward, {execution.gradient_accumulation_steps} "
+        f"forwards a step: {train.global_batch_size} rows a step in all",
+        f"optimizer: {optimizer_written(chosen)}",
+        f"schedule: {train.lr_scheduler_type} with {warmup_written(chosen)} of warmup",
+        "loss: the sum over trained tokens, divided by their number in the whole global batch",
+    ]
+    if job.adapters is not None:
+        lines.append(f"adapters: {lora_config(chosen)}")
+    return lines
+
+
+def optimizer_written(chosen: Chosen) -> str:
+    """The optimizer as torch spells it."""
+    train = chosen.job.train
+    if chosen.execution.optimizer == "sgd":
+        return f"SGD(lr={train.learning_rate!r}, momentum={train.momentum!r})"
+    betas = f"betas=({train.adam_beta1!r}, {train.adam_beta2!r}), eps={train.adam_epsilon!r}"
+    decay = f"weight_decay={train.weight_decay!r}" + (
+        " on matrices, 0 on norms and biases" if train.weight_decay else ""
+    )
+    return f"AdamW(lr={train.learning_rate!r}, {betas}, {decay})"
+
+
+def warmup_written(chosen: Chosen) -> str:
+    """Steps, or a share of them."""
+    train = chosen.job.train
+    return f"{train.warmup_ratio:.0%}" if train.warmup_ratio else f"{train.warmup_steps} steps"
+
+
+def lora_config(chosen: Chosen) -> str:
+    """PEFT's LoraConfig of the job's adapters, as Python."""
+    lora = chosen.job.adapters
+    assert lora is not None  # noqa: S101
+    words = {"r": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout}
+    words |= {"target_modules": lora.target_modules, "use_rslora": lora.use_rslora, "use_dora": lora.use_dora}
+    words |= {"modules_to_save": lora.modules_to_save or None, "task_type": "CAUSAL_LM"}
+    return f"LoraConfig({', '.join(f'{name}={value!r}' for name, value in words.items())})"
+
+
+def memory_notes(chosen: Chosen, *, chunks: bool = False) -> list[str]:
+    """What takes more memory elsewhere than the plan says. `chunks`: the trainer makes logits in chunks too."""
+    said: list[str] = []
+    if chosen.execution.loss == "chunked" and not chunks:
+        said.append(
+            "the plan makes logits in chunks, and this trainer makes all at once, unless its script does otherwise: "
+            "`shardwise plan --set train.loss=full` says whether that fits"
+        )
+    if chosen.job.method == "lora" and chosen.execution.precision == "mixed":
+        said.append("the plan keeps frozen weights in bfloat16, and this trainer in the type that the script loads")
+    return said

@@ -1,0 +1,120 @@
+"""torchtitan: a configuration in Python, on top of one that torchtitan has of the model"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.catalog.models import hub_id
+from shardwise.errors import Problem, UnsupportedError
+from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.limits import Limits
+
+LIMITS = Limits(
+    target="torchtitan",
+    ways=("fsdp", "zero2", "hsdp", "ddp", "single", "tp", "pp"),
+    methods=("full",),
+    precisions=("mixed", "bf16", "fp32"),
+    optimizers=("adamw", "adamw_foreach"),
+    offloads=("none", "parameters", "all"),
+    recomputes=("none", "selective", "full"),
+    products=True,
+    because={
+        "zero1": "it shards weights with the states",
+        "mp": "it has no schedule in which one GPU works at a time",
+        "lora": "its adapters are not PEFT's, and no test has compared them",
+        "qlora": "it has no 4 bits",
+        "sgd": "it has AdamW",
+        "fp16": "it has no loss scaling",
+        "optimizer": "it offloads weights and states together",
+    },
+)
+
+#: Of a hub id: the module and the function that torchtitan has for it (its `config_registry`, August 2026).
+BASES = {
+    "meta-llama/Llama-3.1-8B": ("llama3", "llama3_8b"),
+    "meta-llama/Llama-3.1-70B": ("llama3", "llama3_70b"),
+    "meta-llama/Llama-3.1-405B": ("llama3", "llama3_405b"),
+    "Qwen/Qwen3-0.6B": ("qwen3", "qwen3_0_6b"),
+    "Qwen/Qwen3-1.7B": ("qwen3", "qwen3_1_7b"),
+    "Qwen/Qwen3-14B": ("qwen3", "qwen3_14b"),
+    "Qwen/Qwen3-32B": ("qwen3", "qwen3_32b"),
+}
+
+SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
+RECOMPUTES = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+
+
+def to_torchtitan(chosen: Chosen) -> Exported:
+    """shardwise_titan.py, and the line that trains it from beside it."""
+    LIMITS.refuse(chosen)
+    problems = [Problem(where=chosen.path, message=message) for message in _refusals(chosen)]
+    if problems:
+        raise UnsupportedError(problems)
+    module, base = BASES[hub_id(chosen.job.model)]
+    lines = [f'"""{chosen.written}, as {chosen.path} was planned."""', ""]
+    lines += [
+        "from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw",
+        "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: F401",
+        f"from torchtitan.models.{module}.config_registry import {base}",
+        *("", "", "def finetune():", f"    config = {base}()"),
+    ]
+    lines += [f"    config.{key} = {value}" for key, value in _settings(chosen)]
+    text = "\n".join([*lines, "    return config"]) + "\n"
+    run = chosen.torchrun_lines("-m torchtitan.train --module shardwise_titan --config finetune")
+    said = [
+        f"the rows are those of torchtitan's own configuration {base}: set config.dataloader to yours",
+        f"config.checkpoint loads the weights of {chosen.model} from ./assets/hf, where "
+        "scripts/download_hf_assets.py of torchtitan puts them",
+        "torchtitan fills micro-batches with packed rows, and its warmup begins at the first rate above zero: losses are "
+        "comparable, and not the same",
+    ]
+    return Exported(files={"shardwise_titan.py": text}, said=said, run=run)
+
+
+def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:
+    """What is set on torchtitan's Trainer.Config: the key, and its value as Python."""
+    layout, execution, train = chosen.layout, chosen.execution, chosen.job.train
+    length = chosen.job.data.max_length
+    staged = layout.pp > 1
+    yield "parallelism.data_parallel_replicate_degree", repr(layout.dp_replicate)
+    yield "parallelism.data_parallel_shard_degree", repr(layout.dp_shard)
+    if layout.dp_shard > 1:
+        yield "parallelism.fsdp_reshard_after_forward", repr("always" if layout.reshard_after_forward else "never")
+    yield "parallelism.tensor_parallel_degree", repr(layout.tp)
+    yield "parallelism.pipeline_parallel_degree", repr(layout.pp)
+    if staged:
+        yield "parallelism.pipeline_parallel_schedule", repr(SCHEDULES[layout.schedule])
+        yield "parallelism.num_pp_microbatches", repr(execution.gradient_accumulation_steps)
+    yield "training.num_tokens_per_microbatch_per_dp_rank", repr(execution.micro_batch_size * length)
+    yield "training.num_tokens_per_train_step", repr(train.global_batch_size * length)
+    yield "training.max_context_length", repr(length)
+    yield "training.steps", repr(train.max_steps)
+    yield "training.max_norm", repr(train.max_grad_norm)
+    yield "training.dtype", repr("bfloat16" if execution.precision == "bf16" else "float32")
+    yield "training.mixed_precision_param", repr("float32" if execution.precision == "fp32" else "bfloat16")
+    yield "training.enable_cpu_offload", repr(execution.parameters_on_host)
+    yield "training.disable_cuda_graphs", repr(True)
+    adam = f"lr={train.learning_rate!r}, betas=({train.adam_beta1!r}, {train.adam_beta2!r})"
+    yield "optimizer", f"default_adamw({adam}, eps={train.adam_epsilon!r}, weight_decay={train.weight_decay!r})"
+    kind = "linear" if train.lr_scheduler_type == "linear" else "cosine"
+    steps = train.warmup_steps or round(train.warmup_ratio * (train.max_steps or 0))
+    constant = ", min_lr_factor=1.0" if train.lr_scheduler_type.startswith("constant") else ""
+    yield "lr_scheduler", f"LRSchedulersContainer.Config(warmup_steps={steps}, decay_type={kind!r}{constant})"
+    yield "activation_checkpoint", RECOMPUTES[execution.gradient_checkpointing]
+    yield "compile.enable", repr(execution.compile)
+    yield "checkpoint.enable", repr(True)
+    yield "checkpoint.initial_load_in_hf", repr(True)
+    yield "checkpoint.last_save_in_hf", repr(True)
+
+
+def _refusals(chosen: Chosen) -> Iterator[str]:
+    layout = chosen.layout
+    if chosen.on_cpu:
+        yield f"torchtitan trains on GPUs, and hardware is {chosen.cluster.name}; plan for GPUs"
+    if hub_id(chosen.job.model) not in BASES:
+        yield f"torchtitan has no configuration of {chosen.model} that is known here; it has {', '.join(BASES)}"
+    if chosen.job.train.max_steps is None:
+        yield "torchtitan counts steps and no epochs; write train.max_steps"
+    if layout.pp > 1 and layout.schedule not in SCHEDULES:
+        known = ", ".join(SCHEDULES)
+        yield f"layout.schedule {layout.schedule} is not exported to torchtitan, which has others; write one of {known}"

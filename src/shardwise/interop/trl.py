@@ -1,0 +1,230 @@
+"""TRL: a script with the SFTConfig of a plan, and the Accelerate configuration that shards it"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from shardwise.errors import Problem, UnsupportedError
+from shardwise.interop.accelerate import config, is_sharded, launch_lines
+from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.limits import Limits, lora_config, memory_notes
+
+LIMITS = Limits(
+    target="trl",
+    ways=("fsdp", "zero2", "ddp", "single"),
+    methods=("full", "lora"),
+    precisions=("mixed", "bf16", "fp16", "fp32"),
+    offloads=("none", "parameters", "all"),
+    on_cpu=("ddp", "single"),
+    because={
+        "hsdp": "no test has run it there",
+        "zero1": "FSDP2 shards gradients with the states; DeepSpeed has this layout",
+        "tp": "its Trainer slices no model by itself",
+        "pp": "its Trainer cuts no stages",
+        "mp": "its Trainer cuts no stages",
+        "optimizer": "FSDP2 offloads weights and states together",
+        "selective": "it computes whole blocks again",
+        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
+    },
+)
+
+#: Endings of files that hold the same rows for `datasets` as for Shardwise -> its loader of them.
+LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd": "sgd"}
+
+
+def to_trl(chosen: Chosen) -> Exported:
+    """sft.py, and accelerate.yaml where weights are sharded."""
+    LIMITS.refuse(chosen)
+    problems = [Problem(where=chosen.path, message=message) for message in _refusals(chosen)]
+    if problems:
+        raise UnsupportedError(problems)
+    files = {"sft.py": script(chosen)}
+    run = chosen.torchrun_lines("sft.py")
+    if is_sharded(chosen):
+        files["accelerate.yaml"] = as_yaml(config(chosen), comment=[chosen.written])
+        run = launch_lines(chosen, "sft.py")
+    return Exported(files=files, said=[*memory_notes(chosen, chunks=True), *_said(chosen)], run=run)
+
+
+def script(chosen: Chosen) -> str:
+    """sft.py."""
+    adapters = chosen.job.adapters is not None
+    settings = "\n".join(f"        {name}={value!r}," for name, value in settings_of(chosen).items())
+    return Template(_SCRIPT).substitute(
+        written=chosen.written,
+        path=chosen.path,
+        peft_import="from peft import LoraConfig\n" if adapters else "",
+        peft=f"\n        peft_config={lora_config(chosen)}," if adapters else "",
+        model=repr(chosen.model),
+        load=_load(chosen),
+        columns=repr({theirs: ours for ours, theirs in chosen.job.data.columns.items()}),
+        template=f"Path({chosen.job.data.chat_template!r}).read_text()" if chosen.job.data.chat_template else "None",
+        only=repr(chosen.job.data.train_on != "all"),
+        settings=settings,
+    )
+
+
+def settings_of(chosen: Chosen) -> dict[str, Any]:
+    """SFTConfig's arguments, without those that depend on the rows."""
+    train, execution, data = chosen.job.train, chosen.execution, chosen.job.data
+    length = {"num_train_epochs": train.num_train_epochs} if train.max_steps is None else {"max_steps": train.max_steps}
+    warmup = train.warmup_steps or train.warmup_ratio
+    kind = train.lr_scheduler_type
+    frozen = (
+        "bfloat16" if chosen.job.adapters and execution.precision == "mixed" and not is_sharded(chosen) else "float32"
+    )
+    stored = "bfloat16" if execution.precision == "bf16" else frozen
+    save = {"save_strategy": "steps", "save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}
+    full = execution.gradient_checkpointing == "full" and not is_sharded(chosen)  # accelerate.yaml has it
+    return {
+        "output_dir": chosen.job.output_dir,
+        "model_init_kwargs": {"dtype": stored, "attn_implementation": execution.attn_implementation},
+        "max_length": data.max_length,
+        "per_device_train_batch_size": execution.micro_batch_size,
+        "gradient_accumulation_steps": execution.gradient_accumulation_steps,
+        **length,
+        "optim": OPTIMIZERS[execution.optimizer],
+        "learning_rate": train.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup" if kind == "constant" and warmup else kind,
+        "warmup_steps": warmup,
+        "max_grad_norm": train.max_grad_norm,
+        "weight_decay": train.weight_decay,
+        "adam_beta1": train.adam_beta1,
+        "adam_beta2": train.adam_beta2,
+        "adam_epsilon": train.adam_epsilon,
+        "average_tokens_across_devices": True,
+        "train_sampling_strategy": "random" if data.shuffle else "sequential",
+        "bf16": execution.precision == "mixed",
+        "fp16": execution.precision == "fp16",
+        "gradient_checkpointing": full,
+        "ddp_find_unused_parameters": False,
+        "use_cpu": chosen.on_cpu,
+        "seed": train.seed,
+        "full_determinism": train.full_determinism,
+        "logging_steps": train.logging_steps,
+        **save,
+        "save_total_limit": train.save_total_limit,
+        "report_to": train.report_to or "none",
+    }
+
+
+def _load(chosen: Chosen) -> str:
+    source = chosen.job.data.path[0]
+    loader = LOADERS.get(Path(source.path).suffix.lower())
+    if loader:
+        return f'load_dataset({loader!r}, data_files={source.path!r}, split="train")'
+    return f"load_dataset({source.path!r}, {source.name!r}, split={source.split!r})"
+
+
+def _refusals(chosen: Chosen) -> Iterator[str]:
+    job, data = chosen.job, chosen.job.data
+    if len(data.path) != 1 or data.path[0].weight != 1:
+        yield "data.path is exported to trl where it is one source of weight 1; name one"
+    elif Path(data.path[0].path).is_dir() or Path(data.path[0].path).suffix.lower() in (".txt", ".gz", ".xlsx", ".tsv"):
+        ends = ", ".join(LOADERS)
+        yield f"data.path names {data.path[0].path}, which is not exported to trl; name a file ({ends}) or a hub id"
+    if data.packing:
+        yield "data.packing is not exported to trl, which needs flash attention to keep rows apart; leave it out"
+    if data.train_on == "completion":
+        yield "data.train_on: completion is not exported to trl, which trains every answer of a chat; write auto or all"
+    if job.train.momentum:
+        yield "train.momentum is not exported to trl, whose sgd has none; leave it out"
+    if job.train.disable_dropout:
+        yield "train.disable_dropout is not exported to trl, which has no word for it; leave it out"
+    if job.adapters is not None and chosen.execution.precision == "bf16":
+        yield "train.precision: bf16 is not exported to trl for adapters, which PEFT keeps in float32; write mixed"
+
+
+def _said(chosen: Chosen) -> Iterator[str]:
+    data, train = chosen.job.data, chosen.job.train
+    if data.shuffle:
+        yield "rows come in an order of transformers' own; with data.shuffle: false both take them as they stand"
+    if data.over_long != "truncate":
+        yield f"rows longer than max_length are cut there; the job says over_long: {data.over_long}"
+    if data.eval_path or data.eval_fraction or train.eval_steps:
+        yield "the script evaluates nothing; its rows are all of data.path"
+    if chosen.execution.compile and not is_sharded(chosen):
+        yield "the plan compiles each block, and the script none: steps take longer than forecast"
+
+
+_SCRIPT = '''"""$written, as $path was planned."""
+
+from pathlib import Path
+
+from datasets import load_dataset
+${peft_import}from transformers import AutoTokenizer
+from trl import SFTConfig, SFTTrainer
+
+MODEL = $model
+#: For tokenizers without a template of their own.
+DEFAULT_TEMPLATE = (
+    "{{ bos_token or '' }}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + eos_token }}{% endif %}"
+    "{{ '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+ROLES = {"human": "user", "gpt": "assistant"}
+
+
+def as_chat(row, *, has_template):
+    """A row as TRL reads it."""
+    system = [{"role": "system", "content": row["system"]}] if (row.get("system") or "").strip() else []
+    if "messages" in row:
+        return {"messages": row["messages"]}
+    if "conversations" in row:
+        turns = row["conversations"]
+        chat = [{"role": ROLES.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
+        return {"messages": system + chat}
+    if "instruction" in row:
+        context = row.get("input") or ""
+        question = row["instruction"] + (f"\\n\\n{context}" if context.strip() else "")
+        answer = row["output"]
+    elif "prompt" in row:
+        question, answer, system = row["prompt"], row["completion"], []
+        if isinstance(question, list):
+            return {"messages": question + answer}
+        if not has_template:
+            return {"prompt": question, "completion": answer}
+    elif "text" in row:
+        return {"text": row["text"]}
+    else:
+        question, answer = (row["question"], row["answer"]) if "question" in row else (row["query"], row["response"])
+        system = []
+    return {"messages": [*system, {"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def main():
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    template = $template or tokenizer.chat_template
+    tokenizer.chat_template = template or DEFAULT_TEMPLATE
+    rows = $load.rename_columns($columns)
+    rows = rows.map(as_chat, fn_kwargs={"has_template": bool(template)}, remove_columns=rows.column_names)
+    chats = "messages" in rows.column_names
+    args = SFTConfig(
+        assistant_only_loss=chats and $only,
+        completion_only_loss=("prompt" in rows.column_names and $only) or None,
+$settings
+    )
+    trainer = SFTTrainer(
+        model=MODEL,
+        args=args,
+        train_dataset=rows,
+        processing_class=tokenizer,$peft
+    )
+    trainer.train()
+    trainer.save_model()
+
+
+if __name__ == "__main__":
+    main()
+'''

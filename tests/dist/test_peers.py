@@ -1,0 +1,139 @@
+"""What `export` makes for other trainers really runs there, with the losses that Shardwise has."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise import api
+from shardwise.data.store import PreparedData
+from shardwise.spec.job.keys import Job
+from shardwise.spec.run import read_json
+from tests.dist.cells import prepare_cell, relative, spread, train_rank
+from tests.dist.worlds import run_world
+
+#: Of the loss of each step. The same sums in another order; measured: at most 2e-7.
+TOLERANCE = 1e-5
+
+SCRIPT = Path(__file__).with_name("peer_script.py")
+
+#: Steps before the first epoch of 53 rows ends.
+TRAIN: dict[str, Any] = {"micro_batch_size": 2, "max_steps": 6, "weight_decay": 0.1, "gradient_checkpointing": "none"}
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A job, the losses of its steps on one process, and its rows as tokens."""
+
+    job: Job
+    losses: list[float]
+    rows: Path
+
+
+@pytest.fixture(scope="module")
+def ours(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Ours:
+    folder = tmp_path_factory.mktemp("ours")
+    job = make_job(data={"shuffle": False}, train=TRAIN, output_dir=str(folder / "theirs"))
+    run = prepare_cell(job, folder / "run")
+    losses = run_world(1, train_rank, run, spread())[0].series("loss")
+    data = PreparedData.open((read_json(run.data) or {})["folder"])
+    rows = folder / "rows.jsonl"
+    with rows.open("w") as file:
+        for index in range(len(data)):
+            ids, _, labels = data.sample(index)
+            file.write(json.dumps({"ids": ids.tolist(), "labels": labels.tolist()}) + "\n")
+    return Ours(job, losses, rows)
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{' and '.join(missing)} not installed: pip install '.[peers]'")
+
+
+def exported(ours: Ours, folder: Path, to: str, **changes: Any) -> list[str]:
+    """Writes a plan, and what a target makes of it; the first command to run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    api.write_plan(api.plan(ours.job.model_copy(update=changes)), folder / "plan.json")
+    made = api.export(folder / "plan.json", to=to)
+    api.write_export(made, folder)
+    return shlex.split(made.run[0])
+
+
+def started(command: list[str], folder: Path, **environment: str) -> str:
+    """Runs a command of an export where its files are; what it said."""
+    programs = {"torchrun": ["-m", "torch.distributed.run"], "accelerate": ["-m", "accelerate.commands.launch"]}
+    program, *rest = command
+    rest = rest[1:] if program == "accelerate" else rest
+    done = subprocess.run(
+        [sys.executable, *programs[program], *rest],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def settings_of(ours: Ours, folder: Path, **more: Any) -> tuple[Path, Path]:
+    """What a user's script is told, and where it writes losses."""
+    train, losses = ours.job.train, folder / "losses"
+    names = ("global_batch_size", "micro_batch_size", "max_steps", "learning_rate", "lr_scheduler_type")
+    names += ("warmup_steps", "max_grad_norm", "weight_decay")
+    told = {name: getattr(train, name) for name in names}
+    told |= {"model": ours.job.model, "rows": str(ours.rows), "losses": str(losses), **more}
+    (folder / "settings.json").write_text(json.dumps(told))
+    return folder / "settings.json", losses
+
+
+def losses_in(file: Path) -> list[float]:
+    return [float(line) for line in file.read_text().split()]
+
+
+@needs("accelerate")
+@pytest.mark.parametrize("layout", ["fsdp", "zero2"])
+def test_a_loop_under_the_exported_accelerate_configuration_has_our_losses(ours, tmp_path, layout) -> None:
+    command = exported(ours, tmp_path, "accelerate", hardware="2x L4", layout=layout)
+    assert command == ["accelerate", "launch", "--config_file", "accelerate.yaml", "train.py"]
+    settings, losses = settings_of(ours, tmp_path)
+    # On CPUs every process loads the weights: Accelerate sends them from rank 0 to GPUs only.
+    loading = ["--fsdp_cpu_ram_efficient_loading", "false", "--fsdp_sync_module_states", "false"]
+    said = started([*command[:-1], *loading, str(SCRIPT), "accelerate", str(settings)], tmp_path)
+    assert said.count("sharded as (Shard(dim=0),)") == 2
+    assert relative(ours.losses, losses_in(losses)) <= TOLERANCE
+
+
+@needs("deepspeed")
+@pytest.mark.parametrize(("layout", "stage"), [("ddp", 0), ("zero1", 1), ("zero2", 2), ("fsdp", 3)])
+def test_a_loop_under_the_exported_deepspeed_configuration_has_our_losses(ours, tmp_path, layout, stage) -> None:
+    cpu, *command = exported(ours, tmp_path, "deepspeed", hardware="cpu:2", layout=layout)
+    assert cpu == "DS_ACCELERATOR=cpu"
+    assert command[-1] == "train.py"
+    settings, losses = settings_of(ours, tmp_path, config=str(tmp_path / "deepspeed.json"))
+    said = started([*command[:-1], str(SCRIPT), "deepspeed", str(settings)], tmp_path, DS_ACCELERATOR="cpu")
+    assert said.count(f"stage {stage} AdamW") == 2
+    assert relative(ours.losses, losses_in(losses)) <= TOLERANCE
+
+
+@needs("trl", "datasets")
+def test_the_exported_trl_script_has_our_losses(ours, tmp_path) -> None:
+    train = ours.job.train.model_copy(update={"logging_steps": 1})
+    command = exported(
+        ours, tmp_path, "trl", hardware="cpu:2", layout="ddp", train=train, output_dir=str(tmp_path / "sft")
+    )
+    started(command, tmp_path)
+    (state,) = tmp_path.glob("sft/**/trainer_state.json")
+    logged = [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
+    assert relative(ours.losses, logged) <= TOLERANCE
