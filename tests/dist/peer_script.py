@@ -79,7 +79,7 @@ def with_accelerate(settings: dict[str, Any]) -> None:
     from accelerate.utils import DistributedType
 
     plugin = FullyShardedDataParallelPlugin()
-    AcceleratorState(cpu=True)
+    AcceleratorState(cpu=True, _from_accelerator=True)
     # Accelerate shards over GPUs only; its state is told that these processes are as good.
     AcceleratorState._shared_state["distributed_type"] = DistributedType.FSDP
     AcceleratorState._shared_state["fsdp_plugin"] = plugin

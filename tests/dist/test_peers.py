@@ -28,7 +28,7 @@ TOLERANCE = 1e-5
 SCRIPT = Path(__file__).with_name("peer_script.py")
 
 #: Steps before the first epoch of 53 rows ends.
-TRAIN: dict[str, Any] = {"micro_batch_size": 2, "max_steps": 6, "weight_decay": 0.1, "gradient_checkpointing": "none"}
+TRAIN: dict[str, Any] = {"micro_batch_size": 2, "max_steps": 6, "weight_decay": 0.1, "learning_rate": 5e-3}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def ours(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory)
     job = make_job(data={"shuffle": False}, train=TRAIN, output_dir=str(folder / "theirs"))
     run = prepare_cell(job, folder / "run")
     losses = run_world(1, train_rank, run, spread())[0].series("loss")
-    data = PreparedData.open((read_json(run.data) or {})["folder"])
+    data = PreparedData.open((read_json(run.data) or {})["train"]["folder"])
     rows = folder / "rows.jsonl"
     with rows.open("w") as file:
         for index in range(len(data)):

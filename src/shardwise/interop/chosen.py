@@ -140,12 +140,18 @@ def as_yaml(data: dict[str, Any], *, comment: list[str]) -> str:
     return "".join(f"# {line}\n" for line in comment) + text.getvalue()
 
 
+#: Words that YAML 1.1, which PyYAML reads, takes for true or false.
+_BOOLEANS = ("yes", "no", "on", "off", "y", "n")
+
+
 def _with_blocks(value: Any) -> Any:
-    """Texts of several lines are written as they are."""
-    from ruamel.yaml.scalarstring import LiteralScalarString
+    """Texts of several lines are written as they are, and words that could be read as something else in quotes."""
+    from ruamel.yaml.scalarstring import LiteralScalarString, SingleQuotedScalarString
 
     if isinstance(value, dict):
         return {key: _with_blocks(one) for key, one in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list):
         return [_with_blocks(one) for one in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, str) and value.lower() in _BOOLEANS:
+        return SingleQuotedScalarString(value)
     return LiteralScalarString(value) if isinstance(value, str) and "\n" in value else value

@@ -66,7 +66,8 @@ class Limits:
             key = "min_num_params" if layout.min_num_params else "prefetch"
             yield f"layout.{key} is not exported to {self.target}, where each block is gathered alone; leave it out"
         if execution.offload != "none" and layout.world_size > layout.dp_shard == 1:
-            yield f"{self.target} offloads what it shards, and {layout.strategy} shards nothing; plan again with --set layout=fsdp"
+            shards = f"{self.target} offloads what it shards, and {layout.strategy} shards nothing"
+            yield f"{shards}; plan again with --set layout=fsdp"
         rows = execution.micro_batch_size * execution.gradient_accumulation_steps * layout.data_world_size
         asked = chosen.job.train.global_batch_size
         if rows != asked:

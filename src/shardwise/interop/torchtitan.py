@@ -65,8 +65,8 @@ def to_torchtitan(chosen: Chosen) -> Exported:
         f"the rows are those of torchtitan's own configuration {base}: set config.dataloader to yours",
         f"config.checkpoint loads the weights of {chosen.model} from ./assets/hf, where "
         "scripts/download_hf_assets.py of torchtitan puts them",
-        "torchtitan fills micro-batches with packed rows, and its warmup begins at the first rate above zero: losses are "
-        "comparable, and not the same",
+        "torchtitan fills micro-batches with packed rows, and its first step has a rate above zero: losses are alike, "
+        "and not the same",
     ]
     return Exported(files={"shardwise_titan.py": text}, said=said, run=run)
 

@@ -223,6 +223,7 @@ $settings
     )
     trainer.train()
     trainer.save_model()
+    trainer.save_state()
 
 
 if __name__ == "__main__":
