@@ -78,12 +78,10 @@ def with_accelerate(settings: dict[str, Any]) -> None:
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType
 
-    plugin = FullyShardedDataParallelPlugin()
-    AcceleratorState(cpu=True, _from_accelerator=True)
+    accelerator = Accelerator(cpu=True)
     # Accelerate shards over GPUs only; its state is told that these processes are as good.
     AcceleratorState._shared_state["distributed_type"] = DistributedType.FSDP
-    AcceleratorState._shared_state["fsdp_plugin"] = plugin
-    accelerator = Accelerator(cpu=True)
+    AcceleratorState._shared_state["fsdp_plugin"] = FullyShardedDataParallelPlugin()
     model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=torch.float32)
     optimizer = torch.optim.AdamW(groups(model, settings["weight_decay"]), lr=settings["learning_rate"])
     schedule = schedule_of(optimizer, settings)

@@ -28,7 +28,13 @@ TOLERANCE = 1e-5
 SCRIPT = Path(__file__).with_name("peer_script.py")
 
 #: Steps before the first epoch of 53 rows ends.
-TRAIN: dict[str, Any] = {"micro_batch_size": 2, "max_steps": 6, "weight_decay": 0.1, "learning_rate": 5e-3}
+TRAIN: dict[str, Any] = {
+    "micro_batch_size": 2,
+    "max_steps": 6,
+    "weight_decay": 0.1,
+    "learning_rate": 5e-3,
+    "compile": False,
+}
 
 
 @dataclass(frozen=True)

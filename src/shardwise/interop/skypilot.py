@@ -10,15 +10,19 @@ from shardwise.interop.torchrun import said_of
 #: The catalogue's name of a GPU -> SkyPilot's.
 ACCELERATORS = {
     **{name: name for name in ("T4", "L4", "L40", "L40S", "A10", "A10G", "A30", "A40", "H200")},
-    "A100-40GB": "A100", "A100-PCIe-40GB": "A100", "A100-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB",
-    
-        "H100-SXM": "H100",
-        "H100-PCIe": "H100",
-        "V100-16GB": "V100",
-        "V100-PCIe-16GB": "V100",
-        "V100-32GB": "V100-32GB"
-    ,
-    "RTX-6000-Ada": "RTX6000-Ada", "RTX-A6000": "A6000", "RTX-A5000": "A5000", "RTX-A4000": "A4000",
+    "A100-40GB": "A100",
+    "A100-PCIe-40GB": "A100",
+    "A100-80GB": "A100-80GB",
+    "A100-PCIe-80GB": "A100-80GB",
+    "H100-SXM": "H100",
+    "H100-PCIe": "H100",
+    "V100-16GB": "V100",
+    "V100-PCIe-16GB": "V100",
+    "V100-32GB": "V100-32GB",
+    "RTX-6000-Ada": "RTX6000-Ada",
+    "RTX-A6000": "A6000",
+    "RTX-A5000": "A5000",
+    "RTX-A4000": "A4000",
 }
 
 
@@ -38,7 +42,7 @@ def to_skypilot(chosen: Chosen) -> Exported:
     data = {
         "name": chosen.name,
         "num_nodes": chosen.nodes,
-        "resources": {"accelerators": f"{ACCELERATORS[gpu]}:{chosen.processes}", "job_recovery": "EAGER_NEXT_REGION"},
+        "resources": {"accelerators": f"{ACCELERATORS[gpu]}:{chosen.processes}"},
         "workdir": ".",
         **shared,
         "setup": "pip install 'shardwise[train]'\n",

@@ -1,0 +1,114 @@
+"""Commands and files that start Shardwise elsewhere: they say the plan's numbers, and keep to published schemas."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from tests.unit.interop.conftest import export
+
+SCHEMAS = Path(__file__).parent / "schemas"
+TWO_NODES: dict[str, Any] = {"hardware": "2 x 4x H100-SXM", "layout": {"dp_replicate": 2, "dp_shard": 4}}
+
+
+def yaml_of(text: str) -> Any:
+    """As YAML 1.1, which most readers have."""
+    reader = YAML(typ="safe", pure=True)
+    reader.version = (1, 1)
+    return reader.load(text)
+
+
+def test_torchrun_has_one_line_for_each_node(make) -> None:
+    one = export(make(), "torchrun")
+    line = "torchrun --standalone --nproc-per-node 2 -m shardwise train plan.json"
+    assert one.files["torchrun.sh"].splitlines() == ["# fsdp on 2x L4", line]
+    assert one.run == [line]
+    two = export(make(**TWO_NODES), "torchrun")
+    first, second = two.files["torchrun.sh"].splitlines()[1:]
+    assert '--nnodes 2 --nproc-per-node 4 --node-rank 0 --master-addr "$NODE_0"' in first
+    assert "--node-rank 1 " in second
+    assert any("SHARDWISE_CACHE" in sentence for sentence in two.said)
+
+
+def test_a_layout_that_leaves_gpus_alone_does_not_count_them(make) -> None:
+    chosen = make(hardware="8x H100-SXM", layout={"dp_shard": 4})
+    text = export(chosen, "torchrun").files["torchrun.sh"]
+    assert "--nproc-per-node 4 -m shardwise train plan.json --set 'hardware=4x H100-SXM'" in text
+    quoted = export(chosen, "slurm").files["train.sbatch"]
+    assert "train plan.json --set '\\''hardware=4x H100-SXM'\\''' &" in quoted
+
+
+def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, tmp_path) -> None:
+    text = export(make(**TWO_NODES), "slurm").files["train.sbatch"]
+    asked = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
+    for option in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--signal=B:TERM@120", "--requeue"):
+        assert option in asked
+    assert "##SBATCH --time=3:00:00" in text  # half as long again as 5000 s
+    assert "WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 python -m shardwise train plan.json" in text
+    assert "gpus" not in export(make(hardware="cpu:2"), "slurm").files["train.sbatch"].replace("2x", "")
+
+
+@pytest.mark.parametrize(
+    ("asked_to_stop", "code", "requeued"), [(False, 0, 0), (True, 143, 1), (False, 143, 1), (False, 1, 0)]
+)
+def test_the_batch_script_queues_a_run_again_that_has_saved_and_no_other(
+    make, tmp_path, asked_to_stop, code, requeued
+) -> None:
+    """With programs of Slurm's names that note what they are asked; a real Slurm is `make test-nodes`' affair."""
+    notes = tmp_path / "notes"
+    scancel = f'#!/bin/bash\necho "scancel $*" >> {notes}\ntouch {tmp_path}/stop\n'
+    signal = "kill -TERM $PPID\nwhile [ ! -e stop ]; do sleep 0.05; done\n" if asked_to_stop else ""
+    programs = {
+        "scontrol": f'#!/bin/bash\necho "scontrol $*" >> {notes}\necho node0\n',
+        "scancel": scancel,
+        "srun": f'#!/bin/bash\necho "srun $MASTER_ADDR $MASTER_PORT" >> {notes}\n{signal}exit {code}\n',
+    }
+    for name, script in programs.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "train.sbatch").write_text(export(make(), "slurm").files["train.sbatch"])
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[0-1]"}
+    bash = shutil.which("bash") or "bash"
+    done = subprocess.run([bash, "train.sbatch"], cwd=tmp_path, env=environment, timeout=30, check=False)
+    assert done.returncode == code
+    said = notes.read_text()
+    assert "srun node0 20112" in said
+    assert said.count("scancel --signal=TERM 7") == int(asked_to_stop)
+    assert said.count("scontrol requeue 7") == requeued
+
+
+@pytest.mark.parametrize("case", [{}, TWO_NODES, {"hardware": "cpu:2"}])
+def test_the_jobset_keeps_to_its_published_schema(make, case) -> None:
+    made = yaml_of(export(make(**case), "kubernetes").files["jobset.yaml"])
+    schema = json.loads((SCHEMAS / "jobset.json").read_text())
+    jsonschema.validate(made, schema)
+    pods = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    nodes = 2 if case is TWO_NODES else 1
+    assert pods["completions"] == pods["parallelism"] == nodes
+    (container,) = pods["template"]["spec"]["containers"]
+    limits = container.get("resources", {}).get("limits")
+    assert limits == (None if "cpu:2" in case.values() else {"nvidia.com/gpu": 4 if nodes == 2 else 2})
+    if nodes == 2:
+        assert "--node-rank $JOB_COMPLETION_INDEX --master-addr first-node-0-0.first " in container["command"][-1]
+    made["spec"]["replicatedJobs"][0]["template"]["spec"]["completion_mode"] = "Indexed"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(made, schema)
+
+
+@pytest.mark.parametrize("case", [{}, TWO_NODES])
+def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
+    made = yaml_of(export(make(**case), "skypilot").files["task.yaml"])
+    schema = json.loads((SCHEMAS / "skypilot.json").read_text())
+    jsonschema.validate(made, schema)
+    assert made["resources"]["accelerators"] == ("H100:4" if case else "L4:2")
+    assert made["num_nodes"] == (2 if case else 1)
+    assert ("$SKYPILOT_NODE_RANK" in made["run"]) == bool(case)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**made, "nodes": 2}, schema)
