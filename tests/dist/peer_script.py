@@ -86,7 +86,7 @@ def with_accelerate(settings: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(groups(model, settings["weight_decay"]), lr=settings["learning_rate"])
     schedule = schedule_of(optimizer, settings)
     model, optimizer = accelerator.prepare(model, optimizer)
-    print("sharded as", next(model.parameters()).placements, flush=True)
+    accelerator.print("sharded as", next(model.parameters()).placements)
     for trained, mine in Steps(settings):
         total = torch.zeros(())
         for number, rows in enumerate(mine):
@@ -110,7 +110,8 @@ def with_deepspeed(settings: dict[str, Any]) -> None:
         model=model, model_parameters=groups(model, settings["weight_decay"]), config=settings["config"]
     )
     base = getattr(optimizer, "optimizer", optimizer)
-    print("stage", engine.zero_optimization_stage(), type(base).__name__, flush=True)
+    if dist.get_rank() == 0:
+        print("stage", engine.zero_optimization_stage(), type(base).__name__)
     engine.lr_scheduler = schedule_of(base, settings)
     for trained, mine in Steps(settings):
         total = torch.zeros(())

@@ -108,8 +108,14 @@ def losses_in(file: Path) -> list[float]:
     return [float(line) for line in file.read_text().split()]
 
 
+def must_agree(ours: Ours, found: list[float]) -> None:
+    apart = relative(ours.losses, found)
+    print(f"largest difference of a loss: {apart:.1e}; {ours.losses[0]:.3f} to {ours.losses[-1]:.3f}")
+    assert apart <= TOLERANCE
+
+
 @needs("accelerate")
-@pytest.mark.parametrize("layout", ["fsdp", "zero2"])
+@pytest.mark.parametrize("layout", ["fsdp", pytest.param("zero2", marks=pytest.mark.slow)])
 def test_a_loop_under_the_exported_accelerate_configuration_has_our_losses(ours, tmp_path, layout) -> None:
     command = exported(ours, tmp_path, "accelerate", hardware="2x L4", layout=layout)
     assert command == ["accelerate", "launch", "--config_file", "accelerate.yaml", "train.py"]
@@ -117,10 +123,11 @@ def test_a_loop_under_the_exported_accelerate_configuration_has_our_losses(ours,
     # On CPUs every process loads the weights: Accelerate sends them from rank 0 to GPUs only.
     loading = ["--fsdp_cpu_ram_efficient_loading", "false", "--fsdp_sync_module_states", "false"]
     said = started([*command[:-1], *loading, str(SCRIPT), "accelerate", str(settings)], tmp_path)
-    assert said.count("sharded as (Shard(dim=0),)") == 2
-    assert relative(ours.losses, losses_in(losses)) <= TOLERANCE
+    assert "sharded as (Shard(dim=0),)" in said
+    must_agree(ours, losses_in(losses))
 
 
+@pytest.mark.slow
 @needs("deepspeed")
 @pytest.mark.parametrize(("layout", "stage"), [("ddp", 0), ("zero1", 1), ("zero2", 2), ("fsdp", 3)])
 def test_a_loop_under_the_exported_deepspeed_configuration_has_our_losses(ours, tmp_path, layout, stage) -> None:
@@ -129,10 +136,11 @@ def test_a_loop_under_the_exported_deepspeed_configuration_has_our_losses(ours, 
     assert command[-1] == "train.py"
     settings, losses = settings_of(ours, tmp_path, config=str(tmp_path / "deepspeed.json"))
     said = started([*command[:-1], str(SCRIPT), "deepspeed", str(settings)], tmp_path, DS_ACCELERATOR="cpu")
-    assert said.count(f"stage {stage} AdamW") == 2
-    assert relative(ours.losses, losses_in(losses)) <= TOLERANCE
+    assert f"stage {stage} AdamW" in said
+    must_agree(ours, losses_in(losses))
 
 
+@pytest.mark.slow
 @needs("trl", "datasets")
 def test_the_exported_trl_script_has_our_losses(ours, tmp_path) -> None:
     train = ours.job.train.model_copy(update={"logging_steps": 1})
@@ -142,4 +150,4 @@ def test_the_exported_trl_script_has_our_losses(ours, tmp_path) -> None:
     started(command, tmp_path)
     (state,) = tmp_path.glob("sft/**/trainer_state.json")
     logged = [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
-    assert relative(ours.losses, logged) <= TOLERANCE
+    must_agree(ours, logged)

@@ -1,0 +1,79 @@
+"""`shardwise export` as a user meets it: what goes to stdout, what to files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Shardwise
+
+JOB = """\
+model: tinyllama-1.1b
+data: {path: rows.jsonl}
+train: {max_steps: 10}
+hardware: 2x L4
+layout: fsdp
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return path
+
+
+def test_one_file_is_printed_alone_and_all_else_is_said_beside_it(shardwise: Shardwise, job: Path) -> None:
+    said = shardwise("export", str(job), "--to", "deepspeed")
+    assert said.code == 0
+    assert json.loads(said.out)["zero_optimization"]["stage"] == 3
+    assert "note: the script says schedule: linear" in said.err
+    assert said.err.splitlines()[-2:] == ["next:", "  torchrun --standalone --nproc-per-node 2 train.py"]
+
+
+def test_a_plan_and_its_job_export_the_same_and_a_plan_holds_the_run_to_itself(
+    shardwise: Shardwise, job: Path, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.json"
+    assert shardwise("plan", str(job), "--output", str(plan)).code == 0
+    of_job, of_plan = (shardwise("export", str(file), "--to", "torchrun") for file in (job, plan))
+    assert of_job.out.replace(str(job), str(plan)) == of_plan.out
+    assert "the job file is planned again when it starts; export a plan.json" in of_job.err
+    assert "planned again" not in of_plan.err
+    changed = shardwise("export", str(plan), "--to", "torchrun", "--set", "layout=ddp")
+    assert changed.code == 2
+    assert "--set changes a job, and this is a plan; set it in `shardwise plan`" in changed.err
+
+
+def test_several_files_need_a_folder(shardwise: Shardwise, job: Path, tmp_path: Path) -> None:
+    refused = shardwise("export", str(job), "--to", "trl")
+    assert refused.code == 2
+    assert refused.err.strip() == (
+        "error: --to trl makes sft.py and accelerate.yaml; name a folder for them with --output"
+    )
+    written = shardwise("export", str(job), "--to", "trl", "--output", str(tmp_path / "out"))
+    assert written.code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["accelerate.yaml", "sft.py"]
+    assert written.out.startswith(f"wrote {tmp_path}/out/sft.py\n")
+    assert written.out.endswith("next:\n  accelerate launch --config_file accelerate.yaml sft.py\n")
+    (tmp_path / "file").write_text("")
+    in_the_way = shardwise("export", str(job), "--to", "trl", "--output", str(tmp_path / "file"))
+    assert in_the_way.code == 2
+    assert "cannot be written: " in in_the_way.err
+
+
+def test_an_unknown_target_and_a_plan_that_is_not_trained_are_refused(shardwise: Shardwise, job: Path) -> None:
+    unknown = shardwise("export", str(job), "--to", "ray")
+    assert unknown.code == 2
+    assert "--to ray: there is no such target; write one of torchrun, slurm, kubernetes, skypilot, acc" in unknown.err
+    untrained = shardwise("export", str(job), "--to", "slurm", "--set", "train.optimizer=adafactor")
+    assert untrained.code == 2
+    assert "optimizer adafactor is not trained by this version" in untrained.err
+
+
+def test_a_job_that_does_not_fit_has_nothing_to_export(shardwise: Shardwise, job: Path) -> None:
+    said = shardwise("export", str(job), "--to", "slurm", "--set", "model=llama-3.1-70b")
+    assert said.code == 2
+    assert "nothing fits, and so there is nothing to export; plan a smaller job" in said.err

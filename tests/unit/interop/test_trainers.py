@@ -1,0 +1,193 @@
+"""Files for people who stay with their trainer: they say the plan's numbers in the other tool's words."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.interop.conftest import export
+from tests.unit.interop.test_launchers import TWO_NODES, yaml_of
+
+ROOT = Path(__file__).parents[3]
+
+#: The keys of torchtitan's Trainer.Config at b5bcd76c6 (2026-08-21, `torchtitan/config/configs.py` and the components)
+#: that are set; a dataclass with slots refuses others.
+TORCHTITAN = {
+    "parallelism": "data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward "
+    "tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_schedule num_pp_microbatches",
+    "training": "num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step max_context_length steps max_norm "
+    "dtype mixed_precision_param enable_cpu_offload disable_cuda_graphs",
+    "checkpoint": "enable initial_load_in_hf last_save_in_hf",
+    "compile": "enable",
+    "optimizer": "",
+    "lr_scheduler": "",
+    "activation_checkpoint": "",
+}
+
+
+def test_accelerate_reads_every_key_and_says_the_layout_of_the_plan(make) -> None:
+    text = export(make(**TWO_NODES, gradient_checkpointing="full"), "accelerate").files["accelerate.yaml"]
+    made = yaml_of(text)
+    assert (made["distributed_type"], made["num_machines"], made["num_processes"]) == ("FSDP", 2, 8)
+    assert made["mixed_precision"] == "bf16"
+    sharding = made["fsdp_config"]
+    assert (sharding["fsdp_version"], sharding["fsdp_reshard_after_forward"]) == (2, True)
+    assert sharding["fsdp_activation_checkpointing"] is True
+    assert made["parallelism_config"] == {
+        "parallelism_config_dp_replicate_size": 2,
+        "parallelism_config_dp_shard_size": 4,
+    }
+    assert "#   batch: 1 rows a process and forward, 1 forwards a step: 8 rows a step in all" in text
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    launch = pytest.importorskip("accelerate.commands.launch")
+    assert made.keys() <= {field.name for field in fields(config_args.ClusterConfig)} | {"compute_environment"} | {
+        field.name for field in fields(config_args.BaseConfig)
+    }
+    known = {action.dest for action in launch.launch_command_parser()._actions}
+    assert {*sharding, *made["parallelism_config"]} <= known
+
+
+def test_a_word_that_yaml_reads_as_false_is_in_quotes(make) -> None:
+    text = export(make(precision="fp32", layout={"dp_replicate": 2}), "accelerate").files["accelerate.yaml"]
+    assert yaml_of(text)["mixed_precision"] == "no"
+    assert yaml_of(text)["distributed_type"] == "MULTI_GPU"
+
+
+def test_what_other_trainers_do_otherwise_is_said(make) -> None:
+    said = "\n".join(export(make(job={"method": "lora"}), "accelerate").said)
+    assert "`shardwise plan --set train.loss=full` says whether that fits" in said
+    assert "the plan keeps frozen weights in bfloat16" in said
+    assert "gradients are summed over GPUs in bfloat16 there, and in float32 here" in said
+    said = "\n".join(export(make(job={"data": {"eval_fraction": 0.1}}, compile=True), "trl").said)
+    assert "rows come in an order of transformers' own; with data.shuffle: false" in said
+    assert "rows longer than max_length are cut there; the job says over_long: error" in said
+    assert "the script evaluates nothing" in said
+    recomputing = make(layout={"dp_replicate": 2}, gradient_checkpointing="full")
+    for to in ("accelerate", "deepspeed"):
+        assert "the script calls gradient_checkpointing_enable()" in "\n".join(export(recomputing, to).said)
+    said = "\n".join(export(make(job={"train": {"weight_decay": 0.1}}, compile=True), "deepspeed").said)
+    assert "norms and biases as a group of their own with weight_decay 0" in said
+    assert "the script calls module.compile() on each" in said
+    assert "the script says schedule: linear with 0 steps of warmup" in said
+
+
+@pytest.mark.parametrize(
+    ("layout", "how", "zero"),
+    [
+        ({"dp_replicate": 2}, {}, {"stage": 0}),
+        ({"dp_shard": 2, "zero_stage": 1, "reshard_after_forward": False}, {}, {"stage": 1}),
+        ({"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}, {}, {"stage": 2}),
+        ({"dp_shard": 2}, {}, {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}),
+        (
+            {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False},
+            {"offload": "optimizer"},
+            {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+        ),
+        (
+            {"dp_shard": 2},
+            {"offload": "all"},
+            {
+                "stage": 3,
+                "offload_optimizer": {"device": "cpu", "pin_memory": True},
+                "offload_param": {"device": "cpu", "pin_memory": True},
+                "stage3_gather_16bit_weights_on_model_save": True,
+            },
+        ),
+    ],
+)
+def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
+    made = json.loads(export(make(layout=layout, **how), "deepspeed").files["deepspeed.json"])
+    assert made["zero_optimization"] == zero
+    assert (made["train_batch_size"], made["train_micro_batch_size_per_gpu"]) == (8, 4)
+    assert made["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
+    assert made["optimizer"]["params"].get("torch_adam") == (None if how else True)
+
+
+def test_sgd_is_one_that_zero_has_to_be_told_of(make) -> None:
+    chosen = make(job={"train": {"optimizer": "sgd", "momentum": 0.9}}, optimizer="sgd")
+    made = json.loads(export(chosen, "deepspeed").files["deepspeed.json"])
+    assert made["optimizer"] == {"type": "SGD", "params": {"lr": 2e-05, "momentum": 0.9}}
+    assert made["zero_allow_untested_optimizer"] is True
+
+
+def keywords_of(text: str, name: str) -> dict[str, Any]:
+    """The literal arguments of a call in a script."""
+    (call,) = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == name]
+    return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg and _is_literal(k.value)}
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:
+        return False
+    return True
+
+
+def test_the_trl_script_says_the_job(make) -> None:
+    chosen = make(
+        job={
+            "method": "lora",
+            "lora": {"r": 8},
+            "data": {"path": "rows.jsonl", "columns": {"question": "q", "answer": "a"}, "shuffle": False},
+            "train": {"lr_scheduler_type": "constant", "warmup_ratio": 0.1, "max_steps": None, "num_train_epochs": 2},
+        }
+    )
+    made = export(chosen, "trl")
+    script = made.files["sft.py"]
+    settings = keywords_of(script, "SFTConfig")
+    assert settings["lr_scheduler_type"] == "constant_with_warmup"
+    assert settings["warmup_steps"] == 0.1
+    assert settings["num_train_epochs"] == 2
+    assert "max_steps" not in settings
+    assert settings["train_sampling_strategy"] == "sequential"
+    assert (settings["bf16"], settings["model_init_kwargs"]["dtype"]) == (True, "float32")
+    assert keywords_of(script, "LoraConfig")["r"] == 8
+    assert 'load_dataset("json", data_files="rows.jsonl", split="train").rename_columns({\'q\'' in script.replace(
+        "'json'", '"json"'
+    ).replace("'rows.jsonl'", '"rows.jsonl"')
+    assert set(made.files) == {"sft.py", "accelerate.yaml"}
+    assert made.run == ["accelerate launch --config_file accelerate.yaml sft.py"]
+    replicated = export(make(job={"method": "lora"}, layout={"dp_replicate": 2}), "trl")
+    assert keywords_of(replicated.files["sft.py"], "SFTConfig")["model_init_kwargs"]["dtype"] == "bfloat16"
+    assert set(replicated.files) == {"sft.py"}
+
+
+def test_the_trl_script_has_arguments_that_trl_knows(make) -> None:
+    if importlib.util.find_spec("trl") is None:
+        pytest.skip("trl is not installed: pip install '.[peers]'")
+    settings = keywords_of(export(make(), "trl").files["sft.py"], "SFTConfig")
+    code = "import json, dataclasses, trl; print(json.dumps([f.name for f in dataclasses.fields(trl.SFTConfig)]))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    assert settings.keys() <= set(json.loads(said.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("layout", "set_to"),
+    [
+        ({"dp_shard": 2}, {"fsdp_reshard_after_forward": "always", "data_parallel_shard_degree": 2}),
+        ({"dp_replicate": 2, "dp_shard": 2}, {"data_parallel_replicate_degree": 2, "data_parallel_shard_degree": 2}),
+        ({"dp_shard": 2, "tp": 2}, {"tensor_parallel_degree": 2, "data_parallel_shard_degree": 2}),
+        ({"pp": 2}, {"pipeline_parallel_schedule": "1F1B", "pipeline_parallel_degree": 2, "num_pp_microbatches": 1}),
+    ],
+)
+def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_to) -> None:
+    text = export(make(layout=layout, hardware="4x H100-SXM"), "torchtitan").files["shardwise_titan.py"]
+    (function,) = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    found: dict[str, Any] = {}
+    for node in function.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            section, _, key = ast.unparse(node.targets[0]).removeprefix("config.").partition(".")
+            assert key in TORCHTITAN[section].split() or not key, ast.unparse(node)
+            found[key or section] = ast.literal_eval(node.value) if _is_literal(node.value) else ast.unparse(node.value)
+    assert set_to.items() <= found.items()
+    assert found["num_tokens_per_train_step"] == 8 * 1024
+    assert found["optimizer"].startswith("default_adamw(lr=2e-05, betas=(0.9, 0.999)")
