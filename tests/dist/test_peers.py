@@ -18,12 +18,12 @@ import pytest
 from shardwise import api
 from shardwise.data.store import PreparedData
 from shardwise.spec.job.keys import Job
-from shardwise.spec.run import read_json
+from shardwise.spec.run import RunDirectory, read_json, read_metrics
 from tests.dist.cells import prepare_cell, relative, spread, train_rank
 from tests.dist.worlds import run_world
 
-#: Of the loss of each step. The same sums in another order; measured: at most 2e-7.
-TOLERANCE = 1e-5
+#: Of the loss of each step, relative. The same sums in another order: 7e-8 was measured, in float32 with its 6e-8.
+TOLERANCE = 1e-6
 
 SCRIPT = Path(__file__).with_name("peer_script.py")
 
@@ -151,3 +151,12 @@ def test_the_exported_trl_script_has_our_losses(ours, tmp_path) -> None:
     (state,) = tmp_path.glob("sft/**/trainer_state.json")
     logged = [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
     must_agree(ours, logged)
+
+
+@pytest.mark.slow
+def test_the_exported_torchrun_line_trains_the_plan_with_our_losses(ours, tmp_path) -> None:
+    run = tmp_path / "run"
+    command = exported(ours, tmp_path, "torchrun", hardware="cpu:2", layout="fsdp", output_dir=str(run))
+    assert command[-2:] == ["train", str(tmp_path / "plan.json")]
+    started(command, tmp_path)
+    must_agree(ours, [record["loss"] for record in read_metrics(RunDirectory(run))])
