@@ -39,6 +39,7 @@ class Chosen:
     Attributes:
         path: the plan or the job file, as the user named it.
         cluster: what the layout spreads over: one node or part of it, or whole nodes.
+        leaves_some: whether the job's hardware has more GPUs than the layout takes.
         seconds: how long the run takes, where that is forecast.
     """
 
@@ -46,6 +47,7 @@ class Chosen:
     job: Job
     execution: Execution
     cluster: Cluster
+    leaves_some: bool = False
     seconds: float | None = None
 
     @classmethod
@@ -62,7 +64,14 @@ class Chosen:
                 "whole nodes; plan for whole nodes, or for part of one"
             )
         job = job_from_data(plan.job)
-        return cls(path=path, job=job, execution=best.execution, cluster=part, seconds=best.time.total_seconds)
+        return cls(
+            path=path,
+            job=job,
+            execution=best.execution,
+            cluster=part,
+            leaves_some=size < cluster.num_gpus,
+            seconds=best.time.total_seconds,
+        )
 
     @property
     def layout(self) -> Layout:
@@ -102,9 +111,9 @@ class Chosen:
 
     @property
     def train(self) -> str:
-        """The arguments of the program that trains it. Where the layout leaves GPUs alone, these are not counted."""
+        """The arguments of the program that trains it, which is told of the GPUs that the layout takes."""
         words = ["train", self.path]
-        if self.job.hardware != self.cluster.name and not self.on_cpu:
+        if self.leaves_some:
             words += ["--set", f"hardware={self.cluster.name}"]
         return shlex.join(words)
 

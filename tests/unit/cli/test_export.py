@@ -47,6 +47,12 @@ def test_a_plan_and_its_job_export_the_same_and_a_plan_holds_the_run_to_itself(
     assert "--set changes a job, and this is a plan; set it in `shardwise plan`" in changed.err
 
 
+def test_a_run_on_fewer_gpus_than_there_are_is_told_so(shardwise: Shardwise, job: Path) -> None:
+    fewer = ("--set", "hardware=8x L4", "--set", "goal=fewest-gpus", "--set", "layout=auto")
+    said = shardwise("export", str(job), "--to", "torchrun", *fewer)
+    assert said.out.splitlines()[-1].endswith(f"--nproc-per-node 1 -m shardwise train {job} --set 'hardware=1x L4'")
+
+
 def test_several_files_need_a_folder(shardwise: Shardwise, job: Path, tmp_path: Path) -> None:
     refused = shardwise("export", str(job), "--to", "trl")
     assert refused.code == 2

@@ -40,6 +40,7 @@ def make() -> Make:
             job=job_from_data({"hardware": hardware, **sections}),
             execution=Execution(layout=spread, **settings),
             cluster=parse_hardware(hardware).part(spread.world_size),
+            leaves_some=spread.world_size < parse_hardware(hardware).num_gpus,
             seconds=5000.0,
         )
 
