@@ -27,7 +27,7 @@ STAGINGS: dict[str, Schedule] = {
 }
 
 #: Ways that split the model; in a product each has two ranks, and the way of the data has the rest.
-SPLITS = (*STAGINGS, "tp")
+SPLITS = (*STAGINGS, "tp", "cp")
 
 #: Ways by their names, beside `single` and `job`.
 WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS)))
@@ -36,10 +36,10 @@ WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS)))
 ALL = "all"
 
 #: What `verify` runs where nothing is named: one layout of each kind.
-DEFAULT = (SINGLE, "ddp", "zero1", "fsdp", "tp", "mp", "pp", "fsdp+tp", "fsdp+pp")
+DEFAULT = (SINGLE, "ddp", "zero1", "fsdp", "tp", "cp", "mp", "pp", "fsdp+tp", "fsdp+pp")
 
 #: Products that `all` runs.
-PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+tp+pp")
+PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+cp", "fsdp+tp+pp")
 
 #: Every single way, each schedule, and the products.
 EVERY_WAY = tuple(dict.fromkeys((*TRAINED_WAYS, *STAGINGS, *PRODUCTS)))
@@ -96,4 +96,5 @@ def layout_of(name: str, size: int) -> Layout:
     data = next((way for way in ways if way not in SPLITS), None)
     layout = Layout() if data is None else Layout.from_strategy(data, world_size=left)
     schedule = layout.schedule if staging is None else STAGINGS[staging]
-    return replace(layout, pp=1 if staging is None else 2, tp=2 if "tp" in ways else 1, schedule=schedule)
+    tp, cp = (2 if axis in ways else 1 for axis in ("tp", "cp"))
+    return replace(layout, pp=1 if staging is None else 2, tp=tp, cp=cp, schedule=schedule)

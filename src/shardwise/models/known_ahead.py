@@ -3,20 +3,27 @@ that none is too long for rotary frequencies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 
-def state_packed(packed: bool) -> None:
+def state_packed(packed: bool, *, told: Callable[..., Any] | None = None) -> None:
     """Says for this process whether rows hold several documents, whose positions restart; else masks are causal.
 
     transformers looks at the positions in every forward, once for each kind of mask.
+
+    Args:
+        told: what makes masks in transformers' place, where this rank has parts of rows: it is given what tells
+            documents, and the positions.
     """
     from transformers import masking_utils
 
-    masking_utils.find_packed_sequence_indices = documents_of if packed else lambda _positions: None
+    find: Any = documents_of if told is None else partial(told, documents_of)
+    masking_utils.find_packed_sequence_indices = find if packed else lambda _positions: None
 
 
 def documents_of(position_ids: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,8 @@ def parallelize(
                 blocks=stage.blocks,
                 before=stage.before,
                 behind=stage.behind,
-                mesh=world.mesh,
+                replicas=world.replicas,
+                shards=world.shards,
                 layout=execution.layout,
                 compute_dtype=compute_dtype,
                 on_host=execution.parameters_on_host,
@@ -88,7 +89,7 @@ def parallelize(
     materialise()
 
     buckets = execution.layout.fills_buckets and not execution.gathers_weights
-    divisor = world.layout.data_world_size if execution.gathers_weights or buckets else 1
+    divisor = world.layout.data_world_size * world.layout.cp if execution.gathers_weights or buckets else 1
     finish = _finish(stages, world=world, replicates=not (execution.gathers_weights or buckets))
     if world.pipes is not None:
         return Pipeline(
@@ -124,5 +125,5 @@ def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finis
         trained=tuple(p for _, _, p in named),
         tied=tuple(p for stage, name, p in named if name in stage.tied),
         ends=world.pipes.ends if world.pipes is not None else None,
-        replicas=world.data_group if replicates and world.layout.data_world_size > 1 else None,
+        replicas=world.data_group if replicates and world.data_group.size() > 1 else None,
     )

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils._pytree import tree_map_only
 
+from shardwise.parallel.mesh import side_by_side
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.units import unit_blocks
 
@@ -27,12 +28,13 @@ def apply_sharding(
     blocks: Sequence[nn.Module],
     before: Sequence[nn.Module] = (),
     behind: Sequence[nn.Module] = (),
-    mesh: DeviceMesh,
+    replicas: DeviceMesh,
+    shards: DeviceMesh,
     layout: Layout,
     compute_dtype: torch.dtype,
     on_host: bool = False,
 ) -> None:
-    """Shards a model in place over `dp_shard`, replicating over `dp_replicate` where that is above 1.
+    """Shards a model in place over the ranks of `shards`, replicating over those of `replicas`.
 
     Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated parameters over
     `tp`, in the compute dtype; where reductions are postponed (`parallel/deferred_reduction.py`) that is float32 too.
@@ -42,15 +44,14 @@ def apply_sharding(
         blocks: its decoder blocks.
         before: the embedding, where it shares no weight with the head.
         behind: then what is called behind the blocks, each once: the final norm, and what calls the head.
-        mesh: all axes of the layout.
         compute_dtype: in which weights are gathered.
         on_host: weights, gradients and optimizer states stay in host memory.
     """
-    axes = ("dp_replicate", "dp_shard") if layout.dp_replicate > 1 else ("dp_shard",)
+    mesh = side_by_side(replicas, shards) if replicas.size() > 1 else shards
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     # Pinned memory is copied while the GPU computes; without a GPU there is none.
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
-    shard = partial(fully_shard, mesh=mesh[axes], mp_policy=policy, offload_policy=host)
+    shard = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     for module in (*before, *blocks, *behind):
         module.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for

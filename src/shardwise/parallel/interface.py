@@ -10,7 +10,8 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """One micro-batch on this rank's device; the same on every rank of one data-parallel share.
+    """One micro-batch on this rank's device; the same on every rank of one data-parallel share, but for
+    context parallelism, which gives each its parts of the rows.
 
     Attributes:
         input_ids: [batch, length].

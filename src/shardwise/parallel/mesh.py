@@ -62,7 +62,8 @@ class World:
 
     Attributes:
         mesh: all axes of the layout.
-        data_group: ranks that see different samples and hold the same slice of the model.
+        data_group: ranks that see different samples, or parts of them, and hold the same slice of the model.
+        replicas, shards: of these, the axis along which what is sharded has copies, and the one along which it is cut.
         pipes: how this rank's stages reach their neighbours; None where there is one stage.
         control: a group over all ranks for small messages on the CPU, whatever moves the tensors.
     """
@@ -73,14 +74,15 @@ class World:
     device: torch.device
     mesh: DeviceMesh
     data_group: dist.ProcessGroup
+    replicas: DeviceMesh
+    shards: DeviceMesh
     control: dist.ProcessGroup
     pipes: Pipes | None = None
 
     def counted(self, loss: torch.Tensor) -> torch.Tensor:
-        """What this rank adds to the world's sum of losses: a micro-batch's on one rank, and 0 on its peers, which see
-        the same one, were it infinite."""
-        at = self.layout.coordinates(self.rank)
-        return loss if at.tp == 0 and at.cp == 0 else torch.zeros_like(loss)
+        """What this rank adds to the world's sum of losses: that of its part of a micro-batch on one rank, and 0 on its
+        peers, which see the same one, were it infinite."""
+        return loss if self.layout.coordinates(self.rank).tp == 0 else torch.zeros_like(loss)
 
     @property
     def data_rank(self) -> int:
@@ -89,9 +91,10 @@ class World:
 
     @property
     def stream(self) -> int:
-        """Which random stream this rank begins with: ranks that hold slices of the same blocks and see the same samples
+        """Which random stream this rank begins with: ranks that hold slices of the same blocks and see the same tokens
         begin with the same."""
-        return self.layout.coordinates(self.rank).pp * self.layout.data_world_size + self.data_rank
+        at = self.layout.coordinates(self.rank)
+        return (at.pp * self.layout.data_world_size + self.data_rank) * self.layout.cp + at.cp
 
     @property
     def is_first(self) -> bool:
@@ -111,8 +114,9 @@ def join_world(layout: Layout) -> World:
     if not dist.is_initialized():
         _init_process_group(device, rank=rank, size=size)
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
-    data_group = mesh["dp_replicate", "dp_shard"]._flatten("dp").get_group()
-    for group in (*mesh.get_all_groups(), data_group):
+    data = mesh["dp_replicate", "dp_shard", "cp"] if layout.cp > 1 else mesh["dp_replicate", "dp_shard"]
+    data_group, (replicas, shards) = data._flatten("dp").get_group(), _copies_and_shards(mesh, layout)
+    for group in (*mesh.get_all_groups(), data_group, replicas.get_group(), shards.get_group()):
         _set_pg_timeout(TIMEOUT, group)  # a mesh gives groups smaller than the world torch's own 10 or 30 minutes
     control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
     return World(
@@ -122,9 +126,25 @@ def join_world(layout: Layout) -> World:
         device=device,
         mesh=mesh,
         data_group=data_group,
+        replicas=replicas,
+        shards=shards,
         control=control,
         pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
     )
+
+
+def _copies_and_shards(mesh: DeviceMesh, layout: Layout) -> tuple[DeviceMesh, DeviceMesh]:
+    """Ranks with parts of a sequence are among those that cut what is sharded, or else hold copies."""
+    replicas, shards = ("dp_replicate",), ("dp_shard",)
+    if layout.cp > 1:
+        replicas, shards = (replicas, (*shards, "cp")) if layout.dp_shard > 1 else ((*replicas, "cp"), shards)
+    axes = (mesh[names]._flatten("_".join(names)) if len(names) > 1 else mesh[names] for names in (replicas, shards))
+    return next(axes), next(axes)
+
+
+def side_by_side(outer: DeviceMesh, inner: DeviceMesh) -> DeviceMesh:
+    """A mesh of two axes, each of them of the same mesh of all ranks."""
+    return DeviceMesh._concatenate([outer, inner])
 
 
 def own_device() -> torch.device:

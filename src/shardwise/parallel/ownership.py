@@ -18,7 +18,13 @@ def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:
         return frozenset()
     names = tensor.device_mesh.mesh_dim_names or ()
     placed = zip(names, tensor.placements, strict=True)
-    return frozenset(name for name, placement in placed if isinstance(placement, Shard | _StridedShard))
+    sharded = [name for name, placement in placed if isinstance(placement, Shard | _StridedShard)]
+    return frozenset(axis for axis in AXES if any(axis in _axes_of(name) for name in sharded))
+
+
+def _axes_of(name: str) -> tuple[str, ...]:
+    """The axes that an axis was made of (`World.shards`)."""
+    return ("dp_shard", "cp") if name == "dp_shard_cp" else (name,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from shardwise.data.micro_batches import Batcher
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError
 from shardwise.models.known_ahead import hold_rotations, state_packed
-from shardwise.parallel.mesh import World
+from shardwise.parallel.context import Context
+from shardwise.parallel.mesh import World, side_by_side
 from shardwise.parallel.optimizer.offload import HostCopies
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
 from shardwise.parallel.optimizer.zero1 import Windows
@@ -73,11 +74,14 @@ def build(
     if job.train.full_determinism:
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")
+    context = Context(world.mesh["cp"]) if world.layout.cp > 1 else None
+    if context is not None:
+        context.register()
     with _naming_the_model(run):
         revision = revision_of(run, job.model)
         model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"), revision=revision)
     data = open_prepared(prepared["train"])
-    state_packed(data.packed)
+    state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
     batches = _batches(job, _batcher(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
@@ -132,7 +136,7 @@ def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Step
     """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with offload."""
     detours: list[Detour] = [LocalParts(model.trained)]
     if world.layout.shards_states_only:
-        detours.append(Windows(detours[-1], world.mesh["dp_shard", "tp"]))
+        detours.append(Windows(detours[-1], side_by_side(world.shards, world.mesh["tp"])))
     if execution.optimizer_on_host and not execution.parameters_on_host:
         detours.append(HostCopies(detours[-1], world.device))
     return Stepped(detours=tuple(detours))

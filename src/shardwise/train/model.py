@@ -22,6 +22,7 @@ from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Keys, Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
+from shardwise.parallel.context import NAME as CONTEXT
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.tensor.slicing import Parts
@@ -244,7 +245,7 @@ def _shared_ends(anatomy: Anatomy) -> set[int]:
 
 def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
     """The whole model on the meta device, and the PEFT model around it (None for full fine-tuning)."""
-    model = build_on_meta(copy.deepcopy(config), attn_implementation=execution.attn_implementation)
+    model = build_on_meta(copy.deepcopy(config), attn_implementation=_attention(execution))
     if job.adapters is None:
         return model, None
     adapted = add_adapters(
@@ -257,6 +258,10 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble" and not execution.compile:
         join_products(model)
     return model, adapted
+
+
+def _attention(execution: Execution) -> str:
+    return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 
 def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule) -> Parts:

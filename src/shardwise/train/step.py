@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from shardwise.data.micro_batches import Documents, GlobalBatch, MicroBatch
 from shardwise.parallel.apply import Spread
+from shardwise.parallel.context import own_parts
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World, to_device
 from shardwise.train.loss import Targets
@@ -54,13 +55,18 @@ class Step:
         device = self.world.device
         return [
             Inputs(
-                input_ids=to_device(micro.input_ids, device),
-                position_ids=to_device(micro.position_ids, device),
-                targets=Targets.of(micro.labels, device=device),
+                input_ids=to_device(self._own(micro.input_ids), device),
+                position_ids=to_device(self._own(micro.position_ids), device),
+                targets=Targets.of(self._own(micro.labels), device=device),
                 documents=micro.documents and replace(micro.documents, ends=to_device(micro.documents.ends, device)),
             )
             for micro in micros
         ]
+
+    def _own(self, rows: torch.Tensor) -> torch.Tensor:
+        """This rank's parts of whole rows [batch, length], whose labels are shifted already."""
+        layout = self.world.layout
+        return own_parts(rows, degree=layout.cp, index=layout.coordinates(self.world.rank).cp)
 
 
 def _rows(micro: MicroBatch) -> Iterator[MicroBatch]:

@@ -1,6 +1,6 @@
 """ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
-The optimizer steps windows: views of this rank's rows of each weight, sharded over `dp_shard`. After the step the ranks
+The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`. After the step the ranks
 exchange rows. Under tensor parallelism, windows are rows of this rank's slice, placed as FSDP2 places shards of slices.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ class Windows(Detour):
 
     Attributes:
         weights: local parts of trained parameters; contiguous, and alike on every rank but for slices.
-        mesh: the axes `dp_shard`, over which states are sharded, and `tp`.
+        mesh: two axes: that over which states are sharded (`World.shards`), and `tp`.
     """
 
     def __init__(self, weights: Detour, mesh: DeviceMesh) -> None:
@@ -51,7 +51,9 @@ class Windows(Detour):
         wholes = [whole for _, whole in self.weights]
         for whole in wholes:
             whole.grad = None
-        exchange_rows([whole.detach() for whole in wholes], axis=self.mesh["dp_shard"])
+        exchange_rows(
+            [whole.detach() for whole in wholes], axis=self.mesh[cast(tuple[str, ...], self.mesh.mesh_dim_names)[0]]
+        )
 
 
 def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:

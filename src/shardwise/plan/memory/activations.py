@@ -44,6 +44,7 @@ class Setting:
     length: int
     dropout: bool = False
     tp: int = 1
+    cp: int = 1
     compiled: bool = False
     cuda: bool = True
 
@@ -191,7 +192,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
         return len(kept) * size
     # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
     rejoined = model.partial_rotary and setting.attention != "varlen"
-    copies_output = rejoined or setting.attention == "eager" or setting.masked or widened
+    copies_output = rejoined or setting.attention == "eager" or setting.masked or setting.cp > 1 or widened
     return 0.0 if reads == "attention_output" and not copies_output else size
 
 
@@ -214,9 +215,14 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
     c = setting.types.compute
     query, key, value = _widths(model)
+    wide = setting.cp * (key + value)  # the whole sequence's, for this rank's tokens
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.masked or setting.attention == "eager":
-        read = 2 * query + _output_width(model)  # keys and values are repeated for each group of heads
+        repeated = query + _output_width(model)  # keys and values, for each group of heads
+        # Of a sequence in parts once for each part of this rank's, as far as it sees.
+        read = query + (repeated if setting.cp == 1 else wide + (setting.cp + 0.5) * repeated)
+    elif setting.cp > 1:
+        read = query + wide
     elif fused and not model.position_parameters:
         # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
         read = query + key + (query + key + value)

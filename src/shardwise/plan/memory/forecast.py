@@ -141,6 +141,7 @@ class Peaks:
         """An execution with the numbers that its forecasts share."""
         key = (
             execution.layout.tp,
+            execution.layout.cp,
             execution.gathers_weights,
             execution.attn_implementation,
             execution.precision,

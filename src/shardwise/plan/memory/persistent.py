@@ -56,7 +56,7 @@ class Holding:
 
 def shard_degree(layout: Layout) -> int:
     """Over how many ranks what is sharded is cut: those that hold slices of a sequence share its weights too."""
-    return layout.dp_shard * layout.cp if layout.dp_shard > 1 else 1
+    return layout.shard_degree
 
 
 def weight_degree(layout: Layout) -> int:

@@ -112,10 +112,11 @@ def _kept_messages(scene: Scene) -> float:
 
 
 def _keys_of_others(scene: Scene) -> float:
-    """With a sequence over several ranks: keys and values that come in while one's own go out."""
-    work = scene.work
-    if work.execution.layout.cp == 1:
+    """With a sequence over several ranks: keys and values of all of it, as they come and in order, beside one's own
+    that go out; their gradients likewise."""
+    work, cp = scene.work, scene.work.execution.layout.cp
+    if cp == 1:
         return 0
     values = work.block.value_head_dim or work.block.head_dim
     widths = work.block.num_key_value_heads * (work.block.head_dim + values)
-    return 2 * work.tokens * widths * work.types.compute
+    return 2 * (1 + cp) * work.tokens * widths * work.types.compute

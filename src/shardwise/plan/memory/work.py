@@ -163,6 +163,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         length=length,
         dropout=bool(job.adapters and job.adapters.lora_dropout),
         tp=layout.tp,
+        cp=layout.cp,
         compiled=execution.compile,
         cuda=cluster.gpu.kind == "cuda",
     )

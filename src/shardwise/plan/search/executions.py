@@ -8,7 +8,7 @@ from functools import cache
 from math import isqrt
 
 from shardwise.plan.search.layouts import Choice
-from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import (
     Attention,
@@ -68,7 +68,7 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
             optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
             offload="none" if train.offload == "auto" else train.offload,
             loss="chunked" if train.loss == "auto" else train.loss,
-            attn_implementation=_attention(job, model, choice.cluster.gpu, precision),
+            attn_implementation=_attention(job, model, choice, precision),
             compile=compiles,
         )
 
@@ -105,10 +105,12 @@ def sized(base: Execution, job: Job, size: int) -> Execution:
     )
 
 
-def _attention(job: Job, model: ModelShape, gpu: Gpu, precision: Precision) -> Attention:
+def _attention(job: Job, model: ModelShape, choice: Choice, precision: Precision) -> Attention:
     if job.train.attn_implementation != "auto":
         return job.train.attn_implementation
-    if not (documents_refusal(job, model, "varlen") or attention_refusal("varlen", gpu, precision=precision)):
+    gpu = choice.cluster.gpu
+    refused = choice.layout.cp > 1 or documents_refusal(job, model, "varlen")
+    if not (refused or attention_refusal("varlen", gpu, precision=precision)):
         return "varlen"
     return "eager" if model.attention_softcap or model.eager_attention else "sdpa"
 

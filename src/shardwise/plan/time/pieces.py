@@ -20,6 +20,8 @@ from shardwise.spec.support.attention import KEPT_BY_SELECTIVE, MASKED
 #: its backward has twice as many, a gradient for each of two factors.
 _OPERATORS_PER_BLOCK = 45
 _OPERATORS_PER_ADAPTER = 8
+#: Those that gather keys and values of a sequence in parts, put them in order, and compute two parts for one.
+_OPERATORS_PER_GATHER = 16
 #: Operators of the norms that DoRA takes, and of its magnitudes.
 _OPERATORS_PER_NORM = 14
 _OPERATORS_PER_LOSS = 20
@@ -92,22 +94,21 @@ def pieces_of(work: Work) -> Pieces:
     backward = summed + inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
     kept = execution.attn_implementation in KEPT_BY_SELECTIVE
     again = {"none": 0.0, "selective": remade + between + (0.0 if kept else attention), "full": forward}[recompute]
-    slices, ring, ring_back = _talking(work, tokens, attention)
-    looped = recompute == "full" or (recompute == "selective" and not kept)
-    talking = slices + ring
-    again_talking = slices * (0.0 if recompute == "none" else _SLICES_AGAIN) + (ring if looped else 0.0)
+    slices, keys = _talking(work, tokens)
+    again_talking = 0.0 if recompute == "none" else slices * _SLICES_AGAIN + keys
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
     operators = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
+    operators += _OPERATORS_PER_GATHER if layout.cp > 1 else 0
     once_more = 0 if recompute == "none" else 1
     # In eager mode selective recompute hands every operator to Python.
     dispatched = operators * DISPATCH_OVER_OPERATOR if recompute == "selective" and not execution.compile else 0
     return Pieces(
-        forward=_launched(work, forward, operators=operators + dispatched, talking=talking),
+        forward=_launched(work, forward, operators=operators + dispatched, talking=slices + keys),
         backward=_launched(
             work,
             backward + again,
             operators=operators * (2 + once_more) + dispatched,
-            talking=talking + again_talking + ring_back,
+            talking=slices + keys + again_talking,
         ),
         weights=weights,
         loss=_loss(work, device),
@@ -143,19 +144,14 @@ def _launched(work: Work, seconds: float, *, operators: float, talking: float = 
     return Piece(max(seconds, host) + talking, seconds, talking)
 
 
-def _talking(work: Work, tokens: float, attention: float) -> tuple[float, float, float]:
-    """Seconds a pass waits for messages inside a block: of tensor parallelism, of the ring of context parallelism, and
-    how much longer the ring takes in backward, which sends gradients along."""
+def _talking(work: Work, tokens: float) -> tuple[float, float]:
+    """Seconds a pass waits for messages inside a block: of tensor parallelism, and of context parallelism, which
+    gathers keys and values in forward and adds up their gradients in backward."""
     layout, model = work.execution.layout, work.model
     stream = tokens * model.hidden_size * work.types.compute
     tensor = _TENSOR_COLLECTIVES * group_of(work.cluster, layout, "tp").gather(stream)
-    if layout.cp == 1:
-        return tensor, 0.0, 0.0
     widths = model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim)) / layout.tp
-    once = group_of(work.cluster, layout, "cp").message(tokens * widths * work.types.compute) * (layout.cp - 1)
-    forward = max(0.0, once - attention)
-    backward = max(0.0, 2 * once - _ATTENTION_BACKWARD * attention)
-    return tensor, forward, backward - forward
+    return tensor, group_of(work.cluster, layout, "cp").gather(tokens * layout.cp * widths * work.types.compute)
 
 
 def _loss(work: Work, device: Device) -> Piece:
@@ -195,8 +191,10 @@ def multiplications(work: Work) -> tuple[float, float]:
         return whole, 0.0
     if kind not in MASKED:
         return causal + (behind - causal) * share, 0.0
-    masked = 1.0 if work.job.data.packing else share
-    return causal * (1 - masked), whole * masked
+    masked, cp = 1.0 if work.job.data.packing else share, work.execution.layout.cp
+    # Parts of a sequence are compared with what lies before their ends.
+    before = whole if cp == 1 else whole * (2 * cp + 1) / (4 * cp)
+    return causal * (1 - masked), before * masked
 
 
 def _mean_of(seen: float, length: float) -> float:

@@ -16,7 +16,7 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 _STAGES_PER_RANK: dict[Schedule, int] = {"interleaved": 2}
 
 #: The names a user may write for `layout`, beside `auto` and a product of axes.
-STRATEGIES = ("mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp")
+STRATEGIES = ("mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "cp")
 
 
 def stages_per_rank(schedule: Schedule) -> int:
@@ -44,7 +44,7 @@ class Layout:
         dp_shard: ranks over which one copy is sharded, each seeing other samples (ZeRO, FSDP).
         tp: ranks that hold slices of each matrix and see the same samples.
         pp: pipeline stages, each holding a span of layers.
-        cp: ranks that hold slices of each sequence.
+        cp: ranks that hold parts of each sequence.
         ep: expert parallel degree; 1, until it is forecast.
         zero_stage: what dp_shard shards: 1 optimizer states, 2 and gradients, 3 and weights.
         reshard_after_forward: free gathered weights between forward and backward (ZeRO-3) or keep them.
@@ -112,7 +112,17 @@ class Layout:
     @property
     def weight_shards(self) -> int:
         """Over how many ranks one copy of the weights is cut between steps."""
-        return 1 if self.shards_states_only else self.dp_shard
+        return 1 if self.shards_states_only else self.shard_degree
+
+    @property
+    def shard_degree(self) -> int:
+        """Over how many ranks what is sharded is cut: those that hold parts of a sequence share its weights too."""
+        return self.dp_shard * self.cp if self.dp_shard > 1 else 1
+
+    def shard_of(self, rank: int) -> int:
+        """Which of the `shard_degree` shares a rank has of what is sharded."""
+        at = self.coordinates(rank)
+        return at.dp_shard * self.cp + at.cp if self.dp_shard > 1 else 0
 
     @property
     def fills_buckets(self) -> bool:
@@ -121,8 +131,9 @@ class Layout:
 
     @property
     def sequence_multiple(self) -> int:
-        """Sequence lengths are padded to a multiple of this, for the ranks that share a sequence."""
-        return self.tp * self.cp
+        """Sequence lengths are padded to a multiple of this, for the ranks that share a sequence: under context
+        parallelism each has two parts of it."""
+        return self.tp * (2 * self.cp if self.cp > 1 else 1)
 
     def coordinates(self, rank: int) -> Coordinates:
         """The place of a rank; the last axis varies fastest. Raises ValueError: the rank lies outside the world."""
@@ -188,6 +199,8 @@ class Layout:
                 return cls(dp_shard=world_size, zero_stage=1, reshard_after_forward=False)
             case "tp":
                 return cls(tp=world_size)
+            case "cp":
+                return cls(cp=world_size)
             case "pp":
                 return cls(pp=world_size)
             case "mp":

@@ -21,6 +21,10 @@ TENSOR_FAMILIES = tuple(
     family for family in STAGED_FAMILIES if family not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")
 )
 
+#: Families of the catalogue whose sequences are not cut in parts (context parallelism): their code in transformers
+#: compares positions in attention itself, or caps its scores.
+NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gpt_neo", "gptj", "mpt")
+
 
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
     """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""

@@ -15,10 +15,10 @@ from shardwise.spec.layout.execution import Execution, Offload, OptimizerName, P
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.rows import follows_the_batch, follows_the_layout
-from shardwise.spec.support.splits import STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
+from shardwise.spec.support.splits import NOT_IN_PARTS, STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
 
 #: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
-TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp")
+TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp")
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
@@ -88,6 +88,16 @@ def _not_staged(model: ModelShape, layout: Layout) -> str | None:
     )
 
 
+def _not_in_parts(model: ModelShape, layout: Layout) -> str | None:
+    compares = model.attention_softcap or model.eager_attention or model.has_experts
+    if layout.cp == 1 or not (compares or model.family in NOT_IN_PARTS):
+        return None
+    return (
+        f"{model.family} is not trained on parts of sequences (cp) by this version; "
+        f"the nearest layout that trains it: {_nearest(model)}"
+    )
+
+
 def _nearest(model: ModelShape) -> str:
     return "fsdp, with train.disable_dropout: true" if model.layerdrop else "fsdp"
 
@@ -114,7 +124,8 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
     sliced = _not_sliced(model, layout) or _uneven(layout.tp, model, parts)
     if method == "qlora":
         sliced = sliced or _cuts_blocks(layout.tp, model)
-    return _joined(sliced, _not_staged(model, layout), _skips(model, layout), stated=stated)
+    whole = _not_in_parts(model, layout)
+    return _joined(sliced, _not_staged(model, layout), whole, _skips(model, layout), stated=stated)
 
 
 def _joined(*reasons: str | None, stated: bool) -> str | None:
@@ -157,7 +168,8 @@ def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = N
     """Why `layout: auto` leaves a layout out; None where it considers it. A mixture of experts, which no layout trains,
     is forecast under those that train other models."""
     known = None if model is None or model.has_experts else model
-    return refusal(method=method, layout=layout, model=known)
+    parts = None if model is None else _not_in_parts(model, layout)
+    return refusal(method=method, layout=layout, model=known) or parts
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -198,6 +210,9 @@ def not_trained_under(execution: Execution) -> list[str]:
     cut = execution.layout.pp > 1 and execution.layout.schedule == "zero_bubble"
     refused = _eager_under(execution.layout) if execution.compile else None
     reasons = [f"{refused}; use compile: false"] if refused else []
+    kernel = execution.attn_implementation
+    if execution.layout.cp > 1 and kernel != "sdpa":
+        reasons.append(f"attn_implementation {kernel} is not trained under {execution.layout.strategy}; use sdpa")
     if cut and execution.gradient_checkpointing == "selective":
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     return reasons
@@ -207,7 +222,7 @@ def _eager_under(layout: Layout) -> str | None:
     """Why blocks are not compiled under a layout; None where they are."""
     if layout.pp > 1 and layout.schedule == "zero_bubble":
         return "compile is not trained with schedule zero_bubble"  # it cuts backwards, and a compiled one is a whole
-    return f"compile is not trained under {layout.strategy}" if layout.tp > 1 else None
+    return f"compile is not trained under {layout.strategy}" if layout.tp * layout.cp > 1 else None
 
 
 def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:

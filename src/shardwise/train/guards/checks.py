@@ -92,7 +92,7 @@ def _check_part(world: World, name: str, tensor: torch.Tensor, *, held: int, sha
     shape = list(tensor.shape)
     for dim in _sliced_dims(tensor):
         shape[dim] = rows_of_shard(shape[dim], degree=layout.tp, index=at.tp)
-    shape[0] = rows_of_shard(shape[0], degree=shards, index=at.dp_shard if shards > 1 else 0)
+    shape[0] = rows_of_shard(shape[0], degree=shards, index=layout.shard_of(world.rank) if shards > 1 else 0)
     expected = math.prod(shape)
     if held != expected:
         raise GuardError(
@@ -107,7 +107,7 @@ def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: St
     def check() -> None:
         for name, key, state, placed in stepped.states(optimizer):
             if state.ndim:  # a count of steps has no rows
-                what, shards = f"the optimizer's {key} of {name}", world.layout.dp_shard
+                what, shards = f"the optimizer's {key} of {name}", world.layout.shard_degree
                 _check_part(world, what, placed, held=state.numel(), shards=shards)
 
     after_first_step(optimizer, check)
@@ -142,7 +142,7 @@ def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: S
 
 
 def check_peers(world: World, batch: GlobalBatch, checksums: Sequence[int]) -> None:
-    """Checks by checksums of each rank's rows that tensor- and pipeline-parallel peers see the same ones."""
+    """Checks by checksums of each rank's rows that peers (tensor, pipeline and context parallel) see the same ones."""
     shares: dict[int, tuple[int, int]] = {}
     for rank, checksum in enumerate(checksums):
         other, known = shares.setdefault(world.layout.data_rank(rank), (rank, checksum))
