@@ -15,7 +15,7 @@ from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError
 from shardwise.models.known_ahead import hold_rotations, state_packed
 from shardwise.parallel.context import Context
-from shardwise.parallel.mesh import World, side_by_side
+from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.offload import HostCopies
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
 from shardwise.parallel.optimizer.zero1 import Windows
@@ -136,7 +136,7 @@ def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Step
     """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with offload."""
     detours: list[Detour] = [LocalParts(model.trained)]
     if world.layout.shards_states_only:
-        detours.append(Windows(detours[-1], side_by_side(world.shards, world.mesh["tp"])))
+        detours.append(Windows(detours[-1], shards=world.shards, tp=world.mesh["tp"]))
     if execution.optimizer_on_host and not execution.parameters_on_host:
         detours.append(HostCopies(detours[-1], world.device))
     return Stepped(detours=tuple(detours))

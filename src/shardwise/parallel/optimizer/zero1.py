@@ -1,14 +1,14 @@
 """ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
-The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`. After the step the ranks
-exchange rows. Under tensor parallelism, windows are rows of this rank's slice, placed as FSDP2 places shards of slices.
+The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`. After the step the
+ranks exchange rows. Under tensor parallelism, windows are rows of this rank's slice, placed as FSDP2 places shards of slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from shardwise.parallel.mesh import side_by_side
 from shardwise.parallel.optimizer.stepped import Detour, Named
 from shardwise.spec.layout.axes import rows_of_shard
 from shardwise.spec.layout.execution import FLAT_BYTES
@@ -30,12 +31,13 @@ class Windows(Detour):
 
     Attributes:
         weights: local parts of trained parameters; contiguous, and alike on every rank but for slices.
-        mesh: two axes: that over which states are sharded (`World.shards`), and `tp`.
+        mesh: the axes over which states are sharded (`World.shards`) and weights sliced (`tp`).
     """
 
-    def __init__(self, weights: Detour, mesh: DeviceMesh) -> None:
+    def __init__(self, weights: Detour, *, shards: DeviceMesh, tp: DeviceMesh) -> None:
         self.weights = weights.named
-        self.mesh = mesh
+        self._shards = shards
+        self.mesh = mesh = side_by_side(shards, tp)
         self.named: Named = [(name, nn.Parameter(_rows(whole.detach(), mesh))) for name, whole in self.weights]
         windows = (window.detach() for _, window in self.named)
         self.placed: list[torch.Tensor] = [_placed(*pair, mesh) for pair in zip(windows, weights.placed, strict=True)]
@@ -51,9 +53,7 @@ class Windows(Detour):
         wholes = [whole for _, whole in self.weights]
         for whole in wholes:
             whole.grad = None
-        exchange_rows(
-            [whole.detach() for whole in wholes], axis=self.mesh[cast(tuple[str, ...], self.mesh.mesh_dim_names)[0]]
-        )
+        exchange_rows([whole.detach() for whole in wholes], axis=self._shards)
 
 
 def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
