@@ -46,6 +46,8 @@ LAYOUTS = {
     "tp": spread(Layout(tp=2)),
     "fsdp x tp": spread(Layout(dp_shard=2, tp=2)),
     "zero1 x tp": spread(Layout(dp_shard=3, tp=2, **ZERO1), micros=2),
+    "cp": spread(Layout(cp=2)),
+    "fsdp x cp": spread(Layout(dp_shard=2, cp=2)),
 }
 #: Adapters with everything beside A and B that PEFT can train: magnitudes, and copies of a tied model's two ends.
 DORA = {"r": 4, "use_dora": True, "modules_to_save": ["embed_tokens", "lm_head", "norm"]}
@@ -109,6 +111,8 @@ PAIRED = ("single", "ddp", "fsdp", "tp", "1f1b", "fsdp x 1f1b", "fsdp x tp")
 MOVES = [(*pair, method) for method in ("full", "lora", "qlora") for pair in permutations(PAIRED, 2)]
 MOVES += [(*pair, "full") for pair in (("fsdp4", "single"), ("ddp", "hsdp"), ("zero1", "ddp"), ("zero1", "fsdp4"))]
 MOVES += [(*pair, "full") for pair in (("fsdp", "zero1"), ("zero1 x tp", "fsdp4"), ("fsdp x tp", "zero1 x tp"))]
+MOVES += [(*pair, method) for method in ("full", "qlora") for pair in (("cp", "fsdp"), ("fsdp", "cp"))]
+MOVES += [(*pair, "lora") for pair in (("fsdp x cp", "tp"), ("1f1b", "fsdp x cp"))]
 
 
 @pytest.mark.parametrize(("before", "after", "method"), MOVES)

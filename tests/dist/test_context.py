@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM
 
+from shardwise.catalog.families.known import FAMILIES
+from shardwise.models.known_ahead import state_packed
+from shardwise.parallel.context import NAME, Context, own_parts
+from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, must_equal, spread, train_cell
+from shardwise.spec.support.rows import MASKED_WITHOUT_POSITIONS
+from shardwise.spec.support.splits import NOT_IN_PARTS
+from tests.dist.cells import OPTIMIZERS, PAIRS, TOLERANCE, ZERO1, must_equal, relative, spread, train_cell
+from tests.dist.worlds import installed, run_world
+from tests.unit.catalog.small import small_config, their_config
 
 CP2 = Layout(cp=2)
 CELLS: dict[str, Execution] = {
@@ -20,6 +31,7 @@ CELLS: dict[str, Execution] = {
     "fsdp(2) x cp(2)": spread(Layout(dp_shard=2, cp=2), micros=2),
     "hsdp(2 x 2) x cp(2)": spread(Layout(dp_replicate=2, dp_shard=2, cp=2), micros=2),
     "zero1(2) x cp(2)": spread(Layout(dp_shard=2, cp=2, **ZERO1), micros=2),
+    "cp(2), weights from the host": spread(CP2, offload="parameters"),
     "tp(2) x cp(2)": spread(Layout(tp=2, cp=2)),
     "fsdp(2) x tp(2) x cp(2)": spread(Layout(dp_shard=2, tp=2, cp=2), micros=2),
     "1f1b(2) x cp(2)": spread(Layout(pp=2, cp=2), micros=4),
@@ -32,3 +44,69 @@ CELLS: dict[str, Execution] = {
 def test_parts_of_sequences_train_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
     must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
+
+
+#: Windows with and without rotary positions, norms of queries and keys, learned positions, and a family without a row.
+OTHERS = ("gemma3", "qwen3", "phi3", "gpt2", "nanochat")
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("model", OTHERS)
+def test_other_attention_and_documents_of_packed_rows_train_alike(
+    model, packing, single, make_job, rows, tmp_path
+) -> None:
+    data = {"packing": packing, "eval_path": str(rows["eval"])}
+    train = {**OPTIMIZERS["sgd"], "max_steps": 6, "warmup_steps": 1, "eval_steps": 3}
+    job = make_job(model, data=data, train=train)
+    expected, ranks = single(job), train_cell(job, tmp_path, spread(CP2, micros=2, optimizer="sgd"))
+    must_equal(expected, ranks)
+    found = [[one["eval_loss"] for one in each.metrics if "eval_loss" in one] for each in (expected, ranks[0])]
+    assert len(found[0]) == 2
+    assert relative(*found) <= TOLERANCE
+
+
+IN_PARTS = installed([kind for kind, one in FAMILIES.items() if one.experts is None and kind not in NOT_IN_PARTS])
+
+
+def _gradients(kind: str, attention: str, rows: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The summed loss of rows of ids, positions and labels, and the gradient of every weight."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(their_config(small_config(kind)), attn_implementation=attention).eval()
+    ids, positions, labels = rows
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits.flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits.double(), labels.flatten(), reduction="sum")
+    loss.backward()
+    return [loss.detach(), *(p.grad.double() for p in model.parameters() if p.grad is not None)]
+
+
+def _apart() -> dict[tuple[str, bool], float]:
+    """How far the loss and gradients of each family on parts of rows lie from those on whole rows, at most."""
+    world, found = join_world(CP2), {}
+    context = Context(world.mesh["cp"])
+    context.register()
+    torch.manual_seed(1)
+    ids, labels, positions = (*torch.randint(1, 90, (2, 2, 32)), torch.arange(32).repeat(2, 1))
+    for packed in (False, True):
+        if packed:
+            positions = torch.stack([torch.arange(32) % 13, torch.arange(32) % 21])
+        whole = [ids, positions, labels]
+        parts = [own_parts(one, degree=2, index=world.rank) for one in whole]
+        for kind in IN_PARTS:
+            if packed and kind in MASKED_WITHOUT_POSITIONS:
+                continue
+            state_packed(packed)
+            expected = _gradients(kind, "sdpa", whole)
+            state_packed(packed, told=context.hear)
+            mine = _gradients(kind, NAME, parts)
+            for one in mine:
+                dist.all_reduce(one)
+            largest = max(float(one.norm()) for one in expected[1:])
+            pairs = zip(expected, mine, strict=True)
+            found[kind, packed] = max(float((a - b).norm() / max(float(a.norm()), 1e-3 * largest)) for a, b in pairs)
+    return found
+
+
+def test_every_family_but_those_that_are_refused_computes_alike_on_parts() -> None:
+    for found in run_world(2, _apart):
+        assert len(found) > 40
+        assert {one: apart for one, apart in found.items() if apart > TOLERANCE} == {}

@@ -1,7 +1,8 @@
 """ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
 The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`. After the step the
-ranks exchange rows. Under tensor parallelism, windows are rows of this rank's slice, placed as FSDP2 places shards of slices.
+ranks exchange rows. Under tensor parallelism, windows are rows of this rank's slice, placed as FSDP2 places shards of
+slices.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from math import prod
 from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
 from shardwise.plan.explain.compiling import why_compiled
+from shardwise.plan.explain.lengths import worth_parts
 from shardwise.plan.explain.strategies import what_it_does
 from shardwise.plan.memory import Work
 from shardwise.plan.search import BETTER, Search, ratio, tie_of, work_on
@@ -46,6 +47,7 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _mask(work),
         _precision(work),
         _length(work),
+        worth_parts(search, work),
         _rates(work),
         price_sentence(work.cluster.gpu, goal=goal),
     ]

@@ -1,0 +1,70 @@
+"""From which length of rows context parallelism is worth it, and the sentence that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from shardwise.plan.memory import Work
+from shardwise.plan.search import Choice, Forecasts, Search, bases, sized, why_left_out
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.support.splits import as_trained
+from shardwise.spec.support.trained import open_refusal
+
+
+def worth_parts(search: Search, work: Work) -> str | None:
+    """The sentence; None where a model's rows are never that long, or its sequences are not cut in parts."""
+    layout, length = work.execution.layout, search.question.length
+    if work.cluster.gpu.kind == "cpu":
+        return None
+    if layout.cp > 1:
+        halves = (length >> halved for halved in range(length.bit_length()))
+        most = next((one for one in halves if _seconds(search, _whole(layout), one) < inf), 0)
+        upto = f"; whole they do up to {most:,}" if most else ""
+        return None if most == length else f"rows of {length:,} tokens fit in parts (cp) alone{upto}"
+    parts = _in_parts(layout)
+    if parts is None:
+        return None
+    for longer in _longer(length, most=work.model.max_position_embeddings):
+        cut = _seconds(search, parts, longer)
+        whole = _seconds(search, layout, longer)
+        if cut < whole:
+            how = "which no longer fit whole" if whole == inf else f"where it is {whole / cut - 1:.0%} faster"
+            return f"context parallelism (cp: 2) is worth it from rows of {longer:,} tokens on, {how}"
+    return None
+
+
+def _longer(length: int, *, most: int) -> Iterator[int]:
+    """Powers of two from a length on, up to what a model was made for."""
+    power = 1 << (length - 1).bit_length()
+    while power <= most:
+        yield power
+        power *= 2
+
+
+def _in_parts(layout: Layout) -> Layout | None:
+    """A layout in which two ranks that saw different rows share each row; None where there are none."""
+    axis = "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
+    degree = getattr(layout, axis)
+    return None if degree % 2 else replace(layout, cp=2, **{axis: degree // 2})
+
+
+def _whole(layout: Layout) -> Layout:
+    """A layout in which ranks that share rows see different ones."""
+    axis = "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
+    return replace(layout, cp=1, **{axis: getattr(layout, axis) * layout.cp})
+
+
+def _seconds(search: Search, layout: Layout, length: int) -> float:
+    """Of a step at a micro-batch of one, were all rows so long; infinite where nothing of a layout fits."""
+    asked = search.question
+    data = asked.job.data.model_copy(update={"max_length": length})
+    job = asked.job.model_copy(update={"data": data})
+    choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
+    refused = open_refusal(method=job.method, layout=layout, model=as_trained(job, asked.model))
+    if refused or why_left_out(job, asked.model, choice):
+        return inf
+    forecasts = Forecasts(replace(asked, job=job, length=length, mean_length=length, document=None))
+    every = (sized(base, job, 1) for base in bases(job, asked.model, choice))
+    return min((forecasts.seconds(one) for one in every if forecasts.fits(one)), default=inf)
