@@ -89,8 +89,8 @@ class Context:
             return None
         keys = torch.arange(length, device=device)
         queries = own_parts(keys[None], degree=self._degree, index=self._index)[0]
-        rows = torch.zeros((1, 1, 1, 1), dtype=torch.long, device=device)
-        seen = mask_function(rows, rows, queries[:, None], keys)
+        first = keys[:1].view(1, 1, 1, 1)  # of rows and heads, which are alike
+        seen = mask_function(first, first, queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1))
         if self._documents is not None:
             seen = seen & (self._documents[:, None, queries, None] == self._documents[:, None, None, :])
         return seen

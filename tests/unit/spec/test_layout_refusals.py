@@ -31,7 +31,6 @@ FALCON = read_model("falcon-7b")
 @pytest.mark.parametrize(
     ("layout", "said"),
     [
-        (Layout(cp=2, pp=2), "pp x cp is not trained by this version; the nearest layout that is: fsdp"),
         (Layout(pp=2, dp_shard=2, schedule="zero_bubble"), "write zero_stage: 2, or schedule: 1f1b"),
     ],
 )
@@ -86,6 +85,24 @@ def test_a_family_that_is_not_cut_in_stages_is_refused_by_name_whatever_its_bloc
     assert str(misfit(FALCON, Layout(pp=64))).startswith(said[:50])
     sharded = Layout(pp=2, dp_shard=2, schedule="zero_bubble")
     assert str(refusal(method="full", layout=sharded, model=FALCON)).startswith(said[:50])
+
+
+def test_parts_of_sequences_are_refused_to_families_whose_attention_does_not_take_them() -> None:
+    for layout in (Layout(cp=2), Layout(dp_shard=2, cp=2)):
+        assert refusal(method="full", layout=layout, model=LLAMA) is None
+        said = (
+            "falcon is not trained on parts of sequences (cp) by this version; the nearest layout that trains it: fsdp"
+        )
+        assert refusal(method="full", layout=layout, model=FALCON) == said
+    capped = replace(LLAMA, built=("stages",), attention_softcap=True)
+    assert "is not trained on parts of sequences" in str(refusal(method="full", layout=Layout(cp=2), model=capped))
+
+
+def test_parts_of_sequences_take_no_kernel_but_sdpa_and_no_compiled_block() -> None:
+    assert reasons(Layout(cp=2)) == []
+    said = "attn_implementation varlen is not trained under fsdp x cp; use sdpa"
+    assert said in reasons(Layout(dp_shard=2, cp=2), attn_implementation="varlen")
+    assert "compile is not trained under cp; use compile: false" in reasons(Layout(cp=2), compile=True)  # type: ignore[arg-type]
 
 
 @pytest.fixture

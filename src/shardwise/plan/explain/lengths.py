@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
+from shardwise.plan.explain.comparison import percent
 from shardwise.plan.memory import Work
 from shardwise.plan.search import Choice, Forecasts, Search, bases, sized, why_left_out
 from shardwise.spec.layout.axes import Layout
@@ -23,15 +24,14 @@ def worth_parts(search: Search, work: Work) -> str | None:
         most = next((one for one in halves if _seconds(search, _whole(layout), one) < inf), 0)
         upto = f"; whole they do up to {most:,}" if most else ""
         return None if most == length else f"rows of {length:,} tokens fit in parts (cp) alone{upto}"
-    parts = _in_parts(layout)
-    if parts is None:
-        return None
-    for longer in _longer(length, most=work.model.max_position_embeddings):
-        cut = _seconds(search, parts, longer)
-        whole = _seconds(search, layout, longer)
+    layouts = {layout, _sharded(layout)}
+    parts = {cut for one in layouts if (cut := _in_parts(one)) is not None}
+    for longer in _longer(length, most=work.model.max_position_embeddings) if parts else ():
+        cut, whole = (min(_seconds(search, one, longer) for one in some) for some in (parts, layouts))
         if cut < whole:
-            how = "which no longer fit whole" if whole == inf else f"where it is {whole / cut - 1:.0%} faster"
-            return f"context parallelism (cp: 2) is worth it from rows of {longer:,} tokens on, {how}"
+            how = "which no longer fit whole" if whole == inf else f"where it is {percent(whole / cut - 1)} faster"
+            where = f"from rows of {longer:,} tokens on, {how}"
+            return f"at the same tp and pp, context parallelism (cp: 2) is worth it {where}"
     return None
 
 
@@ -41,6 +41,12 @@ def _longer(length: int, *, most: int) -> Iterator[int]:
     while power <= most:
         yield power
         power *= 2
+
+
+def _sharded(layout: Layout) -> Layout:
+    """A layout that holds least of the weights between steps."""
+    ranks = layout.data_world_size
+    return replace(layout, dp_replicate=1, dp_shard=ranks, zero_stage=3, reshard_after_forward=True)
 
 
 def _in_parts(layout: Layout) -> Layout | None:

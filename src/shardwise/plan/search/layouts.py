@@ -22,6 +22,9 @@ SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bu
 #: The axes whose ranks see the same samples.
 AXES_OF_A_COPY = ("cp", "tp", "pp")
 
+#: `auto` cuts no sequence into less than so many tokens a rank: what is exchanged then takes longer than is saved.
+_LEAST_TOKENS = 4096
+
 #: What dp_shard may shard, as fields of a layout. Keeping gathered weights is ZeRO-2 by another name.
 _SHARDINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -89,6 +92,8 @@ def _left_out(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> 
     model = as_trained(job, model)
     if cluster.num_nodes > 1 and layout.tp > cluster.node.num_gpus:
         return f"tp = {layout.tp} would go beyond the {cluster.node.num_gpus} {cluster.unit} of a machine"
+    if layout.cp > 1 and job.data.max_length < layout.cp * _LEAST_TOKENS:
+        return f"cp = {layout.cp} would leave a rank less than {_LEAST_TOKENS:,} tokens of a row, which is not worth it"
     return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
 
 
