@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.support.splits import NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
 from shardwise.spec.support.trained import OFFLOADS, OPTIMIZERS, PRECISIONS, refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
@@ -68,8 +68,8 @@ def page() -> str:
         "loss and gradient norm of 20 steps within 1e-5 of one process, counts and learning rates exactly, the",
         "weights after SGD within 1e-5, frozen weights bit for bit; of each layout full or LoRA with a tied model, the",
         "other and QLoRA with an untied one (`tests/dist/test_matrix.py`; more of each way in `test_parity.py`,",
-        "`test_pipeline.py`, `test_tensor.py`, `test_zero.py`). No cell over several GPUs is proven on GPUs;",
-        "[one GPU has been measured](how/measured.md).",
+        "`test_pipeline.py`, `test_tensor.py`, `test_zero.py`, `test_context.py`). No cell over several GPUs is proven",
+        "on GPUs; [one GPU has been measured](how/measured.md).",
         "*refused*: before any weight is loaded, with the reason and the nearest layout that works.",
         "",
         "| | " + " | ".join(SPLITS) + " |",
@@ -97,14 +97,18 @@ def page() -> str:
         "- Offload (`optimizer`: its states, with copies of the weights that it steps; `parameters`, or `all`:",
         "  weights, gradients and optimizer states) goes with every cell, (CPU) in `tests/dist/test_offload.py`;",
         "  `parameters` not with `zero1` and `zero_bubble`. `optimizer` was [measured](how/measured.md) once.",
-        "- Compiled blocks (`train.compile`) go with every cell but `tp` and `zero_bubble`, packed rows, recompute and",
-        "  offload included, (CPU) in `tests/dist/test_compiled.py`, through TorchDynamo and AOTAutograd; every dense",
-        "  family of the catalogue in `tests/unit/parallel/test_compiled.py`. `auto` leaves other families eager.",
+        "- Compiled blocks (`train.compile`) go with every cell but `tp`, `cp` and `zero_bubble`, packed rows,",
+        "  recompute and offload included, (CPU) in `tests/dist/test_compiled.py`, through TorchDynamo and AOTAutograd;",
+        "  every dense family of the catalogue in `tests/unit/parallel/test_compiled.py`. `auto` leaves other families",
+        "  eager.",
         "- Units of several blocks (`min_num_params`) and gathering further ahead (`prefetch`) go with every cell",
         "  whose weights are sharded, (CPU) in `tests/dist/test_parity.py`.",
         "- QLoRA quantises every linear layer but the head as bitsandbytes does (NF4, double quantisation), and gives",
         "  each rank its part: tensor parallel cuts between blocks of 64 elements, or is refused. Not with DoRA,",
         "  `compile`, or the transposed matrices of GPT-2.",
+        "- Context parallel (`cp`): every dense family but those whose attention compares positions itself or caps its",
+        f"  scores ({', '.join(NOT_IN_PARTS)}), with `sdpa`, packed rows and windows included, stages and slices",
+        "  where these are trained, (CPU) in `tests/dist/test_context.py`. Blocks are not compiled there.",
         "- Mixtures of experts, fp16, 8-bit AdamW and Adafactor are planned where they are asked for, and not",
         "  trained. Stacked experts are forecast as cut evenly over whatever ranks share weights or states; FSDP2 by",
         "  itself pads them to as many experts as ranks, and gathers the padding, where their number does not divide.",

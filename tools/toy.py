@@ -22,6 +22,21 @@ from shardwise.spec.layout.axes import Layout, rows_of_shard
 from shardwise.spec.model.stages import balanced
 from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Timeline
 
+_CONTEXT = """\
+## Context parallel (`cp`)
+
+For rows that are too long for one GPU. A row is cut into twice as many parts as there are GPUs, and GPU `i` holds the
+parts `i` from the front and `i` from the back, so that each compares as many tokens. All that looks at one token at a
+time (norms, matrices, loss) runs on a GPU's own parts. Attention gathers the keys and values of the whole row, and
+adds up their gradients backwards. Labels are shifted before the cut and positions are those of the whole row;
+documents of packed rows stay apart.
+
+`layout: {dp_shard: 4, cp: 2}` shares each row between two GPUs, and weights are then sharded over all eight; without
+`dp_shard` each GPU holds them whole. GPUs that share a row count once towards the global batch. Activations shrink
+with `cp`, but for the gathered keys and values. It takes `sdpa` and blocks that are not compiled.
+
+"""
+
 PAGE = Path(__file__).parent.parent / "docs/learn/parallelism.md"
 PICTURES = PAGE.parent / "toy"
 
@@ -273,11 +288,12 @@ def files() -> dict[Path, str]:
             "",
         ]
     lines += [
+        *_CONTEXT.splitlines(),
         "## Products",
         "",
         "Degrees multiply. `layout: {pp: 2, dp_shard: 4}` is a pipeline of two stages, each sharded over four GPUs:",
         "eight GPUs. `hsdp` shards inside a node and replicates across nodes. Tensor parallel goes inside a node,",
-        "pipelines across nodes.",
+        "context parallel around it, pipelines across nodes.",
         "",
         "Next: [DDP or FSDP?](choose.md)",
         "",

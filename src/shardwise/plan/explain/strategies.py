@@ -17,7 +17,7 @@ _DOES = {
     "mp": _ONE_AT_A_TIME,
     "pp": "layers lie on different GPUs, in stages that work on different micro-batches at once",
     "tp": "each GPU has a slice of each matrix",
-    "cp": "each GPU has a slice of each sequence",
+    "cp": "each GPU has two parts of each sequence, and gathers the keys and values of all",
 }
 
 #: Of those that are the whole strategy: nothing else travels.
