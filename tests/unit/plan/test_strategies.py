@@ -17,6 +17,7 @@ KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward":
     ("layout", "said"),
     [
         (Layout(tp=4), "tp: each GPU has a slice of each matrix"),
+        (Layout(cp=4), "cp: each GPU has two parts of each sequence, and gathers the keys and values of all"),
         (Layout(dp_shard=4), "fsdp: weights, gradients and optimizer states are sharded; weights are gathered as they"),
         (Layout(**KEPT), "zero2: optimizer states and gradients are sharded; weights gathered for a forward stay for"),
         (Layout(dp_replicate=2, dp_shard=2), "hsdp: sharded inside groups of GPUs, and replicated between the groups"),
@@ -48,3 +49,36 @@ def test_nothing_is_said_of_links_that_a_stated_layout_must_do_with(hardware: st
 
 def test_with_the_hosts_memory_a_single_gpu_is_not_said_to_have_room_for_all() -> None:
     assert "with the host's memory beside it" in what_it_does(execution(offload="optimizer"))
+
+
+WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from rows of "
+
+
+def parted(text: str, model: str = "llama-3.1-8b") -> list[str]:
+    """Reasons of a plan on eight H100 that speak of parts of rows."""
+    made = plan(model, "8x H100", text, num_rows=1000)
+    assert made.best is not None
+    return [reason for reason in made.best.reasons if "parts (cp)" in reason or "context parallelism" in reason]
+
+
+@pytest.mark.timeout(60)
+def test_a_plan_says_from_which_length_parts_of_rows_are_worth_it() -> None:
+    full = "method: full\ntrain: {global_batch_size: 64}\n"
+    assert parted(full) == [f"{WORTH}131,072 tokens on, which no longer fit whole"]
+    stated = f"{full}data: {{max_length: 131072}}\nlayout: {{dp_shard: 4, cp: 2}}"
+    assert parted(stated) == ["rows of 131,072 tokens fit in parts (cp) alone; whole they do up to 65,536"]
+    assert parted(f"{full}layout: {{dp_shard: 4, cp: 2}}") == []
+    assert parted(f"{full}layout: {{tp: 8}}") == []
+    # Its positions end where whole rows fit.
+    assert parted(full, model="tinyllama-1.1b") == []
+
+
+@pytest.mark.timeout(60)
+def test_auto_looks_at_parts_of_rows_where_they_are_long() -> None:
+    for length, looked in ((8192, True), (4096, False)):
+        made = plan("llama-3.1-8b", "2x H100", f"method: lora\ndata: {{max_length: {length}}}", num_rows=1000)
+        found = [one for one in (*made.candidates, made.best) if one and one.execution.layout.cp > 1]
+        assert bool(found) == looked
+        assert not any(one.not_trained for one in found)
+        said = "cp = 2 would leave a rank less than 4,096 tokens of a row, which is not worth it"
+        assert any(said in one.reason for one in made.rejected) == (not looked)
