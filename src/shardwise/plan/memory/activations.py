@@ -222,7 +222,9 @@ def _attention(model: ModelShape, setting: Setting) -> float:
         # Of a sequence in parts once for each part of this rank's, as far as it sees.
         read = query + (repeated if setting.cp == 1 else wide + (setting.cp + 0.5) * repeated)
     elif setting.cp > 1:
-        read = query + wide
+        # A processor's kernel keeps a mask of each part's queries and the keys before its end.
+        mask = 0 if setting.cuda else setting.length * (2 * setting.cp + 1) / (4 * setting.cp)
+        read = query + wide + mask
     elif fused and not model.position_parameters:
         # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
         read = query + key + (query + key + value)

@@ -17,7 +17,7 @@ Method = Literal["full", "lora", "qlora"]
 Goal = Literal["fastest", "cheapest", "fewest-gpus"]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
 SaveType = Literal["float32", "bfloat16", "float16", "float64"]
-Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"]
+Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "cp"]
 
 #: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
 #: between a run and its resumption.
