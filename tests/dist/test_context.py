@@ -106,6 +106,7 @@ def _apart() -> dict[tuple[str, bool], float]:
     return found
 
 
+@pytest.mark.slow
 def test_every_family_but_those_that_are_refused_computes_alike_on_parts() -> None:
     for found in run_world(2, _apart):
         assert len(found) > 40

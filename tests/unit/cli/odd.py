@@ -169,7 +169,7 @@ def spoiled(value: Any, dice: Draw, *, odd: Sequence[Any]) -> Any:
 
 def _layout(draw: Draw) -> str | dict[str, Any]:
     if draw.random() < 0.5:
-        return draw.choice(["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"])
+        return draw.choice(["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "cp"])
     product: dict[str, Any] = {axis: draw.choice([1, 2, 3, 4, 8, 64]) for axis in draw.sample(AXES, 2)}
     if product.get("dp_shard", 1) > 1 and draw.random() < 0.3:
         product["zero_stage"] = draw.choice([1, 2, 3])
