@@ -115,6 +115,10 @@ def _add_tokenizer(folder: Path, texts: list[str]) -> int:
 #: Ids that families with large vocabularies put elsewhere by default.
 SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
+#: Of mixtures of experts; and of those that have experts in every other block.
+ROUTED = {"num_experts_per_tok": 2, **SPECIALS}
+EVERY_OTHER = {"num_hidden_layers": 4, "decoder_sparse_step": 2, "moe_intermediate_size": 24}
+
 #: name -> what a toy is beside a Llama of 3 blocks with untied weights.
 TOYS: dict[str, dict[str, Any]] = {
     "untied": {},
@@ -142,6 +146,11 @@ TOYS: dict[str, dict[str, Any]] = {
     "dropping": {"attention_dropout": 0.3, "num_hidden_layers": 4},
     "bfloat16": {"dtype": torch.bfloat16},
     "phi3": {"family": "phi3", "num_hidden_layers": 4, "sliding_window": 8, "pad_token_id": 0},
+    # Experts, 5 of them or 4, so that ranks hold different numbers of them, or some none.
+    "mixtral": {"family": "mixtral", "num_hidden_layers": 4, "num_local_experts": 5, **ROUTED},
+    "qwen3_moe": {"family": "qwen3_moe", "num_experts": 4, "head_dim": 8, **EVERY_OTHER, **ROUTED, "tied": True},
+    "qwen2_moe": {"family": "qwen2_moe", "num_experts": 4, "shared_expert_intermediate_size": 48, **EVERY_OTHER, **ROUTED},
+    "olmoe": {"family": "olmoe", "num_experts": 4, **ROUTED},
     # The catalogue has no row for these; their shapes are read off what transformers builds.
     "cwm": {"family": "cwm", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, **SPECIALS},
     "hyperclovax": {"family": "hyperclovax", "num_hidden_layers": 4, "head_dim": 8, "tied": True, **SPECIALS},

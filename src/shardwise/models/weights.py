@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
 from shardwise.errors import ModelError, Problem
+from shardwise.models.keys import Keys, Stack
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -57,6 +56,7 @@ class Weights:
             self._files[name] = handle
             self._file_of.update(dict.fromkeys(handle.keys(), name))
         self._keys = {key: key for key in self._file_of}
+        self._stacks: dict[str, Stack] = {}
 
     @property
     def files(self) -> list[str]:
@@ -68,35 +68,56 @@ class Weights:
         """Names of all tensors: the keys of the files, until `rename` says what the model calls them."""
         return set(self._keys)
 
-    def rename(self, names: Mapping[str, str]) -> None:
-        """Calls all tensors as the model does, by key in the files -> name. Raises ModelError: two keys are one."""
+    def rename(self, keys: Keys) -> None:
+        """Calls all tensors as the model does. Raises ModelError: two keys are one."""
         problems: list[Problem] = []
-        self._keys = {}
-        for key in sorted(names):
-            first = self._keys.setdefault(names[key], key)
-            if first != key:
-                message = f"{first} and {key} are both {names[key]} of this architecture; expected one of them"
+        self._keys, self._stacks = {}, keys.stacks
+        stacked = {key for stack in keys.stacks.values() for part in stack.keys for key in part}
+        for key in sorted(keys.names):
+            name = keys.names[key]
+            first = self._keys.setdefault(name, key)
+            if first != key and not {first, key} <= stacked:
+                message = f"{first} and {key} are both {name} of this architecture; expected one of them"
                 problems.append(Problem(where=str(self.folder / self._file_of[key]), message=message))
         if problems:
             raise ModelError(problems)
 
     def key(self, name: str) -> str:
-        """What a tensor is called in its file."""
+        """What a tensor is called in its file; of stacked ones the first."""
         return self._keys[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Global shape of a tensor."""
-        return tuple(self._slice(name).get_shape())
+        """Global shape of a tensor. Raises ModelError: it is stacked, and its matrices are not alike."""
+        if name in self._stacks:
+            return self._stacks[name].shape(self._shape_of, where=str(self.folder))
+        return self._shape_of(self.key(name))
 
-    def read(self, name: str, *, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim; a view of the file."""
-        file = self._file(name)
-        part = read_part(self._files[file], self.key(name), window(offsets, lengths))
-        self._mapped[file] = self._mapped.get(file, 0) + part.nbytes
+    def type(self, name: str) -> str:
+        """What safetensors calls the type of a tensor's elements; of stacked ones several."""
+        keys = [k for part in self._stacks[name].keys for k in part] if name in self._stacks else [self.key(name)]
+        return ", ".join(sorted({str(self._slice(key).get_dtype()) for key in keys}))
+
+    def read(self, name: str, *, offsets: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Tensor:
+        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim: a view of the file, or a
+        stack of what lies in several places."""
+        if name not in self._stacks:
+            return self._read(self.key(name), window(offsets, lengths))
+        stack, whole = self._stacks[name], self.shape(name)
+        made: torch.Tensor | None = None
+        for key, stored, asked in stack.spans(whole[1] // len(stack.keys), offsets=offsets, lengths=lengths):
+            part = self._read(key, stored)
+            made = part.new_empty(lengths) if made is None else made
+            made[asked] = part
+        return torch.empty(lengths) if made is None else made
+
+    def _read(self, key: str, part: tuple[slice, ...]) -> torch.Tensor:
+        file = self._file_of[key]
+        found = read_part(self._files[file], key, part)
+        self._mapped[file] = self._mapped.get(file, 0) + found.nbytes
         if self._mapped[file] > _MAPPED_BYTES:
             self._files[file] = _open(self.folder / file)
             self._mapped[file] = 0
-        return part
+        return found
 
     def where(self, name: str) -> str:
         """The file a tensor stands in."""
@@ -105,8 +126,11 @@ class Weights:
     def _file(self, name: str) -> str:
         return self._file_of[self.key(name)]
 
-    def _slice(self, name: str) -> Any:
-        return self._files[self._file(name)].get_slice(self.key(name))
+    def _slice(self, key: str) -> Any:
+        return self._files[self._file_of[key]].get_slice(key)
+
+    def _shape_of(self, key: str) -> tuple[int, ...]:
+        return tuple(self._slice(key).get_shape())
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -163,7 +187,7 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
         elif weights.shape(name) != shape:
             message = f"{weights.key(name)} has the shape {weights.shape(name)}; config.json asks for {shape}"
             problems.append(Problem(where=weights.where(name), message=message))
-        elif (kind := str(weights._slice(name).get_dtype())) not in _TYPES:
+        elif not {*(kind := weights.type(name)).split(", ")} <= {*_TYPES}:
             message = (
                 f"{weights.key(name)} is of type {kind}; expected {', '.join(_TYPES)}. Save the model again as floats"
             )
@@ -240,33 +264,3 @@ def _equal(weights: Weights, one: str, other: str) -> bool:
         return weights.read(name, offsets=offsets if shape else (), lengths=lengths if shape else ())
 
     return all(bool((part(one, at) == part(other, at)).all()) for at in range(0, first, rows))
-
-
-class Keys:
-    """The names of a model's weights, and the keys of files that they are stored under. Only renamings are applied:
-    tensors that transformers joins or splits (experts) have no place in the model. `names`: key of a file -> what the
-    model calls it."""
-
-    def __init__(self, model: nn.Module, stored: Iterable[str]) -> None:
-        """Finds the names of `stored`, all keys of the folder, for a model before it is spread. Renamings that none
-        needed are not undone in `saved`, as in transformers."""
-        renamings = _renamings(model)
-        self.names = {key: _renamed(key, renamings) for key in stored}
-        self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
-
-    def saved(self, name: str) -> str:
-        """The key that `save_pretrained` writes a weight under, once the folder has been loaded."""
-        return _renamed(name, self._undone)
-
-
-def _renamed(key: str, renamings: Iterable[Any]) -> str:
-    return reduce(lambda name, renaming: renaming.rename_source_key(name)[0], renamings, key)
-
-
-def _renamings(model: nn.Module) -> list[Any]:
-    """What `from_pretrained` applies to each key of a folder, in its order."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming
-
-    transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
-    return [transform for transform in transforms if isinstance(transform, WeightRenaming)]

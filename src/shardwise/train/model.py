@@ -17,10 +17,11 @@ from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
 from shardwise.models.built.shape import shape_of
 from shardwise.models.content import folder_content
+from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
-from shardwise.models.weights import Keys, Weights
+from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.context import NAME as CONTEXT
 from shardwise.parallel.mesh import World
@@ -120,7 +121,7 @@ def build_model(
         for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
     ]
     keys = Keys(parts[0].model, weights.names)
-    weights.rename(keys.names)
+    weights.rename(keys)
 
     def materialise_parts() -> None:
         for part in parts:

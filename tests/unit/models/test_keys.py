@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
+from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, materialise, read_config
-from shardwise.models.weights import Keys, Weights
+from shardwise.models.weights import Weights
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import small_config, their_config
 
@@ -37,7 +38,7 @@ def load(folder: Path) -> tuple[nn.Module, Keys]:
     """The folder as training loads it."""
     model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
     keys = Keys(model, weights.names)
-    weights.rename(keys.names)
+    weights.rename(keys)
     materialise(model, weights=weights, device=torch.device("cpu"), initialise=lambda _name, _shape: None)
     return model, keys
 

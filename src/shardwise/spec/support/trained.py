@@ -15,7 +15,17 @@ from shardwise.spec.layout.execution import Execution, Offload, OptimizerName, P
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.rows import follows_the_batch, follows_the_layout
-from shardwise.spec.support.splits import NOT_IN_PARTS, STAGED_FAMILIES, as_trained, heads, most_slices, splits, unseen
+from shardwise.spec.support.splits import (
+    EXPERT_FAMILIES,
+    NOT_IN_PARTS,
+    STAGED_FAMILIES,
+    as_trained,
+    forecast_only,
+    heads,
+    most_slices,
+    splits,
+    unseen,
+)
 
 #: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
 TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp")
@@ -24,8 +34,10 @@ PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
 OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
 
-#: What is said of a mixture of experts, whatever its layout.
-NO_EXPERTS = "is a mixture of experts, which is not trained by this version"
+#: What is said of a mixture of experts that is not trained, whatever its layout.
+NO_EXPERTS = f"is a mixture of experts that this version does not train; it trains {', '.join(EXPERT_FAMILIES)}"
+
+_EXPERTS_COMPILED = "compile is not trained with a mixture of experts"
 
 _QLORA_COMPILED = "compile is not trained with method qlora"
 
@@ -112,7 +124,7 @@ def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | 
     uneven, stages = _uneven(layout.tp, model, heads(model)), _too_many_stages(model, layout)
     if uneven is None and stages is None:
         return None
-    if not model.has_experts:
+    if not forecast_only(model):
         uneven, stages = _not_sliced(model, layout) or uneven, _not_staged(model, layout) or stages
         return _joined(uneven, stages, _skips(model, layout), stated=stated)
     return _joined(uneven, stages, stated=stated)
@@ -165,9 +177,9 @@ def _too_many_stages(model: ModelShape, layout: Layout) -> str | None:
 
 
 def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
-    """Why `layout: auto` leaves a layout out; None where it considers it. A mixture of experts, which no layout trains,
-    is forecast under those that train other models."""
-    known = None if model is None or model.has_experts else model
+    """Why `layout: auto` leaves a layout out; None where it considers it. What no layout trains is forecast under those
+    that train other models."""
+    known = None if model is None or forecast_only(model) else model
     parts = None if model is None else _not_in_parts(model, layout)
     return refusal(method=method, layout=layout, model=known) or parts
 
@@ -230,6 +242,8 @@ def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
     kernel = job.train.attn_implementation
     if job.method == "qlora":
         return _QLORA_COMPILED
+    if model.has_experts:
+        return _EXPERTS_COMPILED
     if model.built is not None:
         return f"no test has compiled {model.family}"
     if kernel not in ("auto", "sdpa", "eager", "varlen"):
@@ -240,7 +254,7 @@ def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
     """Why a model is trained under no layout; empty where some layout may train it."""
     experts = f"{model.family} {NO_EXPERTS}"
-    return [*([experts] if model.has_experts else []), *_not_quantised(job, model), *follows_the_batch(job, model)]
+    return [*([experts] if forecast_only(model) else []), *_not_quantised(job, model), *follows_the_batch(job, model)]
 
 
 def _not_quantised(job: Job, model: ModelShape) -> list[str]:
@@ -260,12 +274,14 @@ def _not_quantised(job: Job, model: ModelShape) -> list[str]:
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What of an execution is planned but not trained; empty where all is trained."""
-    # Of experts no layout is trained: the nearest to one would not be either.
-    known = None if model is None or model.has_experts else as_trained(job, model)
+    # Of what no layout trains, the nearest to one would not be trained either.
+    known = None if model is None or forecast_only(model) else as_trained(job, model)
     of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)
     reasons = [of_layout, *not_trained_under(execution)]
     if job.method == "qlora" and execution.compile:
         reasons.append(f"{_QLORA_COMPILED}; use compile: false")
+    if model is not None and model.has_experts and execution.compile:
+        reasons.append(f"{_EXPERTS_COMPILED}; use compile: false")
     if model is not None:
         reasons += refused_everywhere(job, model)
     chosen: list[tuple[str, str, Sequence[str]]] = [

@@ -17,8 +17,9 @@ import torch
 from safetensors import safe_open
 
 from shardwise.methods.lora import expected_tensors
+from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, kin_of, read_config
-from shardwise.models.weights import Keys, read_part, window
+from shardwise.models.weights import read_part
 from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
@@ -33,16 +34,16 @@ def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[s
     with _opened(folder) as handles:
         for name, parameter in result.saved:
             mine = piece(name, parameter)
-            key = result.key(name)
             if not mine.local.numel() or not ownership.counts(name, parameter):
                 continue
-            if key not in handles:
-                faults.append(f"{key} is missing")
-                continue
-            stored = read_part(handles[key], key, window(mine.offsets, mine.local.shape))
-            live = mine.local.to(result.saved_dtype).cpu()
-            if stored.dtype != live.dtype or stored.shape != live.shape or not torch.equal(bits(stored), bits(live)):
-                faults.append(f"{key} is not the live weight")
+            lengths = tuple(mine.local.shape)
+            for key, part, here in result.spans(name, mine.shape, offsets=mine.offsets, lengths=lengths):
+                if key not in handles:
+                    faults.append(f"{key} is missing")
+                    continue
+                stored, live = read_part(handles[key], key, part), mine.local[here].to(result.saved_dtype).cpu()
+                if (stored.dtype, stored.shape) != (live.dtype, live.shape) or not torch.equal(bits(stored), bits(live)):
+                    faults.append(f"{key} is not the live weight")
     return faults
 
 
@@ -87,10 +88,12 @@ def warnings_of(ranks: Sequence[Values], *, trained: bool) -> list[str]:
 def _model_faults(folder: Path, stored: dict[str, Shape]) -> list[str]:
     """As `folder_faults`, for a whole model; of tied weights one is enough."""
     model = build_on_meta(read_config(folder), attn_implementation="eager")
-    names = Keys(model, stored).names
+    keys = Keys(model, stored)
+    found = {name: shape for key, shape in stored.items() if (name := keys.names[key]) not in keys.stacks}
+    found |= {name: stack.shape(stored.__getitem__, where=str(folder)) for name, stack in keys.stacks.items()}
     expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
     groups = {tuple(sorted(set(kin))) for kin in kin_of(model).values()}
-    return _differences(groups, expected=expected, stored={names[key]: shape for key, shape in stored.items()})
+    return _differences(groups, expected=expected, stored=found)
 
 
 def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, Shape]) -> list[str]:

@@ -13,8 +13,9 @@ from torch import nn
 
 from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
+from shardwise.models.keys import Keys, Span
 from shardwise.models.nf4 import quantisation_of
-from shardwise.models.weights import Keys
+from shardwise.models.weights import window
 from shardwise.spec.run import write_json
 from shardwise.train.precision import type_name
 from shardwise.train.saving.gather import Wanted
@@ -55,8 +56,16 @@ class Result:
         return [(name, p) for name, p in self.parameters if p.requires_grad or self.adapters is None]
 
     def key(self, name: str) -> str:
-        """The name that a parameter has in the files."""
+        """The name that a parameter has in the files; of stacked experts, the stack's."""
         return self.keys.saved(name) if self.adapters is None else saved_name(name)
+
+    def spans(
+        self, name: str, shape: tuple[int, ...], *, offsets: tuple[int, ...], lengths: tuple[int, ...]
+    ) -> list[Span]:
+        """Where in the files a window of a parameter lies."""
+        if self.adapters is None:
+            return self.keys.spans(name, shape=shape, offsets=offsets, lengths=lengths)
+        return [Span(saved_name(name), window(offsets, lengths), (...,))]
 
 
 class Files:
@@ -71,12 +80,13 @@ class Files:
 
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Writes the next tensor, which is on the CPU and in the saved dtype."""
-        key = self._result.key(name)
-        file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
-        if self._open is None or self._open.path.name != file:
-            self._close()
-            self._open = TensorFile(self._folder / file, entries)
-        self._open.add(key, whole)
+        shape = tuple(whole.shape)
+        for key, _, part in self._result.spans(name, shape, offsets=(0,) * len(shape), lengths=shape):
+            file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
+            if self._open is None or self._open.path.name != file:
+                self._close()
+                self._open = TensorFile(self._folder / file, entries)
+            self._open.add(key, whole[part])
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Closes the last file and writes the index; size and sha256 of each file by its name."""
@@ -101,12 +111,15 @@ class Files:
 def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:
     """File name -> the tensors in it."""
     groups: list[dict[str, Entry]] = [{}]
-    for one in wanted:
-        entry = Entry(dtype=result.saved_dtype, shape=one.shape)
-        size = sum(other.nbytes for other in groups[-1].values()) + entry.nbytes
+    spans = (s for w in wanted for s in result.spans(w.name, w.shape, offsets=(0,) * len(w.shape), lengths=w.shape))
+    size = 0
+    for key, stored, _ in spans:
+        entry = Entry(dtype=result.saved_dtype, shape=tuple(part.stop - part.start for part in stored))
+        size += entry.nbytes
         if result.adapters is None and groups[-1] and size > SHARD_BYTES:
             groups.append({})
-        groups[-1][result.key(one.name)] = entry
+            size = entry.nbytes
+        groups[-1][key] = entry
     if result.adapters is not None:
         return {ADAPTER: groups[0]}
     if len(groups) == 1:

@@ -1,0 +1,124 @@
+"""What a model calls its weights, and the keys of files that they are stored under.
+
+Files hold each expert's matrices by themselves, and transformers stacks them in one parameter as it loads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from shardwise.errors import ModelError
+
+Shape = tuple[int, ...]
+
+
+class Span(NamedTuple):
+    """A part of one matrix of a file, and where it lies in what was asked of the stack."""
+
+    key: str
+    stored: tuple[slice, ...]
+    asked: tuple[int | slice, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Matrices [rows, columns] of files that are one parameter [experts, parts * rows, columns] of the model: `keys` by
+    part (gate and up are parts of one parameter), then by expert."""
+
+    keys: tuple[tuple[str, ...], ...]
+
+    def shape(self, shape_of: Callable[[str], Shape], *, where: str) -> Shape:
+        """Of the parameter. Raises ModelError: the experts of the folder `where` are not all there, or not alike."""
+        every = [key for part in self.keys for key in part]
+        first, odd = every[0], next((key for key in every if shape_of(key) != shape_of(every[0])), None)
+        if odd is not None:
+            raise ModelError.at(where, f"{odd} has the shape {shape_of(odd)}, and {first} {shape_of(first)}")
+        if len({len(part) for part in self.keys}) > 1:
+            counts = ", ".join(f"{len(part)} like {part[0]}" for part in self.keys)
+            raise ModelError.at(where, f"experts lack a matrix: there are {counts}")
+        rows, columns = shape_of(first)
+        return len(self.keys[0]), len(self.keys) * rows, columns
+
+    def spans(self, rows: int, *, offsets: Shape, lengths: Shape) -> Iterator[Span]:
+        """What a window of the parameter holds of each matrix; `rows` of one matrix."""
+        (expert, first, column), (experts, count, columns) = offsets, lengths
+        for index in range(experts):
+            for part, keys in enumerate(self.keys):
+                begin, end = max(first, part * rows), min(first + count, (part + 1) * rows)
+                if begin < end:
+                    stored = slice(begin - part * rows, end - part * rows), slice(column, column + columns)
+                    yield Span(keys[expert + index], stored, (index, slice(begin - first, end - first)))
+
+
+class Keys:
+    """The names of a model's weights, and the keys of files that they are stored under. Renamings are applied, and
+    experts stacked; what else transformers joins or splits has no place in the model.
+
+    Attributes:
+        names: key of a file -> what the model calls it; of what is stacked, the stack.
+        stacks: name of a stacked parameter -> the keys of its matrices.
+    """
+
+    def __init__(self, model: nn.Module, stored: Iterable[str]) -> None:
+        """Finds the names of `stored`, all keys of the folder, for a model before it is spread. Renamings that none
+        needed are not undone in `saved`, as in transformers."""
+        from transformers.core_model_loading import dot_natural_key
+
+        renamings, stackings = _transforms(model)
+        self.names: dict[str, str] = {}
+        parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for key in sorted(stored, key=dot_natural_key):
+            self.names[key], part = _stacked(_renamed(key, renamings), stackings)
+            if part is not None:
+                parts[self.names[key]][part].append(key)
+        self.stacks = {
+            name: Stack(keys=tuple(tuple(found[part]) for part in sorted(found))) for name, found in parts.items()
+        }
+        self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
+
+    def saved(self, name: str) -> str:
+        """The key that `save_pretrained` writes a weight under, once the folder has been loaded."""
+        return _renamed(name, self._undone)
+
+    def spans(self, name: str, *, shape: Shape, offsets: Shape, lengths: Shape) -> list[Span]:
+        """The keys that `save_pretrained` writes a window of a weight under, and what goes where."""
+        stack = self.stacks.get(name)
+        if stack is not None:
+            return list(stack.spans(shape[1] // len(stack.keys), offsets=offsets, lengths=lengths))
+        stored = tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))
+        return [Span(self.saved(name), stored, (...,))]
+
+
+def _renamed(key: str, renamings: Iterable[Any]) -> str:
+    return reduce(lambda name, renaming: renaming.rename_source_key(name)[0], renamings, key)
+
+
+def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, int | None]:
+    """The name of the stack that a weight is put in, and which part of it; its own name and None for any other."""
+    for stacking in stackings:
+        stack, pattern = stacking.rename_source_key(name)
+        if pattern is not None:
+            return stack, stacking.source_patterns.index(pattern)
+    return name, None
+
+
+def _transforms(model: nn.Module) -> tuple[list[Any], list[Any]]:
+    """What `from_pretrained` applies to each key of a folder, in its order: renamings, and what stacks experts."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming
+
+    transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
+    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+    return renamings, [t for t in transforms if isinstance(t, WeightConverter) and _stacks(t.operations)]
+
+
+def _stacks(operations: Iterable[Any]) -> bool:
+    """Whether matrices are stacked, and perhaps joined by rows, and nothing else is done to them."""
+    done = [(type(operation).__name__, getattr(operation, "dim", None)) for operation in operations]
+    return done in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
