@@ -149,8 +149,22 @@ TOYS: dict[str, dict[str, Any]] = {
     # Experts, 5 of them or 4, so that ranks hold different numbers of them, or some none.
     "mixtral": {"family": "mixtral", "num_hidden_layers": 4, "num_local_experts": 5, **ROUTED},
     "qwen3_moe": {"family": "qwen3_moe", "num_experts": 4, "head_dim": 8, **EVERY_OTHER, **ROUTED, "tied": True},
-    "qwen2_moe": {"family": "qwen2_moe", "num_experts": 4, "shared_expert_intermediate_size": 48, **EVERY_OTHER, **ROUTED},
+    "qwen2_moe": {
+        "family": "qwen2_moe",
+        "num_experts": 4,
+        "shared_expert_intermediate_size": 48,
+        **EVERY_OTHER,
+        **ROUTED,
+    },
     "olmoe": {"family": "olmoe", "num_experts": 4, **ROUTED},
+    "balanced mixtral": {
+        "family": "mixtral",
+        "num_hidden_layers": 4,
+        "num_local_experts": 4,
+        **ROUTED,
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.2,
+    },
     # The catalogue has no row for these; their shapes are read off what transformers builds.
     "cwm": {"family": "cwm", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, **SPECIALS},
     "hyperclovax": {"family": "hyperclovax", "num_hidden_layers": 4, "head_dim": 8, "tied": True, **SPECIALS},

@@ -5,9 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from shardwise.spec.layout.axes import Layout
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Execution, forecast_holdings, must_equal, spread, train_cell
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory
+from shardwise.train.optim import learning_rate
+from tests.dist.cells import (
+    OPTIMIZERS,
+    TOLERANCE,
+    ZERO1,
+    ZERO2,
+    composed,
+    must_equal,
+    prepare_cell,
+    relative,
+    spread,
+    train_cell,
+)
+from tests.dist.worlds import run_world
 
 CELLS: dict[str, Execution] = {
     "fsdp(2)": spread(Layout(dp_shard=2), micros=2),
@@ -34,3 +51,41 @@ def test_experts_train_as_one_process_does(model, method, cell, single, make_job
         pytest.skip("transformers has no plan of its stages")
     job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
     must_equal(single(job), train_cell(job, tmp_path, chosen))
+
+
+@pytest.mark.parametrize(
+    "cell", ["fsdp(2)", "ddp(2)", "zero bubble(2)", "1f1b(2), recompute", "hsdp(2 x 2), selective"]
+)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_routers_are_balanced_over_the_global_batch(method, cell, single, make_job, tmp_path) -> None:
+    job = make_job("balanced mixtral", method=method, train=OPTIMIZERS["sgd"])
+    must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
+
+
+def test_the_loss_of_balanced_routers_is_that_of_transformers(make_job, tmp_path) -> None:
+    job = make_job("balanced mixtral", train={"max_steps": 3, "max_grad_norm": 0.0, **OPTIMIZERS["sgd"]})
+    losses = train_cell(job, tmp_path / "ours", spread(micros=4, optimizer="sgd"))[0].series("loss")
+    assert (
+        relative(run_world(1, _losses_of_transformers, prepare_cell(job, tmp_path / "theirs"))[0], losses) <= TOLERANCE
+    )
+
+
+def _losses_of_transformers(run: RunDirectory) -> list[float]:
+    """Of each step the model's own loss on the global batch in one forward, its padding masked."""
+    built = composed(run, spread(optimizer="sgd"))
+    model = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=built.job.train.learning_rate)
+    losses: list[float] = []
+    for batch in built.batches.from_(0):
+        (micro,) = batch.micro_batches
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(built.optimizer)
+        labels = torch.cat([torch.full((len(micro.labels), 1), -100), micro.labels[:, :-1]], dim=1)
+        loss = model(input_ids=micro.input_ids, attention_mask=micro.real.long(), labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        built.optimizer.step()
+        built.schedule.step()
+        losses.append(loss.item())
+    return losses

@@ -60,12 +60,14 @@ class MicroBatch:
         input_ids: int64, shape [micro_batch_size, length].
         position_ids: same shape; they restart at 0 in each document of packed data.
         labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not count.
+        real: bool, same shape: what is no padding.
         documents: of packed rows.
     """
 
     input_ids: Tensor
     position_ids: Tensor
     labels: Tensor
+    real: Tensor
     sample_ids: tuple[int, ...]
     documents: Documents | None = None
 
@@ -126,6 +128,7 @@ class Batcher:
         mine = everyone[self.data_rank]
         shape = (len(mine), length)
         input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
+        real = np.zeros(shape, np.bool_)
         position_ids = np.tile(np.arange(length), (len(mine), 1))
         for row, sample in enumerate(mine.tolist()):
             if sample == FILLER:
@@ -133,6 +136,7 @@ class Batcher:
             ids, positions, targets = self.data.sample(sample)
             stop = len(ids)
             input_ids[row, :stop], position_ids[row, :stop], labels[row, :stop] = ids, positions, targets
+            real[row, :stop] = True
             if self.data.packed:  # padding is one more document; unpacked rows stay causal, which needs no mask
                 position_ids[row, stop:] = np.arange(length - stop)
         positions = torch.from_numpy(position_ids)
@@ -140,6 +144,7 @@ class Batcher:
             input_ids=torch.from_numpy(input_ids),
             position_ids=positions,
             labels=torch.from_numpy(labels),
+            real=torch.from_numpy(real),
             sample_ids=tuple(mine.tolist()),
             documents=Documents.of(positions) if self.data.packed else None,
         )

@@ -73,6 +73,8 @@ def _wrapped(model: nn.Module, config: Any) -> Any:
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
         # A copy of one end of a tied model is a tensor of its own, in training and in what is saved.
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`", category=UserWarning)
+        # Of patterns that PEFT makes itself, for stacked experts, and follows: it looks for them among modules.
+        warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys", category=RuntimeWarning)
         adapted: Any = get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
     leave_inputs(adapted)
     return adapted

@@ -18,9 +18,11 @@ class Inputs:
         position_ids: [batch, length].
         targets: passed to the root module's loss.
         documents: passed to the root module; where the documents of packed rows lie.
+        real: [batch, length], passed to the root module: what is no padding, where that matters; otherwise None.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     targets: Any = None
     documents: Any = None
+    real: torch.Tensor | None = None

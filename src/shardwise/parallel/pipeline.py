@@ -138,6 +138,7 @@ class _Run:
             position_ids=inputs.position_ids,
             targets=inputs.targets,
             documents=inputs.documents,
+            real=inputs.real,
         )
         if action.stage == self.pipeline.last_stage:
             self.results[action.micro] = output.detach()

@@ -68,6 +68,7 @@ class WholeModel:
             position_ids=inputs.position_ids,
             targets=inputs.targets,
             documents=inputs.documents,
+            real=inputs.real,
         )
 
     def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:

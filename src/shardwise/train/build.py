@@ -119,7 +119,7 @@ def build(
         execution=execution,
         world=world,
         model=model,
-        step=Step(spread=model.spread, world=world, keeps_casts=execution.keeps_casts),
+        step=Step(spread=model.spread, world=world, keeps_casts=execution.keeps_casts, balance=model.balance),
         batches=batches,
         evaluation=_evaluation(execution, prepared, world=world),
         data=data,

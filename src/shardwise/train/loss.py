@@ -94,6 +94,7 @@ class LossModule(nn.Module):
         hidden: torch.Tensor | None = None,
         targets: Targets | None = None,
         documents: Documents | None = None,
+        real: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sums the loss over the trained positions; a stage without the head returns hidden states.
 
@@ -104,11 +105,14 @@ class LossModule(nn.Module):
             hidden: [batch, length, width], from the stage before.
             targets: trained positions and their tokens.
             documents: where packed documents lie, for a kernel that is told.
+            real: [batch, length], what is no padding, for routers that are balanced.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
         inputs["position_ids"] = position_ids
         if documents is not None and self._told_documents:
             inputs |= documents.words
+        if real is not None:
+            inputs["real"] = real
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
             made = self._hidden(inputs)
             if targets is None or self.head_loss is None:
@@ -117,6 +121,8 @@ class LossModule(nn.Module):
 
     def _hidden(self, inputs: dict[str, Any]) -> torch.Tensor:
         model = cast(Any, self.model)
+        if getattr(model.config, "output_router_logits", False):
+            inputs["output_router_logits"] = False  # nobody reads them here
         return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
 
 

@@ -20,6 +20,7 @@ from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.routing import Balance, mark_real, route
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
@@ -52,6 +53,7 @@ class TrainedModel:
         ownership: which parameters this rank owns.
         elements: of each weight of the whole model, adapters included, by name.
         content: hash of config.json and of each file of weights, by its name.
+        balance: the loss of its routers, or None.
     """
 
     shape: ModelShape
@@ -62,6 +64,7 @@ class TrainedModel:
     ownership: Ownership
     elements: dict[str, int]
     content: dict[str, str]
+    balance: Balance | None = None
 
     @property
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -116,8 +119,9 @@ def build_model(
     agree_on_model(world, content)
     config = read_config(source)
     saved_dtype = _saved_dtype(job, config, types=types)  # now: building sets the configuration's type to the built one
+    balance = Balance.of(config, device=world.device) if shape.has_experts else None
     parts = [
-        _part(job, execution, config=config, source=source, types=types, place=place, shape=shape)
+        _part(job, execution, config=config, source=source, types=types, place=place, shape=shape, balance=balance)
         for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
     ]
     keys = Keys(parts[0].model, weights.names)
@@ -162,6 +166,7 @@ def build_model(
         ownership=Ownership(world=world, copies=copies),
         elements=parts[0].elements,
         content={name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)},
+        balance=balance,
     )
 
 
@@ -186,7 +191,15 @@ def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
 
 
 def _part(
-    job: Job, execution: Execution, *, config: Any, source: Path, types: Types, place: StagePlace, shape: ModelShape
+    job: Job,
+    execution: Execution,
+    *,
+    config: Any,
+    source: Path,
+    types: Types,
+    place: StagePlace,
+    shape: ModelShape,
+    balance: Balance | None,
 ) -> _Part:
     model, adapters = _adapted(job, execution, config=config, source=source)
     _set_types(model, types)
@@ -205,6 +218,9 @@ def _part(
         makes_loss=place.is_last,
     )
     root.train(not job.train.disable_dropout)
+    route(model, compute=types.compute, balance=balance)
+    if balance is not None:
+        mark_real((anatomy.blocks[index] for index in place.blocks), balance)
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return _Part(
         model=model,

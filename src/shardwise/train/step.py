@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shardwise.data.micro_batches import Documents, GlobalBatch, MicroBatch
+from shardwise.models.routing import Balance
 from shardwise.parallel.apply import Spread
 from shardwise.parallel.context import own_parts
 from shardwise.parallel.interface import Inputs
@@ -21,20 +22,35 @@ from shardwise.train.loss import Targets
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """Accumulates the gradients of one global batch; each of its trained tokens has the same weight. `keeps_casts`:
-    weights that autocast casts are cast once for all micro-batches."""
+    weights that autocast casts are cast once for all micro-batches; `balance`: the loss of routers, or None."""
 
     spread: Spread
     world: World
     keeps_casts: bool
+    balance: Balance | None = None
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
         """Runs all micro-batches of this rank; the loss of the global batch per trained token, on every rank: a float64
         scalar on its device, which the host has not waited for."""
+        inputs = self._inputs(batch.micro_batches)
+        uneven = None if self.balance is None else self._count_routes(self.balance, inputs)
         # Casts live until the outermost context ends, which is this one, though autocast is on in forwards alone.
         with torch.autocast(self.world.device.type, enabled=False) if self.keeps_casts else nullcontext():
-            mine = self.spread.gradients(self._inputs(batch.micro_batches), scale=1 / batch.trained_tokens)
+            mine = self.spread.gradients(inputs, scale=1 / batch.trained_tokens)
         dist.all_reduce(mine)
-        return mine / batch.trained_tokens
+        loss = mine / batch.trained_tokens
+        return loss if uneven is None else loss + uneven
+
+    def _count_routes(self, balance: Balance, inputs: list[Inputs]) -> torch.Tensor:
+        """The loss of routers over the global batch, by a forward of it that draws nothing from the random stream."""
+        device = self.world.device
+        balance.seen.zero_()
+        balance.counting = True
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
+            self.spread.losses(inputs)
+        balance.counting = False
+        dist.all_reduce(balance.seen)
+        return balance.settle(divisor=self.spread.gradient_divisor)
 
     def evaluate(self, batch: GlobalBatch) -> float:
         """Summed loss of a batch over all ranks, without gradients."""
@@ -58,6 +74,7 @@ class Step:
                 input_ids=to_device(self._own(micro.input_ids), device),
                 position_ids=to_device(self._own(micro.position_ids), device),
                 targets=Targets.of(self._own(micro.labels), device=device),
+                real=None if self.balance is None else to_device(self._own(micro.real), device),
                 documents=micro.documents and replace(micro.documents, ends=to_device(micro.documents.ends, device)),
             )
             for micro in micros
@@ -77,6 +94,7 @@ def _rows(micro: MicroBatch) -> Iterator[MicroBatch]:
             input_ids=micro.input_ids[here],
             position_ids=micro.position_ids[here],
             labels=micro.labels[here],
+            real=micro.real[here],
             sample_ids=(sample,),
             documents=micro.documents and Documents.of(micro.position_ids[here]),
         )

@@ -42,7 +42,9 @@ def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[s
                     faults.append(f"{key} is missing")
                     continue
                 stored, live = read_part(handles[key], key, part), mine.local[here].to(result.saved_dtype).cpu()
-                if (stored.dtype, stored.shape) != (live.dtype, live.shape) or not torch.equal(bits(stored), bits(live)):
+                if (stored.dtype, stored.shape) != (live.dtype, live.shape) or not torch.equal(
+                    bits(stored), bits(live)
+                ):
                     faults.append(f"{key} is not the live weight")
     return faults
 

@@ -1,0 +1,134 @@
+"""Which expert a token goes to: decided in float32, and balanced over the global batch where a model asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+#: What transformers calls the router beside a module of experts.
+_ROUTERS = ("gate", "router")
+
+
+class Balance:
+    """The loss that keeps experts evenly used (Fedus et al., 2021), as transformers adds it where config.json says
+    `output_router_logits`: coefficient * experts * sum over experts of its share of routes times its mean probability,
+    over the tokens of all routers. Shares are constants in it, which a pass without gradients counts first: so its
+    gradient is that of the global batch, whatever a rank, micro-batch or stage sees of it.
+
+    Attributes:
+        counting: routers add to `seen` instead of adding to gradients.
+        seen: float64 [2, experts]: routes to each, and sums of its probabilities.
+        real: bool [batch, length] for the block at work: what is no padding.
+        pull: float32 [experts]: the gradient of the loss to a token's probability of each.
+    """
+
+    def __init__(self, *, coefficient: float, num_experts: int, top_k: int, device: torch.device) -> None:
+        self.coefficient, self.num_experts, self.top_k = coefficient, num_experts, top_k
+        self.counting = False
+        self.seen = torch.zeros(2, num_experts, dtype=torch.float64, device=device)
+        self.real: torch.Tensor | None = None
+        self.pull = torch.zeros(num_experts, device=device)
+
+    @classmethod
+    def of(cls, config: Any, *, device: torch.device) -> Balance | None:
+        """Of a transformers configuration; None where it asks for none."""
+        coefficient = getattr(config, "router_aux_loss_coef", 0.0)
+        if not getattr(config, "output_router_logits", False) or not coefficient:
+            return None
+        number = getattr(config, "num_local_experts", None) or config.num_experts
+        return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
+
+    def settle(self, *, divisor: int) -> torch.Tensor:
+        """From what all ranks have seen: sets `pull`, times what gradients are divided by; the loss, a float64."""
+        routes, probabilities = self.seen
+        scale = self.coefficient * self.num_experts / (routes.sum() / self.top_k) ** 2
+        self.pull = (scale * divisor * routes).float()
+        return scale * (routes * probabilities).sum()
+
+    def attach(self, logits: torch.Tensor, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """The scores of a router [tokens, top_k], with the gradient of the loss behind them."""
+        if self.real is None:
+            return scores
+        probabilities, real = logits.float().softmax(-1), self.real.flatten()
+        if self.counting:
+            routes = torch.bincount(chosen[real].flatten(), minlength=self.num_experts)
+            self.seen += torch.stack([routes.double(), probabilities[real].double().sum(0)])
+            return scores
+        return _Attached.apply(scores, (probabilities * real.unsqueeze(1)) @ self.pull)  # pyright: ignore[reportReturnType]
+
+
+class _Attached(torch.autograd.Function):
+    """Gives a tensor back as it is; backward also goes into losses [n]."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
+        ctx.losses = losses.shape, losses.device
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        shape, device = ctx.losses
+        return gradients[0], torch.ones(shape, device=device)
+
+
+class _Casts(TorchFunctionMode):
+    """Casts operands of functions of these names to a dtype."""
+
+    def __init__(self, names: tuple[str, ...], cast: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self._names, self._cast = names, cast
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in self._names:
+            args = tuple(self._cast(a) if isinstance(a, torch.Tensor) else a for a in args)
+        return func(*args, **(kwargs or {}))
+
+
+def mixtures(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """(router, experts) of each block that has them."""
+    for module in model.modules():
+        parts = dict(module.named_children())
+        router = next((parts[name] for name in _ROUTERS if name in parts), None)
+        if router is not None and "experts" in parts:
+            yield router, parts["experts"]
+
+
+def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) -> None:
+    """Makes routers decide in float32, whatever autocast and the stored types are, on operands rounded to the compute
+    type as in every layout; experts compute in that type, as autocast does for other matrices."""
+    for router, experts in mixtures(model):
+        router.forward = partial(_routed, router.forward, compute, balance)
+        if compute != torch.float32:
+            experts.forward = partial(_cast, experts.forward, compute)
+
+
+def _routed(
+    forward: Callable[..., Any], compute: torch.dtype, balance: Balance | None, hidden: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    with torch.autocast(hidden.device.type, enabled=False), _Casts(("linear",), lambda a: a.to(compute).float()):
+        logits, scores, chosen = forward(hidden)
+    return logits, scores if balance is None else balance.attach(logits, scores, chosen), chosen
+
+
+def _cast(forward: Callable[..., Any], compute: torch.dtype, *args: Any) -> torch.Tensor:
+    def cast(operand: torch.Tensor) -> torch.Tensor:
+        return operand.to(compute) if operand.is_floating_point() else operand
+
+    with _Casts(("_grouped_mm", "grouped_mm"), cast):
+        return forward(*args)
+
+
+def mark_real(blocks: Iterable[nn.Module], balance: Balance) -> None:
+    """Makes blocks tell what of their tokens is no padding, in recomputation too."""
+    for block in blocks:
+        block.forward = partial(_marked, block.forward, balance)
+
+
+def _marked(forward: Callable[..., Any], balance: Balance, *args: Any, real: Any = None, **kwargs: Any) -> Any:
+    balance.real = real
+    return forward(*args, **kwargs)
