@@ -53,6 +53,31 @@ def test_experts_train_as_one_process_does(model, method, cell, single, make_job
     must_equal(single(job), train_cell(job, tmp_path, chosen))
 
 
+EP2 = Layout(dp_shard=2, ep=2)
+DEALT: dict[str, Execution] = {
+    "fsdp(2) x ep(2)": spread(EP2, micros=2),
+    "ddp(2) x ep(2), recompute": spread(Layout(dp_replicate=2, ep=2), micros=2, gradient_checkpointing="full"),
+    "fsdp(4) x ep(2)": spread(Layout(dp_shard=4, ep=2), micros=2),
+    "fsdp(4) x ep(4), selective": spread(Layout(dp_shard=4, ep=4), gradient_checkpointing="selective"),
+    "ddp(4) x ep(2)": spread(Layout(dp_replicate=4, ep=2), micros=2),
+    "hsdp(2 x 2) x ep(2)": spread(Layout(dp_replicate=2, dp_shard=2, ep=2)),
+    "zero2(4) x ep(2)": spread(Layout(dp_shard=4, ep=2, **ZERO2), micros=2),
+    "fsdp(2) x ep(2), 1f1b": spread(replace(EP2, pp=2), micros=4),
+    "ddp(2) x ep(2), zero bubble": spread(Layout(dp_replicate=2, ep=2, pp=2, schedule="zero_bubble"), micros=2),
+}
+
+
+@pytest.mark.parametrize("cell", DEALT)
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("model", ["qwen3_moe", "balanced mixtral", "qwen2_moe"])
+def test_experts_that_are_dealt_among_ranks_train_as_one_process_does(
+    model, method, cell, single, make_job, tmp_path
+) -> None:
+    beside = {"lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj"]}} if method == "lora" else {}
+    job = make_job(model, method=method, train=OPTIMIZERS["sgd"], **beside)
+    must_equal(single(job), train_cell(job, tmp_path, replace(DEALT[cell], optimizer="sgd")))
+
+
 @pytest.mark.parametrize(
     "cell", ["fsdp(2)", "ddp(2)", "zero bubble(2)", "1f1b(2), recompute", "hsdp(2 x 2), selective"]
 )

@@ -92,7 +92,7 @@ class Keys:
         if stack is not None:
             return list(stack.spans(shape[1] // len(stack.keys), offsets=offsets, lengths=lengths))
         stored = tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))
-        return [Span(self.saved(name), stored, (...,))]
+        return [Span(self.saved(name), stored, ())]
 
 
 def _renamed(key: str, renamings: Iterable[Any]) -> str:

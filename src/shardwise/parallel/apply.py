@@ -1,6 +1,6 @@
 """Applies a parallel layout to a model, in this order:
 
-(split in stages) -> tensor -> recompute -> compile -> shard -> materialise -> replicate
+(split in stages) -> tensor, experts -> recompute -> compile -> shard -> materialise -> replicate
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import nn
 
 from shardwise.parallel.compiled import apply_compile
 from shardwise.parallel.ddp import Buckets, apply_replication
-from shardwise.parallel.fsdp import apply_sharding
+from shardwise.parallel.experts import apply_experts
+from shardwise.parallel.fsdp import apply_sharding, shard_experts
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import World
 from shardwise.parallel.pipeline import Pipeline
@@ -34,6 +35,7 @@ class Stage:
         root: the module whose forward is called; holds all parameters.
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
         width: hidden size.
+        experts: modules of experts inside the blocks.
         parts: what tensor parallelism slices, or None.
         before, behind: what is called before the blocks and behind them, each a unit of sharding; none where tied.
         tied: names, in `root`, of parameters that another stage holds a copy of.
@@ -45,6 +47,7 @@ class Stage:
     width: int
     before: Sequence[nn.Module] = ()
     behind: Sequence[nn.Module] = ()
+    experts: Sequence[nn.Module] = ()
     parts: Parts | None = None
     tied: frozenset[str] = frozenset()
 
@@ -65,6 +68,9 @@ def parallelize(
         if stage.parts is not None:
             apply_tensor(stage.parts, mesh=world.mesh["tp"])
 
+        if world.expert_mesh is not None:
+            apply_experts(stage.experts, mesh=world.expert_mesh["ep"])
+
         # Recompute wraps the block's own forward, inside the hooks that gather weights and inside compilation.
         apply_recompute(stage.blocks, execution.gradient_checkpointing)
 
@@ -74,6 +80,14 @@ def parallelize(
 
         # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:
+            if world.expert_mesh is not None:
+                shard_experts(
+                    stage.experts,
+                    mesh=world.expert_mesh,
+                    layout=execution.layout,
+                    compute_dtype=compute_dtype,
+                    on_host=execution.parameters_on_host,
+                )
             apply_sharding(
                 stage.root,
                 blocks=stage.blocks,
@@ -121,9 +135,12 @@ def parallelize(
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:
     """What is left to do after backward; `replicates` where neither DDP nor FSDP reduces over replicas."""
     named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
+    dealt = [] if world.expert_mesh is None else [p for stage in stages for m in stage.experts for p in m.parameters()]
     return Finish(
         trained=tuple(p for _, _, p in named),
         tied=tuple(p for stage, name, p in named if name in stage.tied),
         ends=world.pipes.ends if world.pipes is not None else None,
         replicas=world.data_group if replicates and world.data_group.size() > 1 else None,
+        dealt=frozenset(dealt),
+        expert_replicas=None if world.expert_mesh is None else world.expert_mesh["dp_mod_ep"].get_group(),
     )

@@ -7,7 +7,7 @@ memory FSDP2 also serves a single rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -15,10 +15,11 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_map_only
 
 from shardwise.parallel.mesh import side_by_side
-from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.axes import Layout, dim_of_shard
 from shardwise.spec.layout.units import unit_blocks
 
 
@@ -48,10 +49,7 @@ def apply_sharding(
         on_host: weights, gradients and optimizer states stay in host memory.
     """
     mesh = side_by_side(replicas, shards) if replicas.size() > 1 else shards
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    # Pinned memory is copied while the GPU computes; without a GPU there is none.
-    host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
-    shard = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=host)
+    shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     for module in (*before, *blocks, *behind):
         module.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
@@ -69,6 +67,39 @@ def apply_sharding(
     if before and not any(parameter.requires_grad for module in before for parameter in module.parameters()):
         # A frozen embedding has no backward. The root is there, so that nothing is prefetched in its place.
         cast(FSDPModule, units[0][0]).set_modules_to_backward_prefetch([cast(FSDPModule, root)])
+
+
+def shard_experts(
+    experts: Sequence[nn.Module], *, mesh: DeviceMesh, layout: Layout, compute_dtype: torch.dtype, on_host: bool = False
+) -> None:
+    """Shards experts that are dealt among ranks (`parallel/experts.py`), before the blocks around them, which then
+    leave them out; `mesh` has the axes of experts. Their gradients come from the tokens of all ranks of `ep`, and are
+    divided by as many ranks as all others."""
+    over = mesh["dp_outer", "dp_mod_ep"] if layout.dp_shard > 1 and layout.dp_replicate > 1 else mesh["dp_mod_ep"]
+    shard = _shard(over, compute_dtype=compute_dtype, on_host=on_host)
+    for module in experts:
+        shard(module, reshard_after_forward=layout.reshard_after_forward)
+        sharded = cast(FSDPModule, module)
+        sharded.set_gradient_divide_factor(float(layout.data_world_size))
+        sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu")  # gloo does not scale as it reduces
+
+
+def _shard(mesh: DeviceMesh, *, compute_dtype: torch.dtype, on_host: bool) -> Callable[..., Any]:
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    # Pinned memory is copied while the GPU computes; without a GPU there is none.
+    host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
+    return partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=host, shard_placement_fn=_dims(mesh))
+
+
+def _dims(mesh: DeviceMesh) -> Callable[[nn.Parameter], Shard]:
+    """Along which dim each parameter is cut over the last axis of a mesh; of a slice, of what the slice has."""
+    degree = mesh.size(mesh.ndim - 1)
+
+    def dim(parameter: nn.Parameter) -> Shard:
+        here = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        return Shard(dim_of_shard(tuple(here.shape), degree=degree))
+
+    return dim
 
 
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:

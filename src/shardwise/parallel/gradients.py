@@ -28,18 +28,24 @@ class Finish:
         tied: those of them that another stage holds a copy of.
         ends: the two ranks that hold the copies, or None.
         replicas: ranks to sum gradients over, or None where DDP or FSDP does.
+        dealt: parameters of experts that are dealt among those ranks.
+        expert_replicas: ranks that hold the same experts.
     """
 
     trained: tuple[nn.Parameter, ...]
     tied: tuple[nn.Parameter, ...] = ()
     ends: dist.ProcessGroup | None = None
     replicas: dist.ProcessGroup | None = None
+    dealt: frozenset[nn.Parameter] = frozenset()
+    expert_replicas: dist.ProcessGroup | None = None
 
     def __call__(self) -> None:
         """Completes every gradient."""
         settle_gradients(self.trained)
         if self.replicas is not None:
-            _add_over(self.replicas, self.trained)
+            _add_over(self.replicas, [p for p in self.trained if p not in self.dealt])
+            if self.expert_replicas is not None:
+                _add_over(self.expert_replicas, [p for p in self.trained if p in self.dealt])
         if self.ends is not None and self.tied:
             _add_over(self.ends, self.tied)
 

@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from shardwise.errors import InputError
 from shardwise.parallel.network import choose_interface
 from shardwise.spec.begin import LISTENING, NOT_HERE
-from shardwise.spec.layout.axes import AXES, Layout
+from shardwise.spec.layout.axes import AXES, EXPERT_AXES, Layout
 
 #: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
 #: by each rank's watch, which knows a step from a save and says who is waited for.
@@ -64,6 +64,7 @@ class World:
         mesh: all axes of the layout.
         data_group: ranks that see different samples, or parts of them, and hold the same slice of the model.
         replicas, shards: of these, the axis along which what is sharded has copies, and the one along which it is cut.
+        expert_mesh: the ranks of `data_group` by `EXPERT_AXES`; None where experts are not dealt among ranks.
         pipes: how this rank's stages reach their neighbours; None where there is one stage.
         control: a group over all ranks for small messages on the CPU, whatever moves the tensors.
     """
@@ -78,6 +79,7 @@ class World:
     shards: DeviceMesh
     control: dist.ProcessGroup
     pipes: Pipes | None = None
+    expert_mesh: DeviceMesh | None = None
 
     def counted(self, loss: torch.Tensor) -> torch.Tensor:
         """What this rank adds to the world's sum of losses: that of its part of a micro-batch on one rank, and 0 on its
@@ -118,6 +120,7 @@ def join_world(layout: Layout) -> World:
     data_group, (replicas, shards) = data._flatten("dp").get_group(), _copies_and_shards(mesh, layout)
     for group in (*mesh.get_all_groups(), data_group, replicas.get_group(), shards.get_group()):
         _set_pg_timeout(TIMEOUT, group)  # a mesh gives groups smaller than the world torch's own 10 or 30 minutes
+    expert_mesh = _expert_mesh(layout, device) if layout.ep > 1 else None
     control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
     return World(
         layout=layout,
@@ -129,6 +132,7 @@ def join_world(layout: Layout) -> World:
         replicas=replicas,
         shards=shards,
         control=control,
+        expert_mesh=expert_mesh,
         pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
     )
 
@@ -145,6 +149,13 @@ def _copies_and_shards(mesh: DeviceMesh, layout: Layout) -> tuple[DeviceMesh, De
 def side_by_side(outer: DeviceMesh, inner: DeviceMesh) -> DeviceMesh:
     """A mesh of two axes, each of them of the same mesh of all ranks."""
     return DeviceMesh._concatenate([outer, inner])
+
+
+def _expert_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
+    mesh = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
+    for group in mesh.get_all_groups():
+        _set_pg_timeout(TIMEOUT, group)
+    return mesh
 
 
 def own_device() -> torch.device:

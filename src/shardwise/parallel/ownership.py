@@ -9,7 +9,6 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.mesh import World
-from shardwise.spec.layout.axes import AXES
 
 
 def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:
@@ -19,7 +18,7 @@ def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:
     names = tensor.device_mesh.mesh_dim_names or ()
     placed = zip(names, tensor.placements, strict=True)
     sharded = [name for name, placement in placed if isinstance(placement, Shard | _StridedShard)]
-    return frozenset(axis for axis in AXES if any(axis in _axes_of(name) for name in sharded))
+    return frozenset(axis for name in sharded for axis in _axes_of(name))
 
 
 def _axes_of(name: str) -> tuple[str, ...]:
@@ -36,9 +35,11 @@ class Ownership:
 
     def counts(self, name: str, tensor: torch.Tensor) -> bool:
         """Whether this rank owns its part of a parameter or state: it is first on every axis that replicates it."""
-        at = self.world.layout.coordinates(self.world.rank)
-        alike = set(AXES) - {"pp"} - sharded_axes(tensor)
-        return name not in self.copies and all(getattr(at, axis) == 0 for axis in alike)
+        sharded, mesh = sharded_axes(tensor), self.world.mesh
+        if "ep" in sharded and self.world.expert_mesh is not None:
+            mesh = self.world.expert_mesh
+        alike = {*(mesh.mesh_dim_names or ())} - {"pp"} - sharded
+        return name not in self.copies and all(mesh.get_local_rank(axis) == 0 for axis in alike)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

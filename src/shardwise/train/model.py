@@ -20,7 +20,7 @@ from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
-from shardwise.models.routing import Balance, mark_real, route
+from shardwise.models.routing import Balance, mark_real, mixtures, route
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
@@ -231,6 +231,7 @@ def _part(
             blocks=[anatomy.blocks[index] for index in place.blocks],
             width=config.hidden_size,
             **_outside(anatomy, root, place),
+            experts=[experts for index in place.blocks for _, experts in mixtures(anatomy.blocks[index])],
             parts=_slicing(anatomy, place, root=root) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),

@@ -135,6 +135,13 @@ class Inventory:
         blocks = tuple((count, unit.sliced(degree=degree, index=index)) for count, unit in self.blocks)
         return replace(self, blocks=blocks, root=self.root.sliced(degree=degree, index=index))
 
+    def dealt(self, ep: int) -> Inventory:
+        """What one rank holds where experts are dealt among ranks."""
+        if ep == 1:
+            return self
+        units = ((count, Unit(tensors=tuple(t.dealt(ep) for t in unit.tensors))) for count, unit in self.blocks)
+        return replace(self, blocks=tuple(units))
+
     def staged(self, *, counts: Iterable[int], places: frozenset[Place]) -> Inventory:
         """What a pipeline rank holds: blocks of each kind, and the ends that lie there (a tied embedding: at both)."""
         blocks = tuple((count, unit) for count, (_, unit) in zip(counts, self.blocks, strict=True))

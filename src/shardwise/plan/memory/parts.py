@@ -59,6 +59,7 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
     hold the same as an earlier one, which has as many micro-batches in flight. Raises ValueError: there are more stages
     than blocks."""
     stages = stage_blocks(model, num_stages=layout.num_stages)
+    inventory = inventory.dealt(layout.ep)
     tensors = (*inventory.block_tensors(), *inventory.root.tensors)
     starts = bounds((getattr(t, t.cut) for t in tensors if t.cut), layout.tp)
     slices = [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.parts import Part, bounds
-from shardwise.plan.memory.tensors import Types, state_bytes
+from shardwise.plan.memory.tensors import Tensor, Types, state_bytes
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution, OptimizerName
 
@@ -78,7 +78,9 @@ def holdings(
     as it is where CPU processes train."""
     degree = shard_degree(execution.layout)
     tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
-    starts = bounds((tensor.rows * (tensor.columns if tensor.last else 1) for tensor in tensors), degree)
+    by_rows = weight_degree(execution.layout) == 1
+    uneven = (t.rows for t in tensors if t.ep == 1 and (by_rows or not t.cut_inside(degree)))
+    starts = bounds(uneven, degree)
     spans = (range(begin, end) for begin, end in itertools.pairwise(starts))
     if first_only:
         spans = (range(1),)
@@ -139,7 +141,7 @@ def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, mom
         padding += (longest - kept) * width
         if tensor.trained:
             trained += kept
-            stepped = tensor.kept(degree=cut.states, index=cut.at) // tensor.count
+            stepped = tensor.kept(degree=cut.states, index=cut.at, by_rows=cut.weights == 1) // tensor.count
             factors = tensor.factors(stepped)
             states += tensor.count * state_bytes(
                 optimizer, elements=stepped, factors=factors, types=types, momentum=momentum
@@ -165,11 +167,14 @@ def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart:
 def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool = False, padded: bool = False) -> int:
     """Page-locked host memory for a rank's shards, each rounded up to a power of two as PyTorch's allocator does
     (ATen/core/CachingHostAllocator.h); of `trained` tensors alone, `padded` to the length of the first shard."""
-    degree, index = shard_degree(layout), 0 if padded else held.shards.start
+    degree, index, by_rows = shard_degree(layout), 0 if padded else held.shards.start, weight_degree(layout) == 1
+
+    def size(tensor: Tensor) -> float:
+        kept = tensor.kept(degree=degree, index=index, by_rows=by_rows) // tensor.count
+        return kept * tensor.element_bytes(types)
 
     def rounded(unit: Unit) -> int:
-        tensors = (tensor for tensor in unit.tensors if tensor.trained or not trained)
-        sizes = ((t.count, t.kept(degree=degree, index=index) // t.count * t.element_bytes(types)) for t in tensors)
+        sizes = ((t.count, size(t)) for t in unit.tensors if t.trained or not trained)
         return sum(count * (1 << (ceil(size) - 1).bit_length()) for count, size in sizes if size)
 
     return round(held.part.inventory.over_blocks(rounded) + rounded(held.part.inventory.root))
@@ -177,10 +182,10 @@ def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool =
 
 def _stepped_elements(held: Holding, layout: Layout) -> int:
     """Trained elements whose optimizer states a rank has."""
-    degree, inventory = shard_degree(layout), held.part.inventory
+    degree, inventory, by_rows = shard_degree(layout), held.part.inventory, weight_degree(layout) == 1
 
     def stepped(unit: Unit) -> int:
         trained = (tensor for tensor in unit.tensors if tensor.trained)
-        return sum(tensor.kept(degree=degree, index=held.shards.start) for tensor in trained)
+        return sum(tensor.kept(degree=degree, index=held.shards.start, by_rows=by_rows) for tensor in trained)
 
     return round(inventory.over_blocks(stepped) + stepped(inventory.root))

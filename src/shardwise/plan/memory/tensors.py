@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shardwise.spec.layout.axes import rows_of_shard
+from shardwise.spec.layout.axes import dim_of_shard, rows_of_shard
 from shardwise.spec.layout.execution import OptimizerName, Precision
 from shardwise.spec.model.shape import Cut
 from shardwise.spec.support.trained import NF4_BLOCK
@@ -79,6 +79,7 @@ class Tensor:
         trained: it has a gradient.
         quantised: it is stored in NF4.
         last: of stacked experts, the last dim of each; 0 for what is no stack.
+        ep: of stacked experts, among how many ranks all were dealt, of which these are one rank's.
         count: how many alike there are.
         cut: the dim that tensor parallelism slices, None for a tensor that every rank holds whole.
         place: the end of a pipeline that holds it, for tensors outside the blocks.
@@ -90,6 +91,7 @@ class Tensor:
     trained: bool = True
     quantised: bool = False
     last: int = 0
+    ep: int = 1
     count: int = 1
     cut: Cut | None = None
     place: Place = "front"
@@ -105,13 +107,21 @@ class Tensor:
             return NF4_BYTES
         return types.trainable if self.trained else types.frozen
 
-    def kept(self, *, degree: int, index: int) -> int:
-        """Elements, of all `count` tensors, of one shard. Rows are cut as `torch.chunk` cuts. Stacked experts are cut
-        inside where there are more ranks than experts, as torchtitan does; FSDP2 alone would pad them to one expert a
-        rank."""
-        if self.last:
-            return self.count * rows_of_shard(self.rows * self.columns, degree=degree, index=index)
+    def kept(self, *, degree: int, index: int, by_rows: bool = False) -> int:
+        """Elements, of all `count` tensors, of one shard. Rows are cut as `torch.chunk` cuts; stacked experts as
+        `dim_of_shard` says, or by their number too (`by_rows`)."""
+        degree, index = max(1, degree // self.ep), index // self.ep
+        if not by_rows and self.cut_inside(degree):
+            return self.count * self.rows * self.columns // degree
         return self.count * self.columns * rows_of_shard(self.rows, degree=degree, index=index)
+
+    def cut_inside(self, degree: int) -> bool:
+        """Whether shards are parts of each stacked expert."""
+        return bool(self.last) and dim_of_shard((self.rows, self.columns // self.last, self.last), degree=degree) > 0
+
+    def dealt(self, ep: int) -> Tensor:
+        """What one rank of `ep` has of it: whole experts; of what is no stack, all."""
+        return replace(self, rows=self.rows // ep, ep=ep) if self.last else self
 
     def factors(self, kept: int) -> int:
         """Row and column sums that Adafactor keeps of elements; of a vector all of them (Shazeer and Stern, 2018)."""

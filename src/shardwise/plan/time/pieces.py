@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from shardwise.plan.memory import FLOAT32_BYTES, Work
@@ -149,9 +150,21 @@ def _talking(work: Work, tokens: float) -> tuple[float, float]:
     gathers keys and values in forward and adds up their gradients in backward."""
     layout, model = work.execution.layout, work.model
     stream = tokens * model.hidden_size * work.types.compute
-    tensor = _TENSOR_COLLECTIVES * group_of(work.cluster, layout, "tp").gather(stream)
+    tensor = _TENSOR_COLLECTIVES * group_of(work.cluster, layout, "tp").gather(stream) + _dealing(work, stream)
     widths = model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim)) / layout.tp
     return tensor, group_of(work.cluster, layout, "cp").gather(tokens * layout.cp * widths * work.types.compute)
+
+
+def _dealing(work: Work, stream: float) -> float:
+    """Seconds in which tokens travel to the experts of other ranks and back, in the mean block, where all experts are
+    asked alike: a rank sends what a gather would bring it, for each expert that a token goes to."""
+    model, layout = work.model, work.execution.layout
+    routes = sum(k.num_layers * max((m.routed for m in k.matrices if m.stacked), default=0) for k in model.kinds)
+    if layout.ep == 1:
+        return 0.0
+    axis = "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
+    group = group_of(work.cluster, replace(layout, **{axis: layout.ep, "ep": 1}), axis)
+    return 2 * routes / model.num_layers * group.gather(stream)
 
 
 def _loss(work: Work, device: Device) -> Piece:

@@ -12,6 +12,10 @@ Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"]
 #: most stand last, where the links are fastest.
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
+#: The same ranks as experts are spread over them: the ranks of `ep` hold different experts, those of `dp_mod_ep` shards
+#: or copies of the same ones, as torchtitan calls it.
+EXPERT_AXES = ("pp", "dp_outer", "dp_mod_ep", "ep", "cp", "tp")
+
 #: Stages of each pipeline rank, where a schedule has more than one.
 _STAGES_PER_RANK: dict[Schedule, int] = {"interleaved": 2}
 
@@ -45,7 +49,8 @@ class Layout:
         tp: ranks that hold slices of each matrix and see the same samples.
         pp: pipeline stages, each holding a span of layers.
         cp: ranks that hold parts of each sequence.
-        ep: expert parallel degree; 1, until it is forecast.
+        ep: ranks among which the experts are dealt; part of those that see different samples: of dp_shard where that is
+            above 1, otherwise of dp_replicate.
         zero_stage: what dp_shard shards: 1 optimizer states, 2 and gradients, 3 and weights.
         reshard_after_forward: free gathered weights between forward and backward (ZeRO-3) or keep them.
         schedule: order of micro-batches through pipeline stages; `sequential` is naive model parallel.
@@ -75,9 +80,11 @@ class Layout:
             raise ValueError(
                 f"zero_stage {self.zero_stage} keeps gathered weights: reshard_after_forward must be false"
             )
-        if self.ep > 1:
+        axis = "dp_shard" if self.dp_shard > 1 else "dp_replicate"
+        if getattr(self, axis) % self.ep:
             raise ValueError(
-                f"ep = {self.ep}: expert parallel is neither forecast nor trained by this version; write ep: 1"
+                f"ep = {self.ep} deals experts among ranks that see different samples, and does not divide {axis} = "
+                f"{getattr(self, axis)}"
             )
 
     @property
@@ -94,6 +101,12 @@ class Layout:
     def data_world_size(self) -> int:
         """Number of ranks that see different samples: only these count towards the global batch."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def expert_degrees(self) -> tuple[int, ...]:
+        """Degrees in the order of `EXPERT_AXES`."""
+        outer = self.dp_replicate if self.dp_shard > 1 else 1
+        return self.pp, outer, self.data_world_size // (outer * self.ep), self.ep, self.cp, self.tp
 
     @property
     def num_stages(self) -> int:
@@ -127,7 +140,7 @@ class Layout:
     @property
     def fills_buckets(self) -> bool:
         """Whether DDP reduces gradients: weights are whole and only data differs between ranks."""
-        return self.weight_shards == 1 and self.world_size == self.data_world_size > 1
+        return self.weight_shards == self.ep == 1 and self.world_size == self.data_world_size > 1
 
     @property
     def sequence_multiple(self) -> int:
@@ -159,13 +172,14 @@ class Layout:
     @property
     def written(self) -> str:
         """The axes that do something: `dp_shard=4 tp=2`."""
-        return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "one process"
+        written = (f"{axis}={getattr(self, axis)}" for axis in (*AXES, "ep") if getattr(self, axis) > 1)
+        return " ".join(written) or "one process"
 
     @cached_property
     def strategy(self) -> str:
         """The product's name for this layout: `single`, `ddp`, `fsdp`, ..., or a product such as `fsdp x tp`."""
         names = [name for name in (self._data_strategy(), self._pipeline_strategy()) if name]
-        names += [axis for axis in ("tp", "cp") if getattr(self, axis) > 1]
+        names += [axis for axis in ("tp", "cp", "ep") if getattr(self, axis) > 1]
         return " x ".join(names) if names else "single"
 
     def _data_strategy(self) -> str | None:
@@ -239,3 +253,10 @@ def rows_of_shard(rows: int, *, degree: int, index: int) -> int:
     """Rows of one tensor on one rank, as `torch.chunk` gives them out."""
     chunk = -(-rows // degree)
     return max(0, min(chunk, rows - index * chunk))
+
+
+def dim_of_shard(shape: tuple[int, ...], *, degree: int) -> int:
+    """The dim along which FSDP cuts a parameter: the first; stacked experts inside, where only that comes out even."""
+    if len(shape) < 3 or shape[0] % degree == 0:
+        return 0
+    return next((dim for dim in (1, 2) if shape[dim] % degree == 0), 0)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwise.spec.adapters.targets import names_it
+from shardwise.spec.adapters.targets import hold_of, names_it
 from shardwise.spec.job.keys import Job, Method
-from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.axes import Layout, dim_of_shard
 from shardwise.spec.layout.execution import Execution, Offload, OptimizerName, Precision
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import documents_refusal
@@ -28,7 +28,7 @@ from shardwise.spec.support.splits import (
 )
 
 #: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
-TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp")
+TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "ep")
 
 PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
@@ -53,7 +53,7 @@ def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, 
         stated: whether a job states the layout; then the reason ends with what to write instead.
     """
     of_model = None if model is None else _model_refusal(model, layout, method=method, stated=stated)
-    return way_refusal(layout) or of_model or _schedule_refusal(layout)
+    return way_refusal(layout) or of_model or _schedule_refusal(layout) or _dealing_refusal(layout)
 
 
 def way_refusal(layout: Layout) -> str | None:
@@ -68,6 +68,35 @@ def _schedule_refusal(layout: Layout) -> str | None:
     if layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward:
         # The deferred half of a cut backward comes when weights would have been let go of.
         return "schedule zero_bubble keeps gathered weights until a step ends; write zero_stage: 2, or schedule: 1f1b"
+    return None
+
+
+def _dealing_refusal(layout: Layout) -> str | None:
+    """Why experts are not dealt among ranks under a layout, whatever the model."""
+    if layout.ep == 1:
+        return None
+    if layout.tp > 1 or layout.cp > 1:
+        return f"ep is not trained with {'tp' if layout.tp > 1 else 'cp'} by this version; leave one of them out"
+    if layout.shards_states_only:
+        return "ep is not trained with zero1, whose ranks hold whole weights; use fsdp, zero2 or ddp with it"
+    return None
+
+
+def _not_dealt(model: ModelShape, layout: Layout) -> str | None:
+    """Why a model's experts cannot be dealt evenly; None where they can."""
+    stacks = [m for kind in model.kinds for m in kind.matrices if m.stacked]
+    if layout.ep == 1:
+        return None
+    if not stacks:
+        return f"ep = {layout.ep} deals experts among ranks, and {model.family} has none; write ep: 1, or use fsdp"
+    number, shards = stacks[0].count, max(1, layout.dp_shard // layout.ep)
+    if number % layout.ep:
+        return f"ep = {layout.ep} does not divide the {number} experts of each block"
+    for m in stacks:
+        rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
+        shape = (number // layout.ep, rows, columns)
+        if shape[dim_of_shard(shape, degree=shards)] % shards:
+            return f"the {shape[0]} experts of a rank under ep = {layout.ep} are not cut evenly over {shards} shards"
     return None
 
 
@@ -136,8 +165,8 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
     sliced = _not_sliced(model, layout) or _uneven(layout.tp, model, parts)
     if method == "qlora":
         sliced = sliced or _cuts_blocks(layout.tp, model)
-    whole = _not_in_parts(model, layout)
-    return _joined(sliced, _not_staged(model, layout), whole, _skips(model, layout), stated=stated)
+    staged, whole = _not_staged(model, layout), _not_in_parts(model, layout)
+    return _joined(sliced, staged, whole, _not_dealt(model, layout), _skips(model, layout), stated=stated)
 
 
 def _joined(*reasons: str | None, stated: bool) -> str | None:
@@ -272,6 +301,13 @@ def _not_quantised(job: Job, model: ModelShape) -> list[str]:
     return reasons
 
 
+def adapts_experts(job: Job, model: ModelShape) -> bool:
+    """Whether LoRA hangs adapters on stacked experts."""
+    lora = job.adapters
+    stacks = ((kind, m) for kind in model.kinds for m in kind.matrices if m.stacked)
+    return lora is not None and any(hold_of(m, lora, kind) for kind, m in stacks)
+
+
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What of an execution is planned but not trained; empty where all is trained."""
     # Of what no layout trains, the nearest to one would not be trained either.
@@ -280,6 +316,8 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     reasons = [of_layout, *not_trained_under(execution)]
     if job.method == "qlora" and execution.compile:
         reasons.append(f"{_QLORA_COMPILED}; use compile: false")
+    if model is not None and execution.layout.ep > 1 and adapts_experts(job, model):
+        reasons.append("ep is not trained with adapters on the experts; name other lora.target_modules, or write ep: 1")
     if model is not None and model.has_experts and execution.compile:
         reasons.append(f"{_EXPERTS_COMPILED}; use compile: false")
     if model is not None:

@@ -18,8 +18,8 @@ from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.stepped import Stepped
-from shardwise.parallel.ownership import Ownership, local_part
-from shardwise.spec.layout.axes import rows_of_shard
+from shardwise.parallel.ownership import Ownership, local_part, sharded_axes
+from shardwise.spec.layout.axes import dim_of_shard, rows_of_shard
 
 T = TypeVar("T")
 
@@ -92,7 +92,13 @@ def _check_part(world: World, name: str, tensor: torch.Tensor, *, held: int, sha
     shape = list(tensor.shape)
     for dim in _sliced_dims(tensor):
         shape[dim] = rows_of_shard(shape[dim], degree=layout.tp, index=at.tp)
-    shape[0] = rows_of_shard(shape[0], degree=shards, index=layout.shard_of(world.rank) if shards > 1 else 0)
+    if world.expert_mesh is not None and "ep" in sharded_axes(tensor):
+        shape[0] //= layout.ep
+        shards, index = max(1, shards // layout.ep), world.expert_mesh.get_local_rank("dp_mod_ep")
+    else:
+        index = layout.shard_of(world.rank)
+    dim = dim_of_shard(tuple(shape), degree=shards) if layout.weight_shards > 1 else 0
+    shape[dim] = rows_of_shard(shape[dim], degree=shards, index=index if shards > 1 else 0)
     expected = math.prod(shape)
     if held != expected:
         raise GuardError(

@@ -65,7 +65,7 @@ class Result:
         """Where in the files a window of a parameter lies."""
         if self.adapters is None:
             return self.keys.spans(name, shape=shape, offsets=offsets, lengths=lengths)
-        return [Span(saved_name(name), window(offsets, lengths), (...,))]
+        return [Span(saved_name(name), window(offsets, lengths), ())]
 
 
 class Files:
