@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.support.splits import NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.support.splits import EXPERT_FAMILIES, NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
 from shardwise.spec.support.trained import OFFLOADS, OPTIMIZERS, PRECISIONS, refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
@@ -59,6 +59,7 @@ def _cell(layout: Layout) -> str:
 def page() -> str:
     """The page as it should be."""
     dense = sorted(name for name, family in FAMILIES.items() if family.experts is None)
+    others = sorted(name for name in FAMILIES if name not in (*dense, *EXPERT_FAMILIES))
     lines = [
         "# What is trained, and what proves it",
         "",
@@ -108,9 +109,13 @@ def page() -> str:
         "- Context parallel (`cp`): every dense family but those whose attention compares positions itself or caps its",
         f"  scores ({', '.join(NOT_IN_PARTS)}), with `sdpa`, packed rows and windows included, stages and slices",
         "  where these are trained, (CPU) in `tests/dist/test_context.py`. Blocks are not compiled there.",
-        "- Mixtures of experts, fp16, 8-bit AdamW and Adafactor are planned where they are asked for, and not",
-        "  trained. Stacked experts are forecast as cut evenly over whatever ranks share weights or states; FSDP2 by",
-        "  itself pads them to as many experts as ranks, and gathers the padding, where their number does not divide.",
+        f"- Mixtures of experts: {', '.join(EXPERT_FAMILIES)}, in every cell without `tp` and `cp`, and `ep` with `ddp`,",
+        "  `zero2`, `fsdp` and `hsdp`, in stages or not, (CPU) in `tests/dist/test_experts.py`; full, LoRA on experts and",
+        "  routers too (not with `ep`), QLoRA, which leaves stacked experts wide as bitsandbytes does. Routes are decided",
+        "  in float32. `ep` not with selective recompute; `compile` not at all. The balance of routers",
+        "  (`output_router_logits`) is that of the global batch. Over more ranks than experts FSDP cuts inside each,",
+        f"  where that is even. Planned and not trained: {', '.join(others)}.",
+        "- fp16, 8-bit AdamW and Adafactor are planned where they are asked for, and not trained.",
         "",
     ]
     return "\n".join(lines)

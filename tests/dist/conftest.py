@@ -157,6 +157,15 @@ TOYS: dict[str, dict[str, Any]] = {
         **ROUTED,
     },
     "olmoe": {"family": "olmoe", "num_experts": 4, **ROUTED},
+    "wide qwen3_moe": {
+        "family": "qwen3_moe",
+        "num_experts": 4,
+        "head_dim": 16,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        **EVERY_OTHER,
+        **ROUTED,
+    },
     "balanced mixtral": {
         "family": "mixtral",
         "num_hidden_layers": 4,

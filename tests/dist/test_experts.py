@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from peft import PeftModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -18,12 +20,16 @@ from tests.dist.cells import (
     ZERO1,
     ZERO2,
     composed,
+    execution,
     must_equal,
     prepare_cell,
     relative,
     spread,
     train_cell,
 )
+from tests.dist.test_checkpoints import interrupt, resume
+from tests.dist.test_final import finish, loss_of
+from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import run_world
 
 CELLS: dict[str, Execution] = {
@@ -58,7 +64,7 @@ DEALT: dict[str, Execution] = {
     "fsdp(2) x ep(2)": spread(EP2, micros=2),
     "ddp(2) x ep(2), recompute": spread(Layout(dp_replicate=2, ep=2), micros=2, gradient_checkpointing="full"),
     "fsdp(4) x ep(2)": spread(Layout(dp_shard=4, ep=2), micros=2),
-    "fsdp(4) x ep(4), selective": spread(Layout(dp_shard=4, ep=4), gradient_checkpointing="selective"),
+    "fsdp(4) x ep(4), recompute": spread(Layout(dp_shard=4, ep=4), gradient_checkpointing="full"),
     "ddp(4) x ep(2)": spread(Layout(dp_replicate=4, ep=2), micros=2),
     "hsdp(2 x 2) x ep(2)": spread(Layout(dp_replicate=2, dp_shard=2, ep=2)),
     "zero2(4) x ep(2)": spread(Layout(dp_shard=4, ep=2, **ZERO2), micros=2),
@@ -114,3 +120,68 @@ def _losses_of_transformers(run: RunDirectory) -> list[float]:
         built.schedule.step()
         losses.append(loss.item())
     return losses
+
+
+HOLDING = {
+    "fsdp(2), 5 experts": ("mixtral", Layout(dp_shard=2)),
+    "fsdp(3), cut inside": ("qwen3_moe", Layout(dp_shard=3)),
+    "zero1(3)": ("qwen3_moe", Layout(dp_shard=3, **ZERO1)),
+    "fsdp(4) x ep(2)": ("qwen3_moe", Layout(dp_shard=4, ep=2)),
+    "ddp(2) x ep(2)": ("qwen2_moe", Layout(dp_replicate=2, ep=2)),
+    "hsdp(2 x 2) x ep(2)": ("qwen3_moe", Layout(dp_replicate=2, dp_shard=2, ep=2)),
+    "fsdp(2) x ep(2) x 1f1b": ("balanced mixtral", Layout(dp_shard=2, ep=2, pp=2)),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_ranks_hold_of_experts_what_is_forecast(name, make_job, tmp_path) -> None:
+    model, layout = HOLDING[name]
+    chosen = execution(layout, micro_batch_size=1, gradient_accumulation_steps=2)
+    must_be_forecast(make_job(model, train={"max_steps": 1}), chosen, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("fsdp(2)", "ddp(2) x ep(2), recompute"), ("fsdp(4) x ep(2)", "1f1b(2), recompute")]
+)
+def test_a_checkpoint_of_experts_loads_under_another_layout(before, after, single, make_job, tmp_path) -> None:
+    job, known = make_job("qwen3_moe", train={"max_steps": 10}), CELLS | DEALT
+    run = prepare_cell(job, tmp_path / "moved")
+    interrupt(run, known[before], after=5)
+    start, resumed = run_world(known[after].layout.world_size, resume, run, known[after])[0]
+    assert start == 5
+    assert relative(single(job).series("loss"), resumed.series("loss")) <= 1e-6
+
+
+@pytest.mark.parametrize("cell", ["fsdp(2) x ep(2)", "zero2(2)"])
+@pytest.mark.parametrize("model", ["balanced mixtral", "olmoe"])
+def test_experts_are_saved_as_from_pretrained_reads_them(model, cell, make_job, tmp_path) -> None:
+    job = make_job(model, train={"max_steps": 3})
+    final, trained, loss = finish(job, tmp_path, (CELLS | DEALT)[cell], shard_bytes=60_000)
+    loaded, info = AutoModelForCausalLM.from_pretrained(final, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert all(torch.equal(loaded.get_parameter(name), weight) for name, weight in trained.weights.items())
+    assert loss_of(loaded.eval(), final) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+@pytest.mark.parametrize("model", ["mixtral", "wide qwen3_moe"])
+def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_job, models, tmp_path) -> None:
+    """QLoRA leaves stacked experts wide, as bitsandbytes does."""
+    if method == "qlora" and model == "mixtral":
+        pytest.skip("its matrices are narrower than blocks")
+    lora = {"r": 4, "lora_alpha": 8}
+    job = make_job(model, method=method, lora=lora, train={"max_steps": 3, "learning_rate": 0.01})
+    final, _, loss = finish(job, tmp_path, CELLS["fsdp(2)"])
+    if method == "lora":
+        base: Any = AutoModelForCausalLM.from_pretrained(models[model])
+    else:
+        base = AutoModelForCausalLM.from_pretrained(
+            models[model], quantization_config=AutoConfig.from_pretrained(final).quantization_config
+        )
+    assert loss_of(PeftModel.from_pretrained(base, str(final)).eval(), final) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "1f1b(2), recompute"])
+def test_qlora_of_a_mixture_trains_as_one_process_does(cell, single, make_job, tmp_path) -> None:
+    job = make_job("wide qwen3_moe", method="qlora", train=OPTIMIZERS["sgd"])
+    must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))

@@ -43,7 +43,7 @@ def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> t
     return outcome(run, built), built.step.evaluate(next(iter(built.batches.from_(0))))
 
 
-def _finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9) -> tuple[Path, Trained, float]:
+def finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9) -> tuple[Path, Trained, float]:
     """Trains and saves."""
     run = prepare_cell(job, root)
     trained, loss = run_world(chosen.layout.world_size, _train_and_save, run, chosen, shard_bytes)[0]
@@ -77,7 +77,7 @@ CHUNKS = spread(Layout(pp=2, schedule="interleaved"), micros=4)
 @pytest.mark.parametrize("model", ["deep untied", "deep tied"])
 def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_path) -> None:
     job = make_job(model, train={"max_steps": 3})
-    final, trained, loss = _finish(job, tmp_path, chosen, shard_bytes=40_000)
+    final, trained, loss = finish(job, tmp_path, chosen, shard_bytes=40_000)
     assert (final / "model.safetensors.index.json").is_file(), "the small limit should give several weight files"
     loaded: Any = AutoModelForCausalLM.from_pretrained(final).eval()
     for name, weight in trained.weights.items():
@@ -93,7 +93,7 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
     single, make_job, models, tmp_path
 ) -> None:
     job = make_job("gpt_neox", train=OPTIMIZERS["sgd"])
-    final, trained, loss = _finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
+    final, trained, loss = finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
     must_equal(single(job), [trained])
     loaded: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
     loaded.save_pretrained(tmp_path / "theirs")
@@ -110,7 +110,7 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
 def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(make_job, models, tmp_path) -> None:
     lora = {"r": 4, "lora_alpha": 8, "modules_to_save": ["lm_head"]}
     job = make_job("gpt_neox", method="lora", lora=lora, train={"max_steps": 3})
-    final, _, loss = _finish(job, tmp_path, FSDP)
+    final, _, loss = finish(job, tmp_path, FSDP)
     base: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
     adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
     assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
@@ -131,7 +131,7 @@ def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
     """Training in mixed precision, of a model that is stored in bfloat16."""
     train = {"max_steps": 3, "learning_rate": 5e-3, "save_dtype": asked, "precision": "mixed"}
     job = make_job("bfloat16", method=method, train=train)
-    final, trained, _ = _finish(job, tmp_path, replace(FSDP, precision="mixed"))
+    final, trained, _ = finish(job, tmp_path, replace(FSDP, precision="mixed"))
     found = load_file(final / ("model.safetensors" if method == "full" else "adapter_model.safetensors"))
     assert {tensor.dtype for tensor in found.values()} == {saved}
     if method == "full":
@@ -143,7 +143,7 @@ def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
 @pytest.mark.parametrize("chosen", [FSDP, STAGES, SLICES], ids=["fsdp", "fsdp x pp", "fsdp x tp"])
 def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path) -> None:
     job = make_job("untied", method="lora", train={"max_steps": 3})
-    final, _, loss = _finish(job, tmp_path, chosen)
+    final, _, loss = finish(job, tmp_path, chosen)
     base: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
     plain = loss_of(base, final)
     adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
@@ -159,7 +159,7 @@ def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    final, _, loss = _finish(make_job("wide", method="qlora", train={"max_steps": 3}), tmp_path, chosen)
+    final, _, loss = finish(make_job("wide", method="qlora", train={"max_steps": 3}), tmp_path, chosen)
     said = json.loads((final / "config.json").read_text())["quantization_config"]
     quantised = BitsAndBytesConfig.from_dict(said)
     base: Any = AutoModelForCausalLM.from_pretrained(models["wide"], quantization_config=quantised)
@@ -173,7 +173,7 @@ def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen
 
 
 def test_the_manifest_holds_every_hash(make_job, tmp_path) -> None:
-    final, _, _ = _finish(make_job(train={"max_steps": 1}), tmp_path, execution())
+    final, _, _ = finish(make_job(train={"max_steps": 1}), tmp_path, execution())
     files = json.loads((final / "manifest.json").read_text())["files"]
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
     for name, record in files.items():

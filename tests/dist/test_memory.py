@@ -92,7 +92,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-def _must_be_forecast(job: Job, chosen: Execution, root: Path) -> None:
+def must_be_forecast(job: Job, chosen: Execution, root: Path) -> None:
     ranks = run_world(chosen.layout.world_size, _held, prepare_cell(job, root), chosen)
     forecast = sorted(forecast_holdings(job, chosen).items())
     assert ranks == [Bytes(one.stored, one.gradients, one.optimizer) for _, one in forecast]
@@ -105,7 +105,7 @@ def _must_be_forecast(job: Job, chosen: Execution, root: Path) -> None:
 def test_ranks_of_products_hold_what_is_forecast(layout, model, method, precision, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train={"max_steps": 1, "precision": precision})
     chosen = execution(LAYOUTS[layout], precision=precision, micro_batch_size=1, gradient_accumulation_steps=2)
-    _must_be_forecast(job, chosen, tmp_path)
+    must_be_forecast(job, chosen, tmp_path)
 
 
 #: Magnitudes, and copies of both ends, of norms and of matrices.
@@ -121,7 +121,7 @@ BESIDE: list[dict[str, Any]] = [
 @pytest.mark.parametrize("asked", BESIDE, ids=str)
 def test_magnitudes_and_whole_copies_are_forecast_exactly(asked, layout, make_job, tmp_path) -> None:
     job = make_job("tied", method="lora", lora={"r": 4, **asked}, train={"max_steps": 1, "precision": "mixed"})
-    _must_be_forecast(job, spread(layout, micros=2, precision="mixed"), tmp_path)
+    must_be_forecast(job, spread(layout, micros=2, precision="mixed"), tmp_path)
 
 
 #: Layout -> over how many of four ranks its weights, gradients and optimizer states are shared out between steps.

@@ -29,8 +29,11 @@ STAGINGS: dict[str, Schedule] = {
 #: Ways that split the model; in a product each has two ranks, and the way of the data has the rest.
 SPLITS = (*STAGINGS, "tp", "cp")
 
+#: Experts dealt among pairs of the ranks that see different samples; of `fsdp` where no way of the data is named.
+DEALT = "ep"
+
 #: Ways by their names, beside `single` and `job`.
-WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS)))
+WAYS = tuple(dict.fromkeys((*STRATEGIES, *STAGINGS, DEALT)))
 
 #: The name of `EVERY_WAY`.
 ALL = "all"
@@ -41,11 +44,11 @@ DEFAULT = (SINGLE, "ddp", "zero1", "fsdp", "tp", "cp", "mp", "pp", "fsdp+tp", "f
 #: Products that `all` runs.
 PRODUCTS = ("ddp+pp", "fsdp+pp", "fsdp+mp", "fsdp+tp", "tp+pp", "hsdp+tp", "fsdp+cp", "fsdp+tp+pp")
 
-#: Every single way, each schedule, and the products.
-EVERY_WAY = tuple(dict.fromkeys((*TRAINED_WAYS, *STAGINGS, *PRODUCTS)))
+#: Every single way of models without experts, each schedule, and the products.
+EVERY_WAY = tuple(dict.fromkeys((*(way for way in TRAINED_WAYS if way != DEALT), *STAGINGS, *PRODUCTS)))
 
 #: The fewest processes that make each way what it is.
-_FEWEST = {SINGLE: 1, "hsdp": 4}
+_FEWEST = {SINGLE: 1, "hsdp": 4, DEALT: 1}
 
 _NAME = re.compile(r"([a-z0-9_+]+?)(?:-(\d+))?")
 
@@ -69,19 +72,23 @@ def _is_layout(name: str) -> bool:
     ways = name.split("+")
     if len(ways) == 1:
         return name in {SINGLE, JOB, *WAYS}
-    data = [way for way in ways if way not in SPLITS]
+    data = [way for way in ways if way not in (*SPLITS, DEALT)]
     stagings = [way for way in ways if way in STAGINGS]
     return set(ways) <= set(WAYS) and len(set(ways)) == len(ways) and len(data) <= 1 and len(stagings) <= 1
 
 
 def fewest(name: str) -> int:
     """The fewest processes that make a layout what it is."""
-    return prod(_FEWEST.get(way, 2) for way in name.split("+"))
+    least = 2 if name == DEALT else 1
+    return max(least, prod(_FEWEST.get(way, 2) for way in name.split("+")))
 
 
 def layout_of(name: str, size: int) -> Layout:
     """The layout of a name on so many processes. Raises ValueError: they do not divide into it."""
     ways = name.split("+")
+    if DEALT in ways:
+        rest = [way for way in ways if way != DEALT]
+        return replace(layout_of("+".join(rest) or "fsdp", size), ep=2)
     staging = next((way for way in ways if way in STAGINGS), None)
     if len(ways) == 1:
         if staging is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from shardwise.catalog.gpus import MAX_CPU_PROCESSES
 from shardwise.errors import InputError, RunDirectoryError
-from shardwise.launch.layout_names import ALL, DEFAULT, EVERY_WAY, JOB, SINGLE, fewest, layout_of, parsed
+from shardwise.launch.layout_names import ALL, DEALT, DEFAULT, EVERY_WAY, JOB, SINGLE, fewest, layout_of, parsed
 from shardwise.launch.lock import locked
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Method
@@ -75,7 +75,7 @@ def find_trials(
 
     Args:
         names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all` for `EVERY_WAY`; None is `DEFAULT`. Both include
-            the job's own layout.
+            `ep` of a mixture of experts, and the job's own layout.
         cluster: the hardware of the job. Processors stand for up to `CPU_PROCESSES` processes.
         refused: why the rest of the job is not trained under a layout, or None.
         model: of the job, or None where only layouts are asked about.
@@ -85,6 +85,8 @@ def find_trials(
         InputError: a name is no layout, or is `job` where the job states none.
     """
     stated = (JOB,) if isinstance(own, Layout) else ()
+    if model is not None and model.has_experts:
+        stated = (DEALT, *stated)
     named = [one for name in names or [] for one in ((*EVERY_WAY, *stated) if name == ALL else (name,))]
     wanted = [parsed(name) for name in named or (*DEFAULT, *stated)]
     found: dict[Layout | str, Trial | Unable] = {}

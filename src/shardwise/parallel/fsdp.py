@@ -81,7 +81,8 @@ def shard_experts(
         shard(module, reshard_after_forward=layout.reshard_after_forward)
         sharded = cast(FSDPModule, module)
         sharded.set_gradient_divide_factor(float(layout.data_world_size))
-        sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu")  # gloo does not scale as it reduces
+        # gloo does not scale as it reduces; where there is nothing to reduce torch divides anyway
+        sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu" and mesh["dp_mod_ep"].size() > 1)
 
 
 def _shard(mesh: DeviceMesh, *, compute_dtype: torch.dtype, on_host: bool) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ BAD: list[tuple[str, int, str]] = [
     (GOOD + "train:\n  report_to: [excel]\n", 4, "train.report_to"),
     (GOOD + "layout: everything\n", 3, "layout is 'everything'"),
     (GOOD + "layout: []\n", 3, "layout is []; expected a list of 1 or more"),
-    (GOOD + "layout: {dp_shard: 4, ep: 2}\n", 3, "write ep: 1"),
+    (GOOD + "layout: {dp_replicate: 3, ep: 2}\n", 3, "does not divide dp_replicate = 3"),
     (GOOD + "hardware: 4x Wonder-9000\n", 3, "Wonder-9000"),
     (GOOD + "hardware: 100001x H100-SXM\n", 3, "at most 100000 can be planned for"),
     (GOOD + "goal: best\n", 3, "fewest-gpus"),

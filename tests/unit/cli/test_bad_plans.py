@@ -75,7 +75,7 @@ BAD: list[tuple[Callable[[Plain], object], str]] = [
     (chosen(optimiser="sgd"), "optimiser'; did you mean 'optimizer'"),
     (chosen(layout=None), "layout is None; expected keys below it"),
     (layout(dp_shard=0), "layout.dp_shard is 0"),
-    (layout(dp_shard=3, ep=2), "ep = 2: expert parallel is neither"),
+    (layout(dp_shard=3, ep=2), "ep = 2 deals experts among ranks"),
     (layout(dp_replicate=64), "expected hardware.num_gpus, 4, at most"),
     (layout(schedule="slow"), "layout.schedule is 'slow'; expected 1f1b"),
     (lambda plan: best(plan)["time"].update(mfu=[]), "time.mfu is []; expected a number"),

@@ -14,13 +14,15 @@ from transformers import AutoModelForCausalLM
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
-from shardwise.models.keys import Keys
+from shardwise.models.keys import Keys, Span
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
+from shardwise.spec.support.splits import forecast_only
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import small_config, their_config
 
-DENSE = [kind for kind in FAMILIES if not shape_from_data(small_config(kind), file="config.json").has_experts]
+#: Without those that have weights which are no parameters.
+KINDS = [kind for kind in FAMILIES if not forecast_only(shape_from_data(small_config(kind), file="config.json"))]
 
 
 def saved_by_transformers(kind: str, folder: Path, *, tied: bool) -> dict[str, torch.Tensor]:
@@ -47,7 +49,7 @@ def change_file(folder: Path, change: dict[str, torch.Tensor]) -> None:
     save_file({**load_file(folder / "model.safetensors"), **change}, folder / "model.safetensors", {"format": "pt"})
 
 
-@pytest.mark.parametrize(("kind", "tied"), [*((kind, False) for kind in DENSE), ("llama", True), ("gpt_neox", True)])
+@pytest.mark.parametrize(("kind", "tied"), [*((kind, False) for kind in KINDS), ("llama", True), ("gpt_neox", True)])
 def test_every_weight_is_found_and_saved_as_transformers_does(kind: str, tied: bool, tmp_path: Path) -> None:
     if kind not in installed([kind]):
         pytest.skip(f"the installed transformers has no {kind}")
@@ -56,7 +58,35 @@ def test_every_weight_is_found_and_saved_as_transformers_does(kind: str, tied: b
     found = dict(model.named_parameters(remove_duplicate=False))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-    assert {keys.saved(name) for name, _ in model.named_parameters()} == Weights(tmp_path).names
+    spans = [span for name, p in model.named_parameters() for span in _whole(keys, name, tuple(p.shape))]
+    assert sorted(span.key for span in spans) == sorted(Weights(tmp_path).names)
+
+
+def _whole(keys: Keys, name: str, shape: tuple[int, ...]) -> list[Span]:
+    return keys.spans(name, shape=shape, offsets=(0,) * len(shape), lengths=shape)
+
+
+def test_a_window_of_stacked_experts_is_read_from_the_matrices_that_it_lies_in(tmp_path: Path) -> None:
+    saved = saved_by_transformers("mixtral", tmp_path, tied=False)
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    model, weights = build_on_meta(read_config(tmp_path), attn_implementation="eager"), Weights(tmp_path)
+    weights.rename(Keys(model, weights.names))
+    experts, rows, columns = saved[name].shape
+    found = weights.read(name, offsets=(1, rows // 2 - 3, 2), lengths=(experts - 2, 7, columns - 5))
+    assert torch.equal(found, saved[name][1 : experts - 1, rows // 2 - 3 : rows // 2 + 4, 2 : columns - 3])
+    assert weights.read(name, offsets=(experts, 0, 0), lengths=(0, rows, columns)).shape == (0, rows, columns)
+
+
+def test_an_expert_that_lacks_a_matrix_or_has_an_odd_one_is_a_sentence(tmp_path: Path) -> None:
+    saved_by_transformers("mixtral", tmp_path, tied=False)
+    stored = load_file(tmp_path / "model.safetensors")
+    key = next(key for key in stored if key.endswith("layers.0.block_sparse_moe.experts.1.w1.weight"))
+    change_file(tmp_path, {key: torch.ones(3, 5)})
+    with pytest.raises(ModelError, match=r"experts\.1\.w1\.weight has the shape \(3, 5\), and .*experts\.0"):
+        load(tmp_path)
+    save_file({k: v for k, v in stored.items() if k != key}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"experts lack a matrix: there are \d+ like .*w1\.weight, \d+ like"):
+        load(tmp_path)
 
 
 def test_buffers_that_older_versions_saved_are_passed_over(tmp_path: Path) -> None:

@@ -117,7 +117,18 @@ ASKED_FOR = [
     ("llama-3.1-8b", "method: qlora\ntrain: {compile: true}\n", "compile is not trained with method qlora"),
     ("llama-3.1-8b", "train: {precision: fp16}\n", "precision fp16 is not trained"),
     ("llama-3.1-8b", "train: {optimizer: adamw_8bit}\n", "optimizer adamw_8bit is not trained"),
-    ("mixtral-8x7b", "", "mixtral is a mixture of experts, which is not trained"),
+    ("deepseek-v2-lite", "", "deepseek_v2 is a mixture of experts that this version does not train; it trains mixtral"),
+    ("mixtral-8x7b", "train: {compile: true}\n", "compile is not trained with a mixture of experts"),
+    ("mixtral-8x7b", "layout: {dp_shard: 8, ep: 2}\nmethod: lora\n", "ep is not trained with adapters on the experts"),
+    ("mixtral-8x7b", "layout: {tp: 2, dp_shard: 4, ep: 2}\n", "ep is not trained with tp by this version"),
+    ("qwen1.5-moe-a2.7b", "layout: {dp_shard: 8, ep: 8}\n", "ep = 8 does not divide the 60 experts of each block"),
+    ("llama-3.1-8b", "layout: {dp_shard: 8, ep: 8}\n", "deals experts among ranks, and llama has none"),
+    ("mixtral-8x7b", "layout: {dp_shard: 8, zero_stage: 1, ep: 2}\n", "ep is not trained with zero1"),
+    (
+        "mixtral-8x7b",
+        "layout: {dp_shard: 8, ep: 2}\ntrain: {gradient_checkpointing: selective}\n",
+        "gradient_checkpointing selective is not trained with ep",
+    ),
 ]
 
 

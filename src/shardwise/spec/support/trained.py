@@ -254,6 +254,8 @@ def not_trained_under(execution: Execution) -> list[str]:
     kernel = execution.attn_implementation
     if execution.layout.cp > 1 and kernel != "sdpa":
         reasons.append(f"attn_implementation {kernel} is not trained under {execution.layout.strategy}; use sdpa")
+    if execution.layout.ep > 1 and execution.gradient_checkpointing == "selective":
+        reasons.append("gradient_checkpointing selective is not trained with ep; use full or none")
     if cut and execution.gradient_checkpointing == "selective":
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
     return reasons
