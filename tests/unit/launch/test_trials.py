@@ -72,6 +72,18 @@ def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
     assert [(one.layout, "nearest layout that trains it: fsdp" in one.reason) for one in unable] == [("pp-2", True)]
 
 
+def test_experts_are_dealt_in_trials_of_a_mixture_of_experts_alone() -> None:
+    own = {"num_experts": 6, "num_experts_per_tok": 2}
+    for kind, dealt in (("qwen3_moe", ["ep-4"]), ("llama", [])):
+        model = shape_from_data({"model_type": kind, **own}, file="config.json")
+        trials, unable = find_trials(None, cluster=parse_hardware("cpu:4"), method="full", model=model)
+        assert [trial.label for trial in trials if trial.layout.ep > 1] == dealt
+        assert not [one for one in unable if "ep" in one.layout]
+    able, unable = found("ddp+ep,fsdp+pp+ep,ep-3", "cpu:4")
+    assert able == ["ddp+ep-4", "fsdp+pp+ep-4"]
+    assert unable["ep-3"].endswith("see different samples, and does not divide dp_shard = 3")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
