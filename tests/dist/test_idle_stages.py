@@ -15,7 +15,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from tests.dist.cells import ZERO1, ZERO2, must_equal, prepare_cell, spread, train_cell, train_rank
 from tests.dist.test_checkpoints import interrupt, resume
-from tests.dist.test_final import _finish
+from tests.dist.test_final import finish
 from tests.dist.worlds import run_world
 from tests.marks import every_second
 
@@ -72,6 +72,6 @@ def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(optimi
         assert start == 2
         assert resumed.series("loss") == expected.series("loss")
         assert all(torch.equal(resumed.weights[name], weight) for name, weight in expected.weights.items())
-    final, _, _ = _finish(job, tmp_path / "final", chosen)
+    final, _, _ = finish(job, tmp_path / "final", chosen)
     saved = {name.rpartition("base_model.model.")[2] for name in load_file(final / "adapter_model.safetensors")}
     assert saved == {"lm_head.lora_A.weight", "lm_head.lora_B.weight"}

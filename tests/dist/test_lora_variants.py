@@ -19,7 +19,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.gather import gathered
 from tests.dist.cells import ZERO1, ZERO2, composed, must_equal, prepare_cell, spread, train_cell
-from tests.dist.test_final import _finish, loss_of
+from tests.dist.test_final import finish, loss_of
 from tests.dist.worlds import run_world
 
 #: PEFT warns of merging such an adapter; that it is trained, saved and loaded as it is, is what is tested here.
@@ -139,7 +139,7 @@ def test_a_saved_variant_is_peft_s_in_names_and_shapes_and_loads_with_it(
     variant, model, cell, make_job, models, tmp_path
 ) -> None:
     job = _job(make_job, variant, model, max_steps=3)
-    final, _, loss = _finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
+    final, _, loss = finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
     fresh: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(models[model]), peft_config(job.adapters))
     theirs = get_peft_model_state_dict(fresh, save_embedding_layers=False)
     ours = load_file(final / "adapter_model.safetensors")
