@@ -18,6 +18,7 @@ _DOES = {
     "pp": "layers lie on different GPUs, in stages that work on different micro-batches at once",
     "tp": "each GPU has a slice of each matrix",
     "cp": "each GPU has two parts of each sequence, and gathers the keys and values of all",
+    "ep": "experts lie on different GPUs, and tokens travel to them and back",
 }
 
 #: Of those that are the whole strategy: nothing else travels.

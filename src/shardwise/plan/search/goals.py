@@ -28,6 +28,7 @@ _SIMPLICITY = {
     "tp": 10,
     "mp": 11,
     "pp": 12,
+    "ep": 13,
     "cp": 14,
 }
 _SIMPLICITY_OF_PRODUCT = 3
