@@ -53,7 +53,7 @@ def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, 
         stated: whether a job states the layout; then the reason ends with what to write instead.
     """
     of_model = None if model is None else _model_refusal(model, layout, method=method, stated=stated)
-    return way_refusal(layout) or of_model or _schedule_refusal(layout) or _dealing_refusal(layout)
+    return way_refusal(layout) or _dealing_refusal(layout) or of_model or _schedule_refusal(layout)
 
 
 def way_refusal(layout: Layout) -> str | None:
