@@ -419,12 +419,12 @@ def test_adafactor_keeps_sums_over_rows_and_columns_and_of_each_expert(kind):
     assert one.optimizer == sum(state.nbytes for state in states)
 
 
-def test_experts_are_cut_evenly_over_however_many_ranks():
+def test_experts_are_cut_evenly_over_more_ranks_than_there_are_of_them():
     own = {"model_type": "mixtral", **SMALL, **EXPERTS}
-    alone, many = (held(asked("full"), shape(own), Layout(dp_shard=world), precision="fp32") for world in (1, 96))
+    alone, many = (held(asked("full"), shape(own), Layout(dp_shard=world), precision="fp32") for world in (1, 32))
     experts = sum(t.elements for t in alone[0].part.inventory.block_tensors() if t.last) * SMALL["num_hidden_layers"]
     assert experts > alone[0].weights / 4 / 2
-    least, most = (experts * 4 // 96, experts * 4 // 96 + alone[0].weights // 40)
+    least, most = (experts * 4 // 32, experts * 4 // 32 + alone[0].weights // 40)
     assert all(least < one.stored < most for one in many)
 
 
