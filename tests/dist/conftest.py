@@ -123,6 +123,7 @@ EVERY_OTHER = {"num_hidden_layers": 4, "decoder_sparse_step": 2, "moe_intermedia
 TOYS: dict[str, dict[str, Any]] = {
     "untied": {},
     "wide": {"hidden_size": 128, "intermediate_size": 256},
+    "of whole blocks": {"hidden_size": 256, "intermediate_size": 256},
     "tied": {"tied": True},
     "deep wide": {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 256},
     "deep untied": {"num_hidden_layers": 4},

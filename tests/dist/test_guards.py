@@ -274,10 +274,9 @@ def test_a_layout_that_is_not_what_runs_stops_the_run(chosen, pretend, make_job,
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [
-        (execution(precision="fp16"), "precision fp16 is not trained by this version; use mixed, bf16, fp32"),
         (
-            execution(optimizer="adafactor"),
-            "optimizer adafactor is not trained by this version; use adamw, adamw_foreach, sgd",
+            execution(optimizer="adafactor", offload="optimizer"),
+            "optimizer adafactor is not trained with offload; use optimizer: adamw, or offload: none",
         ),
     ],
 )

@@ -93,5 +93,5 @@ def _rates(records: Records) -> float:
 
 
 def _norm(record: dict[str, Any], train: TrainSpec) -> float:
-    """Of a step's clipped gradients."""
-    return min(train.max_grad_norm or math.inf, float(record["grad_norm"]))
+    """Of a step's clipped gradients; 0 where it was skipped."""
+    return min(train.max_grad_norm or math.inf, float(record["grad_norm"] or 0.0))

@@ -43,11 +43,11 @@ class Balance:
         number = getattr(config, "num_local_experts", None) or config.num_experts
         return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
 
-    def settle(self, *, divisor: int) -> torch.Tensor:
-        """From what all ranks have seen: sets `pull`, times what gradients are divided by; the loss, a float64."""
+    def settle(self, *, factor: float) -> torch.Tensor:
+        """From what all ranks have seen: sets `pull`, times `factor`, as the loss is for its backward; the loss, a float64."""
         routes, probabilities = self.seen
         scale = self.coefficient * self.num_experts / (routes.sum() / self.top_k) ** 2
-        self.pull = (scale * divisor * routes).float()
+        self.pull = (scale * factor * routes).float()
         return scale * (routes * probabilities).sum()
 
     def attach(self, logits: torch.Tensor, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,8 @@ FIGURES: dict[str, Literal["exact", "close"]] = {
     "eval_loss": "close",
 }
 
-#: Figures that not every step has; both runs have them, or neither.
-OCCASIONAL = frozenset({"eval_loss"})
+#: Figures that not every step has (a skipped one has no norm); both runs have them, or neither.
+OCCASIONAL = frozenset({"eval_loss", "grad_norm"})
 
 WEIGHTS = "weights"
 STEP = "step"

@@ -28,6 +28,7 @@ from shardwise.spec.run import RunDirectory, read_json, revision_of
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.devices import read_back_places
 from shardwise.train.guards.dtypes import LiveTypes
+from shardwise.train.loss_scale import LossScale
 from shardwise.train.measuring.memory import MemoryMeter
 from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers, open_trackers
@@ -85,12 +86,13 @@ def build(
     hold_rotations(model.spread.modules)
     batches = _batches(job, _batcher(data, execution, world=world, padding_id=prepared["padding_id"]))
     steps = _stepped(model, execution, world=world)
-    optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer)
+    optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer, wholes=steps.wholes())
     steps.follow(optimizer)
     read_back_states(optimizer, world, steps)
     read_back_places(optimizer, model.parameters, steps, execution=execution, device=world.device)
     types = LiveTypes(optimizer, model.parameters, steps, execution=execution)
     meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
+    scale = LossScale.of(execution.precision)
     checkpoints = Checkpoints(
         run=run,
         world=world,
@@ -98,6 +100,7 @@ def build(
         parameters=model.parameters,
         stepped=steps,
         optimizer=optimizer,
+        scale=scale,
         ownership=model.ownership,
         identity=identity_of(job, model=model.content, data=prepared["fingerprint"]),
         seed=job.train.seed,
@@ -119,7 +122,13 @@ def build(
         execution=execution,
         world=world,
         model=model,
-        step=Step(spread=model.spread, world=world, keeps_casts=execution.keeps_casts, balance=model.balance),
+        step=Step(
+            spread=model.spread,
+            world=world,
+            keeps_casts=execution.keeps_casts,
+            scale=scale,
+            balance=model.balance,
+        ),
         batches=batches,
         evaluation=_evaluation(execution, prepared, world=world),
         data=data,

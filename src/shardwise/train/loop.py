@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.data.seen import look
 from shardwise.train.build import Build
-from shardwise.train.guards.checks import check_finite, check_sights
+from shardwise.train.guards.checks import GuardError, check_finite, check_sights
 from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.optim import gradient_norm, learning_rate
 from shardwise.train.update import Update
@@ -41,7 +41,8 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         with build.metrics.working():
             update = _launch(build, batch)
         sight, following = look(batch, build.data), next(upcoming, None)  # while the device works
-        _check(build, batch, update)
+        skipped = not _check(build, batch, update)
+        _follow(build, batch, skipped=skipped)
         build.metrics.stepped()
         journal.stepped(batch.step)
         last = batch.step == total
@@ -55,7 +56,9 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         if due and asked and build.evaluation is not None:
             journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
         loss, norm = update.figures
-        build.metrics.record(batch, loss=loss, norm=norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss)
+        build.metrics.record(
+            batch, loss=loss, norm=None if skipped else norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss
+        )
         ends = last or bool(asked)
         saving = _saves(build, batch.step, last=last, asked=bool(asked))
         if saving or ends or _due(batch.step, REPLICA_CHECK_STEPS):
@@ -76,15 +79,18 @@ def _launch(build: Build, batch: GlobalBatch) -> Update:
     """Gradients and their update, on their way."""
     loss = build.step(batch)
     norm = gradient_norm(build.model.counted, device=build.world.device)
-    update = Update(loss=loss, norm=norm, max_norm=build.job.train.max_grad_norm)
+    update = Update(loss=loss, norm=norm, max_norm=build.job.train.max_grad_norm, scale=build.step.enlarged)
     update.launch(build.optimizer, build.model.trainable, check=lambda: _check(build, batch, update))
     build.schedule.step()
     return update
 
 
-def _check(build: Build, batch: GlobalBatch, update: Update) -> None:
-    """Raises GuardError if loss or norm is not finite; weights and states are then as they were."""
+def _check(build: Build, batch: GlobalBatch, update: Update) -> bool:
+    """Whether a step is taken. Raises GuardError if loss or norm is not finite, and not for the scale of the loss;
+    weights and states are then as they were."""
     loss, norm = update.figures
+    if build.step.scale.skips(loss=loss, norm=norm):
+        return False
     check_finite(
         build.world,
         step=batch.step,
@@ -93,6 +99,18 @@ def _check(build: Build, batch: GlobalBatch, update: Update) -> None:
         bad_sample=lambda: build.step.first_bad_sample(batch),
         where=build.data.where,
     )
+    return True
+
+
+def _follow(build: Build, batch: GlobalBatch, *, skipped: bool) -> None:
+    """Renews the scale of the loss. Raises GuardError: none keeps gradients finite."""
+    scale = build.step.scale
+    scale.follow(skipped=skipped)
+    if scale.is_exhausted:
+        raise GuardError(
+            f"step {batch.step}: gradients overflow float16 at every scale of the loss down to 1, and all steps since "
+            "were skipped; use train.precision: mixed or fp32, or look at the model"
+        )
 
 
 def _saves(build: Build, step: int, *, last: bool, asked: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from shardwise.parallel.optimizer.adafactor import Adafactor
+from shardwise.parallel.optimizer.adamw_8bit import build_adamw_8bit
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.job.keys import TrainSpec
 
@@ -18,10 +20,21 @@ from shardwise.spec.job.keys import TrainSpec
 _ROW = 512
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str) -> torch.optim.Optimizer:
-    """AdamW (fused, or `foreach`) or SGD over the trainable parameters, of which a pipeline stage may have none. Weight
-    decay is applied to matrices only, not to norms and biases, as in Transformers."""
+def build_optimizer(
+    parameters: Iterable[nn.Parameter],
+    *,
+    train: TrainSpec,
+    name: str,
+    wholes: Mapping[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.optim.Optimizer:
+    """AdamW (fused, `foreach` or in 8 bits), Adafactor or SGD over the trainable parameters, of which a pipeline stage
+    may have none. Weight decay is applied to matrices only, not to norms and biases, as in Transformers.
+
+    Args:
+        wholes: for each parameter a tensor with the shape and placement of what it is part of; None: they are whole.
+    """
     trainable = [p for p in parameters if p.requires_grad]
+    wholes = {p: p for p in trainable} if wholes is None else wholes
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": train.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
@@ -30,6 +43,11 @@ def build_optimizer(parameters: Iterable[nn.Parameter], *, train: TrainSpec, nam
     if name == "sgd":
         return torch.optim.SGD(groups, lr=train.learning_rate, momentum=train.momentum)
     betas = (train.adam_beta1, train.adam_beta2)
+    if name == "adafactor":
+        return Adafactor(groups, lr=train.learning_rate, placed=wholes)
+    if name == "adamw_8bit":
+        options = {"lr": train.learning_rate, "betas": betas, "eps": train.adam_epsilon}
+        return build_adamw_8bit(groups, placed=wholes, **options)
     walk = {"foreach": True} if name == "adamw_foreach" else {"fused": True}
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.adam_epsilon, **walk)
 

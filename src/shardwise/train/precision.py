@@ -46,6 +46,7 @@ def cast_activations(anatomy: Anatomy, *, first_block: int, dtype: torch.dtype) 
 TYPES: dict[Precision, Types] = {
     "mixed": Types(trainable=torch.float32, frozen=torch.bfloat16, compute=torch.bfloat16),
     "bf16": Types(trainable=torch.bfloat16, frozen=torch.bfloat16, compute=torch.bfloat16),
+    "fp16": Types(trainable=torch.float32, frozen=torch.float16, compute=torch.float16),
     "fp32": Types(trainable=torch.float32, frozen=torch.float32, compute=torch.float32),
 }
 

@@ -17,17 +17,26 @@ from shardwise.parallel.context import own_parts
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World, to_device
 from shardwise.train.loss import Targets
+from shardwise.train.loss_scale import LossScale
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """Accumulates the gradients of one global batch; each of its trained tokens has the same weight. `keeps_casts`:
-    weights that autocast casts are cast once for all micro-batches; `balance`: the loss of routers, or None."""
+    weights that autocast casts are cast once for all micro-batches; `scale` is the loss's in float16; `balance`: the
+    loss of routers, or None."""
 
     spread: Spread
     world: World
     keeps_casts: bool
+    scale: LossScale
     balance: Balance | None = None
+
+    @property
+    def enlarged(self) -> float:
+        """By which gradients are too large after a step. DDP and FSDP divide theirs, which is undone before backward;
+        where the loss is scaled it is not, so that float16 overflows no sooner on many ranks."""
+        return 1.0 if self.scale.is_fixed else self.scale.value / self.spread.gradient_divisor
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
         """Runs all micro-batches of this rank; the loss of the global batch per trained token, on every rank: a float64
@@ -36,7 +45,7 @@ class Step:
         uneven = None if self.balance is None else self._count_routes(self.balance, inputs)
         # Casts live until the outermost context ends, which is this one, though autocast is on in forwards alone.
         with torch.autocast(self.world.device.type, enabled=False) if self.keeps_casts else nullcontext():
-            mine = self.spread.gradients(inputs, scale=1 / batch.trained_tokens)
+            mine = self.spread.gradients(inputs, scale=self.enlarged / batch.trained_tokens)
         dist.all_reduce(mine)
         loss = mine / batch.trained_tokens
         return loss if uneven is None else loss + uneven
@@ -50,7 +59,7 @@ class Step:
             self.spread.losses(inputs)
         balance.counting = False
         dist.all_reduce(balance.seen)
-        return balance.settle(divisor=self.spread.gradient_divisor)
+        return balance.settle(factor=self.enlarged * self.spread.gradient_divisor)
 
     def evaluate(self, batch: GlobalBatch) -> float:
         """Summed loss of a batch over all ranks, without gradients."""

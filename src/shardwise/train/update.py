@@ -21,11 +21,13 @@ class Update:
     Args:
         loss: float64 scalar on the rank's device.
         norm: of gradients over all ranks; likewise.
+        scale: of the loss, by which gradients are too large.
         max_norm: to which gradients are clipped, or 0.
     """
 
-    def __init__(self, *, loss: torch.Tensor, norm: torch.Tensor, max_norm: float) -> None:
-        self._norm, self._max_norm = norm, max_norm
+    def __init__(self, *, loss: torch.Tensor, norm: torch.Tensor, max_norm: float, scale: float = 1.0) -> None:
+        norm = norm / scale
+        self._norm, self._max_norm, self._scale = norm, max_norm, scale
         self._there = torch.stack([loss, norm])
         self._here = self._there.to("cpu", non_blocking=True)  # page-locked
         self._arrives = torch.cuda.Event() if self._there.is_cuda else None
@@ -41,31 +43,34 @@ class Update:
         return loss, norm
 
     def launch(
-        self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, check: Callable[[], None]
+        self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, check: Callable[[], bool]
     ) -> None:
         """Steps an optimizer by clipped gradients, and frees these.
 
         Args:
             parameters: all that are trained on this rank.
-            check: raises if a figure is not finite; to be called again once everything is launched.
+            check: whether the step is taken, or raises if a figure is not finite; to be called again once everything is
+                launched.
         """
         groups, device = optimizer.param_groups, self._there.device
         if all(group.get("fused") and all(p.device == device for p in group["params"]) for group in groups):
             bad = (~self._there.isfinite().all()).float()
-            _step(optimizer, found_inf=bad, grad_scale=self._divisor() if self._max_norm else None)
-        else:
-            check()
+            _step(optimizer, found_inf=bad, grad_scale=self._divisor())
+        elif check():
             self._clip([local_part(p.grad) for p in parameters if p.grad is not None])
             _step(optimizer, found_inf=None, grad_scale=None)
         optimizer.zero_grad()
 
-    def _divisor(self) -> torch.Tensor:
+    def _divisor(self) -> torch.Tensor | None:
         """By which gradients are divided; the small number is that of torch's clip_grad_norm_."""
-        return ((self._norm + 1e-6) / self._max_norm).clamp(min=1.0).float()
+        if not self._max_norm:
+            return None if self._scale == 1 else torch.full_like(self._norm, self._scale, dtype=torch.float32)
+        return (((self._norm + 1e-6) / self._max_norm).clamp(min=1.0) * self._scale).float()
 
     def _clip(self, gradients: list[torch.Tensor]) -> None:
-        scale = self._max_norm / (self.figures[1] + 1e-6)
-        if gradients and 0 < scale < 1:
+        clipped = self._max_norm / (self.figures[1] + 1e-6)
+        scale = (clipped if 0 < clipped < 1 else 1.0) / self._scale
+        if gradients and scale != 1:
             torch._foreach_mul_(gradients, scale)  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
 
 

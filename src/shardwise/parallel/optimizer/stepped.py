@@ -1,6 +1,6 @@
 """What the optimizer steps: local parts of the trained parameters, or stand-ins for these (rows, copies on the host).
 
-All of it is plain tensors: a step of DTensors takes several times as long, and every optimizer here is elementwise. A
+All of it is plain tensors: a step of DTensors takes several times as long, and most optimizers are elementwise. A
 detour maps parameters to parts of the same names. It passes gradients on before a step and values back after it.
 """
 
@@ -11,11 +11,19 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.parallel.ownership import local_part
 
 Named = list[tuple[str, nn.Parameter]]
+
+#: bitsandbytes keeps the levels of its 8-bit numbers with each state.
+CONSTANTS = "qmap"
+#: Adafactor's means, by the dim that they are taken over.
+_MEANS_OVER = {"row_var": -1, "col_var": -2}
+#: bitsandbytes' scales of blocks.
+_SCALES = "absmax"
 
 
 class Detour:
@@ -61,6 +69,46 @@ class LocalParts(Detour):
             part.data = sharded.to_local()
 
 
+def sharded_dims(tensor: torch.Tensor) -> dict[int, int]:
+    """Which dim each axis of a tensor's mesh cuts; none for a plain tensor."""
+    if not isinstance(tensor, DTensor):
+        return {}
+    cuts = (
+        (axis, placed) for axis, placed in enumerate(tensor.placements) if isinstance(placed, Shard | _StridedShard)
+    )
+    return {axis: placed.dim % tensor.ndim for axis, placed in cuts}
+
+
+def _with_place(state: torch.Tensor, key: str, placed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A state with a row for each of its parameter's rows, and a tensor with its global shape and placement."""
+    if key.startswith(_SCALES):
+        state = state.view(*local_part(placed).shape[:-1], -1)
+        return state, _placed(state, placed, last=state.shape[-1] * placed.shape[-1] // local_part(placed).shape[-1])
+    if key in _MEANS_OVER:
+        return state, _placed(state, placed, over=_MEANS_OVER[key] % placed.ndim)
+    return state, placed if state.ndim else state
+
+
+def _placed(
+    state: torch.Tensor, like: torch.Tensor, *, over: int | None = None, last: int | None = None
+) -> torch.Tensor:
+    """A tensor placed as another one, with one element in the dim `over`, which no axis cuts then, or with another
+    `last` dim."""
+    if not isinstance(like, DTensor):
+        return state
+    shape = list(like.shape)
+    shape[-1] = shape[-1] if last is None else last
+    placements = list(like.placements)
+    if over is not None:
+        shape[over] = 1
+        for axis, dim in sharded_dims(like).items():
+            placements[axis] = Replicate() if dim == over else placements[axis]
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(
+        state, like.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
     """The optimizer's parameters, behind detours that are applied in their order."""
@@ -82,8 +130,12 @@ class Stepped:
         shape and placement. A count of steps is placed nowhere."""
         for (name, parameter), placed in zip(self.named, self.detours[-1].placed, strict=True):
             for key, state in optimizer.state.get(parameter, {}).items():
-                if isinstance(state, torch.Tensor):
-                    yield name, key, state, placed if state.ndim else state
+                if isinstance(state, torch.Tensor) and not key.startswith(CONSTANTS):
+                    yield name, key, *_with_place(state, key, placed)
+
+    def wholes(self) -> dict[torch.Tensor, torch.Tensor]:
+        """For each of the optimizer's parameters a tensor with its global shape and placement."""
+        return {p: placed for (_, p), placed in zip(self.named, self.detours[-1].placed, strict=True)}
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Registers the detours as hooks around every step of the optimizer."""

@@ -144,7 +144,7 @@ def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, mom
             stepped = tensor.kept(degree=cut.states, index=cut.at, by_rows=cut.weights == 1) // tensor.count
             factors = tensor.factors(stepped)
             states += tensor.count * state_bytes(
-                optimizer, elements=stepped, factors=factors, types=types, momentum=momentum
+                optimizer, elements=stepped, factors=factors, types=types, short=tensor.short, momentum=momentum
             )
     return _Share(weights, trained * types.trainable, states, padding)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.spec.layout.axes import dim_of_shard, rows_of_shard
-from shardwise.spec.layout.execution import OptimizerName, Precision
+from shardwise.spec.layout.execution import BLOCK_OF_8_BIT, OptimizerName, Precision, has_8bit_moments
 from shardwise.spec.model.shape import Cut
 from shardwise.spec.support.trained import NF4_BLOCK
 
@@ -38,23 +38,22 @@ TYPES: dict[Precision, Types] = {
     "fp32": Types(trainable=4, frozen=4, compute=4, compute_name="float32"),
 }
 
-#: PyTorch keeps a step count as one float32 scalar per parameter tensor; bitsandbytes as a number of Python.
-_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach", "adafactor"})
-#: bitsandbytes leaves states of smaller tensors in 32 bits; the others are one byte per element and a float32 scale per
-#: block (Dettmers et al., 2022).
-_SMALLEST_IN_8_BIT, _BLOCK_OF_8_BIT = 4096, 256
+#: A step count is one float32 scalar per parameter tensor.
+_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach", "adamw_8bit", "adafactor"})
 
 
-def state_bytes(optimizer: OptimizerName, *, elements: int, factors: int, types: Types, momentum: bool = False) -> int:
-    """Bytes of optimizer states for a tensor, or a rank's shard of one; `factors` is Adafactor's (`Tensor.factors`)."""
+def state_bytes(
+    optimizer: OptimizerName, *, elements: int, factors: int, types: Types, short: bool = False, momentum: bool = False
+) -> int:
+    """Bytes of optimizer states for a tensor, or a rank's shard of one; `factors` is Adafactor's (`Tensor.factors`);
+    `short`: 8-bit AdamW keeps its moments in one byte per element and a float32 scale per block."""
     step = FLOAT32_BYTES if optimizer in _STEP_COUNTS else 0
     match optimizer:
         case "adamw" | "adamw_foreach":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight
             return 2 * elements * types.trainable + step
         case "adamw_8bit":
-            if elements < _SMALLEST_IN_8_BIT:
-                return 2 * elements * FLOAT32_BYTES
-            return 2 * (elements + FLOAT32_BYTES * -(-elements // _BLOCK_OF_8_BIT))
+            each = 1 + FLOAT32_BYTES / BLOCK_OF_8_BIT if short else FLOAT32_BYTES
+            return int(2 * elements * each) + step
         case "sgd":
             return elements * types.trainable if momentum else 0
         case "adafactor":
@@ -95,6 +94,13 @@ class Tensor:
     count: int = 1
     cut: Cut | None = None
     place: Place = "front"
+
+    @property
+    def short(self) -> bool:
+        """Whether 8-bit AdamW keeps its moments in 8 bits."""
+        if self.last:
+            return has_8bit_moments((self.rows, self.columns // self.last, self.last))
+        return self.columns > 1 and has_8bit_moments((self.rows, self.columns))
 
     @property
     def elements(self) -> int:

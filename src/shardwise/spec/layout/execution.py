@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any, Literal
 
 from shardwise.spec.layout.axes import Layout
@@ -19,12 +20,22 @@ Attention = Literal["sdpa", "varlen", "eager", "flash_attention_2", "flash_atten
 #: Sequences are padded to a multiple of this, which tensor cores want.
 PAD_MULTIPLE = 8
 
+#: Elements that share a scale in 8-bit moments; tensors with fewer elements than the second figure keep 32 bits
+#: (Dettmers et al., 2022).
+BLOCK_OF_8_BIT, SMALLEST_IN_8_BIT = 256, 4096
+
 #: Tensors that are summed or exchanged together are copied into one flat buffer of so many bytes at a time: enough to
 #: fill a link, little beside what training holds anyway.
 FLAT_BYTES = 256 * MIB
 
 #: Logits that are made at once take so many bytes in float32: enough positions for matrix products at full rate.
 CHUNK_BYTES = 512 * MIB
+
+
+def has_8bit_moments(shape: tuple[int, ...]) -> bool:
+    """Whether 8-bit AdamW keeps the moments of a tensor in 8 bits: those of large matrices whose rows are whole blocks,
+    which no cut between rows divides."""
+    return len(shape) > 1 and prod(shape) >= SMALLEST_IN_8_BIT and shape[-1] % BLOCK_OF_8_BIT == 0
 
 
 def padded_length(longest: int, *, max_length: int) -> int:

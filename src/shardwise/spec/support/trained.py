@@ -30,8 +30,8 @@ from shardwise.spec.support.splits import (
 #: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
 TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "ep")
 
-PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp32")
-OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "sgd")
+PRECISIONS: tuple[Precision, ...] = ("mixed", "bf16", "fp16", "fp32")
+OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor")
 OFFLOADS: tuple[Offload, ...] = ("none", "optimizer", "parameters", "all")
 
 #: What is said of a mixture of experts that is not trained, whatever its layout.
@@ -258,7 +258,18 @@ def not_trained_under(execution: Execution) -> list[str]:
         reasons.append("gradient_checkpointing selective is not trained with ep; use full or none")
     if cut and execution.gradient_checkpointing == "selective":
         reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
-    return reasons
+    return reasons + _optimizer_elsewhere(execution)
+
+
+def _optimizer_elsewhere(execution: Execution) -> list[str]:
+    """What optimizers that are not elementwise are not trained with."""
+    asked = f"optimizer {execution.optimizer}"
+    if execution.optimizer in ("adamw_8bit", "adafactor") and execution.optimizer_on_host:
+        return [f"{asked} is not trained with offload; use optimizer: adamw, or offload: none"]
+    if execution.optimizer == "adamw_8bit" and execution.layout.tp > 1:
+        # Slices of columns would cut blocks that share a scale.
+        return [f"{asked} is not trained under {execution.layout.strategy}; use optimizer: adamw, or fsdp"]
+    return []
 
 
 def _eager_under(layout: Layout) -> str | None:

@@ -41,9 +41,8 @@ class LiveTypes:
         self._check("the frozen weight", wide, asked=types.frozen)
         self._check("the master weight", stepped.named, asked=types.trainable)
         optimizer.register_step_pre_hook(lambda *_: self._check_gradients(types.trainable))
-        after_first_step(
-            optimizer, lambda: self._check("the optimizer's", self._states().items(), asked=types.trainable)
-        )
+        states = torch.float32 if execution.optimizer == "adamw_8bit" else types.trainable
+        after_first_step(optimizer, lambda: self._check("the optimizer's", self._wide_states().items(), asked=states))
 
     def read_back(self) -> Kinds:
         """Dtypes by what they hold, read from live tensors; None for what does not exist."""
@@ -52,7 +51,7 @@ class LiveTypes:
             "frozen": _names(p for _, p in _frozen(self._parameters)),
             "masters": _names(self._stepped.parameters),
             "gradients": _written(self._gradients),
-            "optimizer": _names(self._states().values()),
+            "optimizer": self._written_states(),
         }
 
     def as_configured(self) -> dict[str, str]:
@@ -81,6 +80,16 @@ class LiveTypes:
             gradients = [(name, p.grad) for name, p in self._stepped.named if p.grad is not None]
             self._check("the gradient of", gradients, asked=asked)
             self._gradients = {local_part(gradient).dtype for _, gradient in gradients}
+
+    def _wide_states(self) -> dict[str, torch.Tensor]:
+        """States that are not in 8 bits."""
+        return {name: state for name, state in self._states().items() if state.dtype != torch.uint8}
+
+    def _written_states(self) -> str | None:
+        names = {
+            "8 bits" if state.dtype == torch.uint8 else type_name(state.dtype) for state in self._states().values()
+        }
+        return _joined(names)
 
     def _states(self) -> dict[str, torch.Tensor]:
         """Optimizer states, without counts of steps."""

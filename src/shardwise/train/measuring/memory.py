@@ -18,6 +18,7 @@ from torch._C import _autograd
 from torch._C._profiler import RecordScope
 from torch.autograd.profiler import profile
 
+from shardwise.parallel.optimizer.stepped import CONSTANTS
 from shardwise.parallel.ownership import local_part
 
 #: Steps of this process that are measured on the CPU.
@@ -51,7 +52,8 @@ def held(
         device: whose memory is meant; what lies elsewhere is left out.
     """
     parameters = list(parameters)
-    states = [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+    named = (item for state in optimizer.state.values() for item in state.items())
+    states = [v for key, v in named if isinstance(v, torch.Tensor) and not key.startswith(CONSTANTS)]
     weights = _storages(parameters, device)
     copies = _storages((p for group in optimizer.param_groups for p in group["params"]), device)
     return Held(

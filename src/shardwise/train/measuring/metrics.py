@@ -119,12 +119,12 @@ class Metrics:
         batch: GlobalBatch,
         *,
         loss: float,
-        norm: float,
+        norm: float | None,
         learning_rate: float,
         pulse: Pulse,
         eval_loss: float | None,
     ) -> None:
-        """Writes one step."""
+        """Writes one step; `norm` is None where it was skipped."""
         rate = batch.tokens / self._seconds
         figures: dict[str, Any] = {
             "step": batch.step,
@@ -160,10 +160,14 @@ class Metrics:
         evaluated = f"  eval loss {figures['eval_loss']:.4f}" if figures.get("eval_loss") is not None else ""
         return (
             f"step {figures['step']}/{self.total_steps}  loss {figures['loss']:.4f}{evaluated}  "
-            f"grad norm {figures['grad_norm']:.3f}  lr {figures['learning_rate']:.2e}  "
+            f"{_norm(figures['grad_norm'])}  lr {figures['learning_rate']:.2e}  "
             f"{figures['tokens_per_second']:.0f} tokens/s  peak {format_bytes(max(figures['peak_memory_bytes']))}  "
             f"ETA {format_seconds(left)}"
         )
+
+
+def _norm(norm: float | None) -> str:
+    return "skipped: gradients overflowed" if norm is None else f"grad norm {norm:.3f}"
 
 
 def _mean(shares: list[float]) -> float | None:

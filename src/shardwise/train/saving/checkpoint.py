@@ -24,6 +24,7 @@ from shardwise.spec.job.places import read_places
 from shardwise.spec.result import file_fault
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.guards.checks import gather
+from shardwise.train.loss_scale import LossScale
 from shardwise.train.precision import type_name
 from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
 from shardwise.train.saving.background import HostCopies, in_background
@@ -42,6 +43,7 @@ class _Writing:
     step: int
     folder: Path
     pieces: list[dict[str, Any]]
+    scale: dict[str, float]
     file: Future[dict[str, Any]]
 
 
@@ -64,6 +66,7 @@ class Checkpoints:
     parameters: list[tuple[str, nn.Parameter]]
     stepped: Stepped
     optimizer: torch.optim.Optimizer
+    scale: LossScale
     ownership: Ownership
     identity: dict[str, Any]
     seed: int
@@ -94,6 +97,7 @@ class Checkpoints:
             step=step,
             folder=folder,
             pieces=[_describe(p) for p in pieces],
+            scale=self.scale.to_json(),
             file=in_background(lambda: write_tensors(path, tensors)),
         )
         self._writing.append(writing)
@@ -130,7 +134,7 @@ class Checkpoints:
         name, first = _file_of(self.world.rank), self.world.is_first
         record = together(self.world, writing.file.result, what="writing a checkpoint")
         written = gather(self.world, {"file": name, **record, "pieces": writing.pieces})
-        manifest = self._manifest(writing.step, written)
+        manifest = self._manifest(writing, written)
         manifest["sha256"] = digest(manifest)
 
         def complete() -> None:
@@ -145,7 +149,7 @@ class Checkpoints:
 
         together(self.world, lambda: complete() if first else None, what="writing a manifest")
 
-    def _manifest(self, step: int, written: list[dict[str, Any]]) -> dict[str, Any]:
+    def _manifest(self, writing: _Writing, written: list[dict[str, Any]]) -> dict[str, Any]:
         tensors: dict[str, Any] = {}
         for entry in written:
             for described in entry["pieces"]:
@@ -154,7 +158,8 @@ class Checkpoints:
                 tensors.setdefault(described["name"], new)["slices"].append(window)
         return {
             "format_version": FORMAT_VERSION,
-            "step": step,
+            "step": writing.step,
+            "loss_scale": writing.scale,
             "layout": self.world.layout.to_json(),
             "world_size": self.world.size,
             "shardwise": __version__,
@@ -238,6 +243,7 @@ class Checkpoints:
         for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped, self.optimizer):
             reader.fill(target)
         self.stepped.reread()
+        self.scale.restore(manifest.get("loss_scale"))
         restore_random(
             reader,
             file=_file_of(self.world.rank),

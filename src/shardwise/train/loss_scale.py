@@ -1,0 +1,62 @@
+"""Dynamic loss scaling of float16 (Micikevicius et al., 2018), with the figures of torch's GradScaler.
+
+Gradients in float16 below 6e-8 are lost: the loss is multiplied before backward, and gradients are divided before they
+are clipped. A step whose gradient norm is not finite is skipped. The norm is one number, the same on every rank, so
+that all ranks skip the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shardwise.spec.layout.execution import Precision
+
+FIRST_SCALE, GROWTH, BACKOFF, GROWTH_STEPS = 65536.0, 2.0, 0.5, 2000
+
+
+@dataclass(kw_only=True)
+class LossScale:
+    """By what the loss of the next step is multiplied.
+
+    Attributes:
+        value: 1 where nothing is scaled, which `is_fixed`.
+        good_steps: steps in a row that were not skipped, since the scale last changed.
+    """
+
+    value: float = 1.0
+    good_steps: int = 0
+    is_fixed: bool = True
+
+    @classmethod
+    def of(cls, precision: Precision) -> LossScale:
+        """What a precision begins with."""
+        return cls(value=FIRST_SCALE, is_fixed=False) if precision == "fp16" else cls()
+
+    def skips(self, *, loss: float, norm: float) -> bool:
+        """Whether a step is left out: gradients overflowed, though the loss did not."""
+        return not self.is_fixed and math.isfinite(loss) and not math.isfinite(norm)
+
+    def follow(self, *, skipped: bool) -> None:
+        """After each step: smaller where it was skipped, larger after many that were not."""
+        if self.is_fixed:
+            return
+        self.good_steps = 0 if skipped else self.good_steps + 1
+        if skipped:
+            self.value *= BACKOFF
+        elif self.good_steps == GROWTH_STEPS:
+            self.value, self.good_steps = self.value * GROWTH, 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no scale keeps gradients finite: it has come below 1."""
+        return self.value < 1.0
+
+    def to_json(self) -> dict[str, float]:
+        """For a checkpoint."""
+        return {"value": self.value, "good_steps": self.good_steps}
+
+    def restore(self, saved: dict[str, float] | None) -> None:
+        """Goes on from a checkpoint; one of another precision has nothing to say."""
+        if saved is not None and not self.is_fixed:
+            self.value, self.good_steps = float(saved["value"]), int(saved["good_steps"])

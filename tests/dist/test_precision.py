@@ -1,0 +1,188 @@
+"""Adafactor, AdamW in 8 bits and float16: the same training under every layout as on one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from shardwise.parallel.optimizer.adafactor import Adafactor
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.run import RunDirectory
+from shardwise.train.guards.checks import GuardError
+from shardwise.train.measuring.memory import held
+from tests.dist.cells import (
+    ZERO1,
+    Trained,
+    composed,
+    forecast_holdings,
+    must_equal,
+    outcome,
+    prepare_cell,
+    relative,
+    spread,
+    train_cell,
+    train_on,
+)
+from tests.dist.test_checkpoints import interrupt, resume
+from tests.dist.worlds import run_world
+
+CELLS = {
+    "ddp": spread(Layout(dp_replicate=2)),
+    "fsdp, uneven": spread(Layout(dp_shard=3), micros=2),
+    "zero1, uneven": spread(Layout(dp_shard=3, **ZERO1), micros=2),
+    "1f1b": spread(Layout(pp=2), micros=2),
+    "tp": spread(Layout(tp=2)),
+    "fsdp x tp": spread(Layout(dp_shard=2, tp=2)),
+    "zero1 x tp": spread(Layout(dp_shard=2, tp=2, **ZERO1)),
+}
+UNSLICED = [name for name in CELLS if "tp" not in name]
+ADAFACTOR = {"optimizer": "adafactor", "learning_rate": 0.01, "max_steps": 10}
+ADAMW_8BIT = {"optimizer": "adamw_8bit", "learning_rate": 5e-4, "max_steps": 5}
+
+
+def test_adafactor_steps_as_that_of_torch() -> None:
+    torch.manual_seed(0)
+    theirs = [torch.nn.Parameter(torch.randn(shape)) for shape in ((48, 32), (48,), (3, 16, 8))]
+    ours = [torch.nn.Parameter(p.detach().clone()) for p in theirs]
+    reference = torch.optim.Adafactor(theirs, lr=0.01, weight_decay=0.1)
+    optimizer = Adafactor([{"params": ours, "weight_decay": 0.1}], lr=0.01, placed={p: p for p in ours})
+    for _ in range(10):
+        for one, other in zip(theirs, ours, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        reference.step()
+        optimizer.step()
+    for one, other in zip(theirs, ours, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_adafactor_trains_as_on_one_process(method, cell, make_job, tmp_path) -> None:
+    job = make_job("untied", method=method, train=ADAFACTOR)
+    expected = train_cell(job, tmp_path / "one", spread(optimizer="adafactor"))[0]
+    must_equal(expected, train_cell(job, tmp_path / "cell", replace(CELLS[cell], optimizer="adafactor")))
+
+
+def _held(run: RunDirectory, chosen: Any) -> int:
+    built = composed(run, chosen)
+    built.step(next(iter(built.batches.from_(0))))
+    built.optimizer.step()
+    return held((p for _, p in built.model.parameters), built.optimizer).optimizer
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "model", "cell"),
+    [
+        *[("adafactor", "untied", cell) for cell in CELLS],
+        *[("adamw_8bit", "of whole blocks", cell) for cell in UNSLICED],
+    ],
+)
+def test_states_are_what_was_forecast(optimizer, model, cell, make_job, tmp_path) -> None:
+    job, chosen = make_job(model, train={"optimizer": optimizer}), replace(CELLS[cell], optimizer=optimizer)
+    found = run_world(chosen.layout.world_size, _held, prepare_cell(job, tmp_path), chosen)
+    assert found == [one.optimizer for _, one in sorted(forecast_holdings(job, chosen).items())]
+
+
+#: One level of a moment in 8 bits where a gradient's last bit differs moves a weight by a share of a step's length.
+QUANTISED = 1e-4
+
+
+@pytest.mark.parametrize("cell", UNSLICED)
+def test_adamw_in_8_bits_trains_as_on_one_process(cell, make_job, tmp_path) -> None:
+    job = make_job("of whole blocks", train=ADAMW_8BIT)
+    expected = train_cell(job, tmp_path / "one", spread(optimizer="adamw_8bit"))[0]
+    ranks = train_cell(job, tmp_path / "cell", replace(CELLS[cell], optimizer="adamw_8bit"))
+    for key in ("loss", "grad_norm"):
+        assert relative(expected.series(key), ranks[0].series(key)) <= QUANTISED, key
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("fsdp, uneven", "ddp"), ("zero1, uneven", "fsdp, uneven"), ("1f1b", "fsdp, uneven")]
+)
+@pytest.mark.parametrize("train", [ADAFACTOR, ADAMW_8BIT], ids=["adafactor", "adamw_8bit"])
+def test_states_move_to_another_layout(train, before, after, make_job, tmp_path) -> None:
+    job = make_job("of whole blocks", train={**train, "max_steps": 5})
+    first, then = (replace(CELLS[name], optimizer=train["optimizer"]) for name in (before, after))
+    whole = train_cell(job, tmp_path / "whole", spread(optimizer=train["optimizer"]))[0]
+    run = prepare_cell(job, tmp_path / "moved")
+    interrupt(run, first, after=3)
+    start, resumed = run_world(then.layout.world_size, resume, run, then)[0]
+    assert start == 3
+    assert relative(whole.series("loss"), resumed.series("loss")) <= QUANTISED
+
+
+#: So large that the first steps overflow float16, by a power of two that each halves.
+HUGE = 2.0**40
+
+
+def _scaled(run: RunDirectory, chosen: Any, scale: float) -> tuple[Trained, float]:
+    built = composed(run, chosen)
+    built.step.scale.value = scale
+    train_on(run, built)
+    return outcome(run, built), built.step.scale.value
+
+
+#: Products are rounded to float16, at another place under each layout: 2^-11 each, less than that of their means.
+HALF = 2e-3
+
+
+@pytest.mark.parametrize("cell", [*CELLS, "offload"])
+def test_float16_skips_the_same_steps_on_every_rank(cell, make_job, tmp_path) -> None:
+    job = make_job("untied", train={"max_steps": 40, "learning_rate": 5e-4})
+    one = spread(precision="fp16")
+    chosen = replace({**CELLS, "offload": spread(Layout(dp_shard=2), offload="optimizer")}[cell], precision="fp16")
+    ((_, left),) = run_world(1, _scaled, prepare_cell(job, tmp_path / "one"), one, HUGE)
+    ranks = run_world(chosen.layout.world_size, _scaled, prepare_cell(job, tmp_path / "cell"), chosen, HUGE)
+    skipped = [norm is None for norm in ranks[0][0].series("grad_norm")]
+    assert 5 < sum(skipped) < 35
+    assert not any(skipped[-5:]), "the scale has become small enough"
+    # A rank's part of a gradient overflows at twice the scale that the sum of two does.
+    assert {scale for _, scale in ranks} == {HUGE / 2 ** sum(skipped)}
+    assert left <= ranks[0][1] <= 4 * left
+
+
+@pytest.mark.parametrize("cell", [*CELLS, "offload"])
+def test_float16_trains_as_on_one_process(cell, make_job, tmp_path) -> None:
+    job = make_job("untied", train={"learning_rate": 5e-4})
+    expected = train_cell(job, tmp_path / "one", spread(precision="fp16"))[0]
+    chosen = replace({**CELLS, "offload": spread(Layout(dp_shard=2), offload="optimizer")}[cell], precision="fp16")
+    found = train_cell(job, tmp_path / "cell", chosen)[0]
+    assert relative(expected.series("loss"), found.series("loss")) <= HALF
+    assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= 10 * HALF
+
+
+def test_the_scale_goes_on_from_a_checkpoint_bit_for_bit(make_job, tmp_path) -> None:
+    job, chosen = make_job(train={"max_steps": 6}), replace(CELLS["fsdp, uneven"], precision="fp16")
+    whole = train_cell(job, tmp_path / "whole", chosen)[0]
+    run = prepare_cell(job, tmp_path / "stopped")
+    interrupt(run, chosen, after=3)
+    start, resumed = run_world(3, resume, run, chosen)[0]
+    assert start == 3
+    assert resumed.series("loss") == whole.series("loss")
+    assert resumed.series("grad_norm") == whole.series("grad_norm")
+
+
+def _overflows_always(run: RunDirectory, chosen: Any) -> str:
+    built = composed(run, chosen)
+    built.step.scale.value = 1.0
+    with torch.no_grad():
+        for _, weight in built.model.parameters:
+            weight.register_hook(lambda gradient: gradient * float("inf"))
+    try:
+        train_on(run, built)
+    except GuardError as error:
+        return str(error)
+    return "trained"
+
+
+def test_a_run_in_which_every_scale_overflows_ends_with_a_sentence(make_job, tmp_path) -> None:
+    chosen = spread(precision="fp16")
+    (said,) = run_world(1, _overflows_always, prepare_cell(make_job(train={"max_steps": 3}), tmp_path), chosen)
+    assert said == (
+        "step 1: gradients overflow float16 at every scale of the loss down to 1, and all steps since were skipped; "
+        "use train.precision: mixed or fp32, or look at the model"
+    )
