@@ -44,7 +44,8 @@ class Balance:
         return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
 
     def settle(self, *, factor: float) -> torch.Tensor:
-        """From what all ranks have seen: sets `pull`, times `factor`, as the loss is for its backward; the loss, a float64."""
+        """From what all ranks have seen: sets `pull`, times a factor as the loss is for its backward. The loss, a
+        float64."""
         routes, probabilities = self.seen
         scale = self.coefficient * self.num_experts / (routes.sum() / self.top_k) ** 2
         self.pull = (scale * factor * routes).float()
