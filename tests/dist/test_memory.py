@@ -13,9 +13,11 @@ from torch.distributed.tensor import DTensor
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.models.weights import Weights
-from shardwise.parallel.deferred_reduction import groups_of
+from shardwise.parallel import single_stage
+from shardwise.parallel.deferred_reduction import _groups, groups_of
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.answer import make_plan
+from shardwise.plan.memory.inventory import take_inventory
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -195,6 +197,39 @@ def test_what_accumulates_in_buckets_is_there_once(layout, make_job, tmp_path) -
         peaks.append(found)
     for once, several in zip(*peaks, strict=True):
         assert several - once < 0.1 * gradients
+
+
+def _kept_until_the_last(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int, int]:
+    """Before the last backward of a step: types and bytes of whole gradients, and of shards; bytes of these after."""
+    built, kept, shards = composed(run, chosen), list[torch.Tensor](), list[int]()
+    (root,) = built.model.spread.modules
+    told = single_stage.reduce_at_last
+
+    def looked_at(module: Any, execution: Execution, *, last: bool) -> None:
+        told(module, execution, last=last)
+        if last:
+            parameters = [one for group in _groups(root) for one in group.fsdp_params]
+            held = [(one.unsharded_accumulated_grad, one._unsharded_param.grad) for one in parameters]
+            kept.extend(local_part(gradient) for both in held for gradient in both if gradient is not None)
+            shards.append(sum(local_part(p.grad).nbytes for p in built.model.trainable if p.grad is not None))
+
+    single_stage.reduce_at_last = looked_at
+    built.step(next(iter(built.batches.from_(0))))
+    after = sum(local_part(p.grad).nbytes for p in built.model.trainable if p.grad is not None)
+    return {gradient.dtype for gradient in kept}, sum(gradient.nbytes for gradient in kept), shards[0], after
+
+
+@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_gradients_that_are_reduced_once_are_whole_in_float32_until_then(method, precision, make_job, tmp_path) -> None:
+    """As forecast, and no shards beside them."""
+    job = make_job("deep tied", method=method, train={"max_steps": 1, "precision": precision})
+    chosen = spread(Layout(dp_shard=2), micros=4, precision=precision, reduce_once=True)
+    forecast = take_inventory(job, read_model(job.model)).trained_elements
+    for types, whole, shards, after in run_world(2, _kept_until_the_last, prepare_cell(job, tmp_path), chosen):
+        assert types == {torch.float32}
+        assert (whole, shards) == (4 * forecast, 0)
+        assert after <= 0.6 * whole
 
 
 def _shapes(run: RunDirectory, chosen: Execution) -> list[tuple[str, bool, bool]]:

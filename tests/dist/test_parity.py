@@ -43,6 +43,8 @@ CELLS: dict[str, Execution] = {
     "ddp(2), selective": spread(Layout(dp_replicate=2), gradient_checkpointing="selective"),
     "fsdp(2)": spread(FSDP2),
     "fsdp(2), accumulation 4": spread(FSDP2, micros=4),
+    "fsdp(2), accumulation 4, reduced once": spread(FSDP2, micros=4, reduce_once=True),
+    "hsdp(2 x 2), reduced once": spread(Layout(dp_replicate=2, dp_shard=2), micros=2, reduce_once=True),
     "fsdp(2), AdamW over lists": spread(FSDP2, optimizer="adamw_foreach"),
     "fsdp(2), recompute": spread(FSDP2, gradient_checkpointing="full"),
     "fsdp(4)": spread(Layout(dp_shard=4)),

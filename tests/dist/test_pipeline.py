@@ -48,6 +48,9 @@ CELLS: dict[str, Execution] = {
         Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2
     ),
     "fsdp(2) x interleaved(2)": spread(Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4),
+    "fsdp(2) x interleaved(2), reduced once": spread(
+        Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4, reduce_once=True
+    ),
 }
 FAMILIES = [
     (method, model, cell)

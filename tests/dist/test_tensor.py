@@ -17,6 +17,7 @@ CELLS: dict[str, Execution] = {
     "tp(2), recompute": spread(TP2, micros=2, gradient_checkpointing="full"),
     "tp(2), selective": spread(TP2, gradient_checkpointing="selective"),
     "fsdp(2) x tp(2)": spread(FSDP, micros=2),
+    "fsdp(2) x tp(2), reduced once": spread(FSDP, micros=2, reduce_once=True),
     "zero1(3) x tp(2), uneven": spread(Layout(dp_shard=3, tp=2, **ZERO1), micros=2),
     "mp(2) x tp(2)": spread(Layout(pp=2, tp=2, schedule="sequential")),
     "1f1b(2) x tp(2)": spread(Layout(pp=2, tp=2), micros=4),

@@ -8,7 +8,7 @@ files of parameters stay PEFT's, and so do the forwards of whatever is not plain
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,9 +25,9 @@ def join_products(model: nn.Module) -> None:
         layers = {name: child for name, child in parent.named_children() if _is_plain(child)}
         for names in _READ_ONE_INPUT:
             together = [layers.pop(name) for name in names if name in layers]
-            _Joined(together).take_over()
+            _take_over(together)
         for layer in layers.values():
-            _Joined([layer]).take_over()
+            _take_over([layer])
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -42,32 +42,42 @@ def _is_plain(layer: nn.Module) -> bool:
     return frozen and not any(isinstance(one, nn.Dropout) for one in peft.lora_dropout.values())
 
 
-class _Joined:
-    """Layers that are given one tensor, one after the other: the first computes the results of all."""
+def _take_over(layers: Sequence[Any]) -> None:
+    """Stands in for the forwards of layers that are given one tensor, one after the other. By their class, as compiled
+    blocks of one kind share a graph only where no layer has a forward of its own."""
+    for layer in layers:
+        vars(layer)["joined"] = tuple(layers)
+        layer.__class__ = _joined_class(type(layer))
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self.layers: Sequence[Any] = layers
-        self._input: torch.Tensor | None = None
-        self._results: tuple[torch.Tensor, ...] = ()
 
-    def take_over(self) -> None:
-        """Stands in for the layers' forwards."""
-        for index, layer in enumerate(self.layers):
-            layer.forward = partial(self._forward, index)
+@cache
+def _joined_class(kind: type) -> type:
+    return type(kind.__name__, (_Joined, kind), {})
 
-    def _forward(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        if index == 0 or x is not self._input:
-            self._input, self._results = x, self._product(x)
-        result = self._results[index]
-        if index == len(self.layers) - 1:
-            self._input, self._results = None, ()
+
+class _Joined(nn.Module):
+    """One of the layers in `joined`: the first computes the results of all."""
+
+    joined: Sequence[Any]
+    given: torch.Tensor | None = None
+    results: tuple[torch.Tensor, ...] = ()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The adapted product with x [..., columns]."""
+        first, last = self.joined[0], self.joined[-1]
+        if self is first or x is not first.given:
+            first.given, first.results = x, _product(self.joined, x)
+        result = first.results[self.joined.index(self)]
+        if self is last:
+            first.given, first.results = None, ()
         return result
 
-    def _product(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        layers = [layer.base_layer for layer in self.layers]
-        frozen = [getattr(layer, key, None) for key in ("weight", "scales", "bias") for layer in layers]
-        halves = [getattr(layer, half)["default"].weight for half in ("lora_A", "lora_B") for layer in self.layers]
-        return _Product.apply(x, self.layers[0].scaling["default"], layers, *frozen, *halves)  # pyright: ignore[reportReturnType]
+
+def _product(layers: Sequence[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    bases = [layer.base_layer for layer in layers]
+    frozen = [getattr(base, key, None) for key in ("weight", "scales", "bias") for base in bases]
+    halves = [getattr(layer, half)["default"].weight for half in ("lora_A", "lora_B") for layer in layers]
+    return _Product.apply(x, layers[0].scaling["default"], bases, *frozen, *halves)  # pyright: ignore[reportReturnType]
 
 
 class _Product(torch.autograd.Function):

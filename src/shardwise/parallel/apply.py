@@ -113,7 +113,7 @@ def parallelize(
             width=stages[0].width,
             dtype=compute_dtype,
             gradient_divisor=divisor,
-            adds_replicas_once=execution.adds_replicas_once,
+            execution=execution,
             finish=finish,
         )
 
@@ -126,7 +126,7 @@ def parallelize(
         module=root,
         world=world,
         gradient_divisor=divisor,
-        adds_replicas_once=execution.adds_replicas_once,
+        execution=execution,
         begin=begin,
         finish=finish,
     )

@@ -13,6 +13,8 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from shardwise.spec.layout.execution import Execution
+
 
 @contextmanager
 def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
@@ -37,10 +39,14 @@ def keep_gradients(root: nn.Module) -> None:
                 parameter.to_accumulated_grad_if_needed()
 
 
-def add_replicas(root: nn.Module, *, now: bool) -> None:
-    """Whether the backward that follows adds sums of shards over replicas too; otherwise they wait, in float32."""
+def reduce_at_last(root: nn.Module, execution: Execution, *, last: bool) -> None:
+    """Before each backward: what waits, in float32, for the `last` one of a step. With `reduce_once` these are whole
+    gradients, otherwise sums of shards, which are then added over replicas."""
     if isinstance(root, FSDPModule):
-        root.set_requires_all_reduce(now)
+        if execution.reduce_once:
+            root.set_requires_gradient_sync(last)
+        elif execution.adds_replicas_once:
+            root.set_requires_all_reduce(last)
 
 
 def _set(root: FSDPModule, *, last: bool) -> None:

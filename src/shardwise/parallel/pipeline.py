@@ -17,10 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardwise.parallel.deferred_reduction import add_replicas, keep_gradients, reduction_postponed
+from shardwise.parallel.deferred_reduction import keep_gradients, reduce_at_last, reduction_postponed
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import Pipes, World
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.layout.schedule import Action, actions, forwards
 
 
@@ -53,7 +54,7 @@ class Pipeline:
         width: hidden size.
         dtype: of activations between stages.
         gradient_divisor: by which FSDP divides gradients.
-        adds_replicas_once: FSDP adds over replicas in a stage's last backward alone.
+        execution: says what FSDP reduces in a stage's last backward alone.
         finish: called after the last backward.
     """
 
@@ -63,7 +64,7 @@ class Pipeline:
     width: int
     dtype: torch.dtype
     gradient_divisor: int
-    adds_replicas_once: bool
+    execution: Execution
     finish: Finish
 
     @property
@@ -151,8 +152,7 @@ class _Run:
     def _backward(self, action: Action) -> None:
         saved, gradient = self._saved.pop((action.stage, action.micro)), self._gradient_of_output(action)
         self._backwards[action.stage] = done = self._backwards.get(action.stage, 0) + 1
-        if self.pipeline.adds_replicas_once:
-            add_replicas(self.pipeline.stages[action.stage], now=done == len(self.micros))
+        reduce_at_last(self.pipeline.stages[action.stage], self.pipeline.execution, last=done == len(self.micros))
         if saved.output.requires_grad:
             torch.autograd.backward(saved.output, gradient)
         self._send_gradient(action, saved)

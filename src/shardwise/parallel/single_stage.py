@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.parallel.ddp import Buckets
-from shardwise.parallel.deferred_reduction import add_replicas
+from shardwise.parallel.deferred_reduction import reduce_at_last
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World
+from shardwise.spec.layout.execution import Execution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class WholeModel:
     Attributes:
         module: the root; sharded, sliced or wrapped by DDP.
         gradient_divisor: by which DDP or FSDP divide gradients; undone here.
-        adds_replicas_once: FSDP adds over replicas at the last micro-batch alone.
+        execution: says what FSDP reduces at the last micro-batch alone.
         begin: called before gradients accumulate.
         finish: called after the last backward.
     """
@@ -32,7 +33,7 @@ class WholeModel:
     module: nn.Module
     world: World
     gradient_divisor: int
-    adds_replicas_once: bool
+    execution: Execution
     begin: Buckets
     finish: Finish
 
@@ -48,9 +49,9 @@ class WholeModel:
         if len(micros) > 1:
             self.begin()
         for index, inputs in enumerate(micros):
-            if self.adds_replicas_once:
-                add_replicas(self.module, now=index == len(micros) - 1)
-            with self._synchronise(last=index == len(micros) - 1):
+            last = index == len(micros) - 1
+            reduce_at_last(self.module, self.execution, last=last)
+            with self._synchronise(last=last):
                 loss = self._call(inputs)
                 (loss * (scale * self.gradient_divisor)).backward()
             total += loss.detach()
@@ -72,8 +73,7 @@ class WholeModel:
         )
 
     def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
-        """DDP reduces once, after the last micro-batch. FSDP cuts gradients into shards after every micro-batch:
-        deferring would cost a whole copy of them."""
+        """DDP reduces once, at the last micro-batch."""
         if isinstance(self.module, DistributedDataParallel) and not last:
             return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it
         return nullcontext()

@@ -103,7 +103,8 @@ def restricted_to(job: dict[str, Any], execution: Execution) -> dict[str, Any]:
     return {**job, "layout": execution.layout.to_json(), "train": {**train, **chosen}}
 
 
-_LEFT_TO_THE_PLANNER = {field.name for field in fields(Execution)} - {"layout", "gradient_accumulation_steps"}
+_DERIVED = {"layout", "gradient_accumulation_steps", "reduce_once"}
+_LEFT_TO_THE_PLANNER = {field.name for field in fields(Execution)} - _DERIVED
 
 
 def _as_text(data: dict[str, Any]) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 
 from shardwise.data.store import IGNORED
+from shardwise.parallel import compiled
 from shardwise.parallel.tensor.collectives import Rows
 
 
@@ -41,11 +43,13 @@ class Chunks:
         labels: int64 [n], a token or `IGNORED`.
         positions: int64 [n], indices of hidden states; None where they are taken in order.
         size: of a chunk; the last may be smaller.
+        compiled: softmax and its gradient are one kernel of torch's compiler, where all tokens are on one rank.
     """
 
     labels: torch.Tensor
     positions: torch.Tensor | None
     size: int
+    compiled: bool = False
 
     def __iter__(self) -> Iterator[tuple[Any, torch.Tensor]]:
         for start in range(0, len(self.labels), self.size):
@@ -160,7 +164,10 @@ class _Loss(torch.autograd.Function):
         for here, labels in chunks:
             given = hidden[here].to(compute)
             logits = head.logits(given)
-            loss += _losses(logits, labels, vocabulary, learns=learns).sum()
+            if chunks.compiled and isinstance(vocabulary, Whole):
+                loss += _compiled(compiled.BACKEND)(logits, labels, learns=learns).sum()
+            else:
+                loss += _losses(logits, labels, vocabulary, learns=learns).sum()
             if learns:
                 gradient = head.backward(given, logits)
                 if of_hidden is not None:
@@ -202,3 +209,21 @@ def _losses(logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary, 
         powers.scatter_add_(1, place, -total * here)
         torch.mul(powers, counts.unsqueeze(1) / total, out=logits)
     return (total.log() + most - of_label).squeeze(1) * counts
+
+
+@cache
+def _compiled(backend: str) -> Callable[..., torch.Tensor]:
+    return torch.compile(_losses_of_all, backend=backend, fullgraph=True)
+
+
+def _losses_of_all(logits: torch.Tensor, labels: torch.Tensor, *, learns: bool) -> torch.Tensor:
+    """As `_losses`, in a form whose steps a compiler joins: of each logit nothing is stored but its gradient."""
+    counts = (labels != IGNORED).unsqueeze(1)
+    wide = logits.float()
+    most = wide.amax(1, keepdim=True)
+    total = (wide - most).exp().sum(1, keepdim=True)
+    own = torch.arange(logits.shape[1], device=logits.device) == labels.unsqueeze(1)
+    of_label = torch.where(own, wide, 0).sum(1, keepdim=True)
+    if learns:
+        logits.copy_(((wide - most).exp() / total - own.float()) * counts)
+    return ((total.log() + most - of_label) * counts).squeeze(1)

@@ -61,6 +61,7 @@ class LossModule(nn.Module):
     Args:
         chunk: positions whose logits are made at once.
         plain: logits are the head's output, with no cap or scale behind it.
+        compiled: the softmax of a chunk and its gradient are one kernel of torch's compiler.
         first_block: index of the first block of this stage.
         makes_loss: the head is here; otherwise hidden states are returned.
 
@@ -75,6 +76,7 @@ class LossModule(nn.Module):
         types: Types,
         chunk: int,
         plain: bool = True,
+        compiled: bool = False,
         first_block: int = 0,
         makes_loss: bool = True,
     ) -> None:
@@ -82,7 +84,7 @@ class LossModule(nn.Module):
         self.model = anatomy.model
         self._types = types
         self._told_documents = cast(Any, anatomy.model).config._attn_implementation in BY_DOCUMENT
-        self.head_loss = HeadLoss(anatomy, chunk=chunk, plain=plain) if makes_loss else None
+        self.head_loss = HeadLoss(anatomy, chunk=chunk, plain=plain, compiled=compiled) if makes_loss else None
         if types.autocasts:
             cast_activations(anatomy, first_block=first_block, dtype=types.compute)
 
@@ -134,9 +136,9 @@ class HeadLoss(nn.Module):
         takes_slices: the head may be sliced over its tokens (`Vocabulary`), and its logits stay where they are made.
     """
 
-    def __init__(self, anatomy: Anatomy, *, chunk: int, plain: bool) -> None:
+    def __init__(self, anatomy: Anatomy, *, chunk: int, plain: bool, compiled: bool = False) -> None:
         super().__init__()
-        self.head, self._chunk = anatomy.head, chunk
+        self.head, self._chunk, self._compiled = anatomy.head, chunk, compiled
         plain = plain and anatomy.plain_head
         self._logits = None if plain else _behind_backbone(anatomy.model)
         adapted = any(is_adapter(f".{name}") for name, _ in self.head.named_parameters())
@@ -148,7 +150,7 @@ class HeadLoss(nn.Module):
 
     def forward(self, hidden: torch.Tensor, positions: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
         """Of hidden states [batch * length, width], `Targets.positions` of them and `Targets.tokens`."""
-        chunks = Chunks(labels=tokens, positions=positions, size=self._chunk)
+        chunks = Chunks(labels=tokens, positions=positions, size=self._chunk, compiled=self._compiled)
         if self.takes_slices:
             return self.head(hidden, chunks)
         trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]

@@ -214,6 +214,7 @@ def _part(
         types=types,
         chunk=execution.head_chunk(shape.vocab_size, plain=shape.plain_head),
         plain=shape.plain_head,
+        compiled=execution.compile,
         first_block=place.blocks.start,
         makes_loss=place.is_last,
     )
@@ -271,9 +272,10 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     )
     if job.method == "qlora":
         quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
-    # Slices are read inside the layers' own forwards, a cut backward takes gradients of one result at a time, and
-    # layers that hold results for each other share no compiled graph with those of other blocks.
-    if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble" and not execution.compile:
+    # Slices are read inside the layers' own forwards, a cut backward takes gradients of one result at a time, and what
+    # is compiled to be computed again may leave nothing with a layer, as those do that hold results for each other.
+    again = execution.compile and execution.gradient_checkpointing != "none"
+    if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble" and not again:
         join_products(model)
     return model, adapted
 

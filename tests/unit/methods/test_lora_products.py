@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
 from shardwise.methods.lora import add_adapters
 from shardwise.methods.lora_products import join_products
@@ -79,4 +81,34 @@ def test_one_matrix_of_a_group_and_inputs_of_their_own_are_right_too() -> None:
 def test_what_is_not_plain_lora_keeps_pefts_forward(config: Any, lora: dict[str, Any]) -> None:
     model = adapted(config, **lora)
     join_products(model)
-    assert not any("forward" in vars(module) for module in model.modules())
+    assert not any("joined" in vars(module) for module in model.modules())
+
+
+def compiled_products(model: Any) -> tuple[list[int], dict[str, torch.Tensor]]:
+    """Matrix products of each graph that the model's blocks are compiled into, and what they compute."""
+    counts: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        called = [str(node.target) for node in graph.graph.nodes]
+        counts.append(sum(name.startswith(("aten.mm", "aten.addmm")) for name in called))
+        return make_boxed_func(graph.forward)
+
+    torch.compiler.reset()
+    for block in model.model.layers:
+        block.forward = torch.compile(block.forward, backend=aot_autograd(fw_compiler=count), fullgraph=True)
+    return counts, trained(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
+    """That blocks share graphs is tests/dist/test_compiled.py's."""
+    one = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 1})
+    theirs, expected = compiled_products(adapted(one))
+    model = adapted(one)
+    join_products(model)
+    ours, found = compiled_products(model)
+    assert len(ours) == len(theirs) == 2, "forward and backward"
+    assert ours[0] == theirs[0] - 3
+    assert ours[1] < theirs[1]
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name

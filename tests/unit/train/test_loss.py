@@ -12,6 +12,8 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.models.anatomy import find_anatomy
+from shardwise.parallel import compiled
+from shardwise.train import cross_entropy
 from shardwise.train.cross_entropy import Chunks, Whole, linear_loss
 from shardwise.train.loss import IGNORED, LossModule, Targets
 from shardwise.train.precision import TYPES
@@ -73,6 +75,31 @@ def test_losses_and_gradients_are_those_of_whole_logits(head: str, trained: floa
         assert (ours.grad is None) == (not theirs.requires_grad)
         if ours.grad is not None:
             assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4 * theirs.grad.abs().max())
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+@pytest.mark.parametrize("head", ["linear", "capped"])
+def test_a_compiled_softmax_makes_the_same_losses_and_gradients(head, precision, monkeypatch) -> None:
+    """Over three chunks, the last of which is smaller; `aot_eager` is torch's compiler without its last stage."""
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    data, (config, adapters), calls = batch(3, 32, trained=0.9), HEADS[head], []
+    found: list[list[torch.Tensor]] = []
+    with monkeypatch.context() as patch:
+        real = cross_entropy._losses
+        patch.setattr(cross_entropy, "_losses", lambda *args, **keys: calls.append(1) or real(*args, **keys))
+        for once in (False, True):
+            anatomy = find_anatomy(model(config, adapters=adapters))
+            module = LossModule(anatomy, types=TYPES[precision], chunk=40, compiled=once)
+            evaluated, loss = loss_of(module, data).detach(), loss_of(module, data)
+            assert evaluated == loss
+            loss.backward()
+            gradients = [p.grad for p in module.parameters() if p.grad is not None]
+            found.append([loss.detach(), *gradients])
+            assert len(calls) == 2 * 3, "the compiled one calls another function"
+    near = {"fp32": 1e-5, "mixed": 1e-2}[precision]
+    for plain, fused in zip(*found, strict=True):
+        assert (plain - fused).norm() <= near * plain.norm()
 
 
 @pytest.mark.parametrize("trains_head", [True, False])

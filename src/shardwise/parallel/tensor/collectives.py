@@ -1,16 +1,23 @@
-"""Collectives on activations between tensor-parallel ranks, forward and backward, on plain local tensors."""
+"""Collectives on activations between tensor-parallel ranks, forward and backward, on plain local tensors.
+
+They are torch's functional collectives, whose results selective recompute keeps; no DTensor is made of activations.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
-_SAME, _SUM, _SEQUENCE = Replicate(), Partial(), Shard(1)
+_collectives = torch.ops._c10d_functional
+
+Move = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,33 +29,75 @@ class Moves:
 
     def scatter_sequence(self, whole: torch.Tensor) -> torch.Tensor:
         """Keeps this rank's part of the sequence, whose length must be divisible; backward gathers."""
-        return self._move(whole, before=_SAME, after=_SEQUENCE, gradient=_SEQUENCE)
+        return _moved(whole, self._own_part, back=self._gather)
 
     def gather_sequence(self, part: torch.Tensor, *, sliced_after: bool) -> torch.Tensor:
         """Gathers the sequence; backward keeps this rank's part, or reduce-scatters partial sums (`sliced_after`)."""
         if sliced_after:
-            return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SUM)
+            return _moved(part, self._gather, back=self._sum_part)
         # It leaves the root module, and FSDP2 wants no views there.
-        return self._move(part, before=_SEQUENCE, after=_SAME, gradient=_SAME).clone()
+        return _moved(part, self._gather, back=self._own_part).clone()
 
     def sum_to_sequence(self, summand: torch.Tensor) -> torch.Tensor:
         """Reduce-scatters partial sums over the sequence; backward gathers."""
-        return self._move(summand, before=_SUM, after=_SEQUENCE, gradient=_SEQUENCE)
+        return _moved(summand, self._sum_part, back=self._gather)
 
     def sum_to_all(self, summand: torch.Tensor) -> torch.Tensor:
         """All-reduces partial sums; backward moves nothing."""
-        return self._move(summand, before=_SUM, after=_SAME, gradient=_SAME)
+        return _moved(summand, self._sum, back=lambda gradient: gradient)
 
     def gather_features(self, part: torch.Tensor, *, size: int) -> torch.Tensor:
         """Gathers slices of the last dim, which may differ in size; backward keeps this rank's slice."""
         shape = torch.Size((*part.shape[:-1], size))
         stride = torch.empty(shape, device="meta").stride()
         slices = DTensor.from_local(part, self.mesh, [Shard(-1)], run_check=False, shape=shape, stride=stride)
-        return slices.redistribute(placements=[_SAME]).to_local(grad_placements=[_SAME])
+        return slices.redistribute(placements=[Replicate()]).to_local(grad_placements=[Replicate()])
 
-    def _move(self, local: torch.Tensor, *, before: Placement, after: Placement, gradient: Placement) -> torch.Tensor:
-        moving = DTensor.from_local(local, self.mesh, [before], run_check=False)
-        return moving.redistribute(placements=[after]).to_local(grad_placements=[gradient])
+    @property
+    def _group(self) -> tuple[int, str]:
+        return self.mesh.size(), self.mesh.get_group().group_name
+
+    def _own_part(self, whole: torch.Tensor) -> torch.Tensor:
+        return whole.chunk(self.mesh.size(), dim=1)[self.mesh.get_local_rank()].clone(
+            memory_format=torch.contiguous_format
+        )
+
+    def _gather(self, part: torch.Tensor) -> torch.Tensor:
+        degree, name = self._group
+        batch, length, features = part.shape
+        parts = _arrived(_collectives.all_gather_into_tensor(part.contiguous(), degree, name))
+        return parts.view(degree, batch, length, features).transpose(0, 1).reshape(batch, degree * length, features)
+
+    def _sum_part(self, summand: torch.Tensor) -> torch.Tensor:
+        degree, name = self._group
+        batch, length, features = summand.shape
+        parts = summand.reshape(batch, degree, length // degree, features).transpose(0, 1).contiguous()
+        mine = _collectives.reduce_scatter_tensor(parts.view(degree * batch, -1, features), "sum", degree, name)
+        return _arrived(mine)
+
+    def _sum(self, summand: torch.Tensor) -> torch.Tensor:
+        return _arrived(_collectives.all_reduce(summand.contiguous(), "sum", self._group[1]))
+
+
+def _arrived(moving: torch.Tensor) -> torch.Tensor:
+    return _collectives.wait_tensor(moving)
+
+
+def _moved(tensor: torch.Tensor, move: Move, *, back: Move) -> torch.Tensor:
+    return cast(Any, _Moved).apply(tensor, move, back)
+
+
+class _Moved(torch.autograd.Function):
+    """A tensor that is moved one way in forward, and its gradient another way in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, move: Move, back: Move) -> torch.Tensor:
+        ctx.back = back
+        return move(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ctx.back(gradient), None, None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     work, holding = scene.work, scene.holding
     if which == "buckets":
         return holding.gradients if work.replicated else 0
-    if which != "all" and work.execution.postpones_reduction:
+    if which != "all" and (work.execution.postpones_reduction or work.execution.reduce_once):
         return scene.part.inventory.trained_elements * REDUCTION_BYTES
     if which == "all":
         return holding.gradients

@@ -29,6 +29,9 @@ _MOST_OFFLOADED = 64
 #: So many smaller micro-batches in a row that are no faster end the look at a layout.
 _NO_FASTER = 2
 
+#: The share of a step for which whole gradients are kept.
+_WORTH_WHOLE_GRADIENTS = 0.01
+
 
 def every_layout(_: Layout) -> bool:
     """All of them are."""
@@ -101,6 +104,8 @@ class Search:
                 continue
             execution = sized(base, self.question.job, size)
             seconds = self.forecasts.seconds(execution)
+            if execution.may_reduce_once and (once := self._once(execution, seconds)):
+                execution, seconds = once, self.forecasts.seconds(once)
             slower = 0 if seconds < fastest else slower + 1
             fastest = min(fastest, seconds)
             if seconds < below:
@@ -108,6 +113,12 @@ class Search:
             if slower == _NO_FASTER:
                 break
         return best
+
+    def _once(self, execution: Execution, seconds: float) -> Execution | None:
+        """The execution that reduces gradients once a step, where that is worth it and fits."""
+        once = replace(execution, reduce_once=True)
+        faster = self.forecasts.seconds(once) <= seconds * (1 - _WORTH_WHOLE_GRADIENTS)
+        return once if faster and self._fits(once) else None
 
     def _that_fit(self, base: Execution) -> Sequence[int]:
         """The micro-batches that fit, by bisection; the largest accumulates no gradients, and may fit alone."""

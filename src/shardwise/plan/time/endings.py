@@ -60,11 +60,11 @@ def _trained_elements(work: Work) -> list[float]:
 
 def _late_reduction(work: Work, trained: float) -> Piece:
     """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones; in a pipeline also
-    sums of shards, which stages' last backwards add over replicas."""
+    what stages' last backwards reduce."""
     layout = work.execution.layout
     held, whole = trained * work.types.trainable, trained * REDUCTION_BYTES
     over_replicas = group_of(work.cluster, layout, "dp_replicate").all_reduce(whole / shard_degree(layout))
-    if work.execution.postpones_reduction:
+    if work.execution.postpones_reduction or (work.execution.reduce_once and layout.pp > 1):
         seconds = shard_group(work.cluster, layout).gather(whole) + over_replicas
     elif work.execution.adds_replicas_once and layout.pp > 1:
         seconds = over_replicas

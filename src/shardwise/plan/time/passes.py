@@ -121,8 +121,8 @@ def _copies(work: Work) -> tuple[float, float, float]:
 
 def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool = True) -> Messages:
     """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
-    reduced in float32; `outer` is what the stage holds beside its blocks. Replicas may be added in the `last` alone."""
-    layout = work.execution.layout
+    reduced in float32; `outer` is what the stage holds beside its blocks. Some are sent in the `last` alone."""
+    layout, execution = work.execution.layout, work.execution
     embedding, head, rest = _ends_of(work.inventory, outer)
     if not _fetches_ahead(work):
         head, rest = _NOTHING, outer
@@ -132,10 +132,12 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool
         return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)
 
     def reduce(unit: Unit, count: float = blocks) -> float:
+        if execution.reduce_once and not last:
+            return 0.0
         held = count * unit.trained_elements * REDUCTION_BYTES / layout.tp
         return (
             shard.gather(held)
-            + (replicate.all_reduce(held / shard.size) if last or not work.execution.adds_replicas_once else 0.0)
+            + (replicate.all_reduce(held / shard.size) if last or not execution.adds_replicas_once else 0.0)
             + count * _over_the_bus(work, unit.trained_elements * work.types.trainable)
         )
 

@@ -60,7 +60,8 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
     seconds = stage_seconds(stages, passes)
     final = passes[stages[0]][1]
-    if work.replicated or (work.execution.adds_replicas_once and layout.pp == 1):
+    at_last = work.execution.adds_replicas_once or work.execution.reduce_once
+    if work.replicated or (at_last and layout.pp == 1):
         ahead, back = passes[stages[0]]
         final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
         # The mean of all micro-batches' backwards, of which the last is another.

@@ -54,6 +54,7 @@ class Execution:
         offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
             `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
         loss: `chunked` makes the logits of a chunk of positions at a time, `full` those of all.
+        reduce_once: FSDP reduces gradients at the last micro-batch alone, where whole ones fit until then.
     """
 
     layout: Layout
@@ -66,6 +67,7 @@ class Execution:
     loss: LossKind = "chunked"
     attn_implementation: Attention = "sdpa"
     compile: bool = False
+    reduce_once: bool = False
 
     @property
     def parameters_on_host(self) -> bool:
@@ -106,6 +108,12 @@ class Execution:
         """Whether FSDP adds gradients over replicas at the last micro-batch alone, and sums of shards until then: as
         much memory as the gradients take. Those in the host's memory would come back for it."""
         return self.layout.weight_shards > 1 and self.layout.dp_replicate > 1 and not self.parameters_on_host
+
+    @property
+    def may_reduce_once(self) -> bool:
+        """Whether `reduce_once` saves messages: not of weights from the host, which are there to hold less."""
+        again = self.gradient_accumulation_steps > 1 and not self.postpones_reduction
+        return again and self.layout.weight_shards > 1 and not self.parameters_on_host
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: `strategy`, `layout`, then the fields by their names."""

@@ -45,6 +45,7 @@ class _Candidate(Strict):
     loss: LossKind
     attn_implementation: Attention
     compile: bool
+    reduce_once: bool = False
     fits: bool
     memory: MemoryForecast
     time: TimeForecast
