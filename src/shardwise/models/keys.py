@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch import nn
 
@@ -81,6 +81,17 @@ class Keys:
             name: Stack(keys=tuple(tuple(found[part]) for part in sorted(found))) for name, found in parts.items()
         }
         self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
+
+    @classmethod
+    def of_loaded(cls, model: nn.Module) -> Self:
+        """Of a model in memory, whose files are not asked for: what loading renamed is undone."""
+        from transformers.core_model_loading import WeightRenaming
+
+        keys = cls(model, ())
+        conversions: list[Any] = getattr(model, "_weight_conversions", None) or []
+        renamings = (one for one in reversed(conversions) if isinstance(one, WeightRenaming) and one.was_used())
+        keys._undone = [renaming.reverse_transform() for renaming in renamings]
+        return keys
 
     def saved(self, name: str) -> str:
         """The key that `save_pretrained` writes a weight under, once the folder has been loaded."""

@@ -3,7 +3,8 @@ that none is too long for rotary frequencies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,19 @@ def state_packed(packed: bool, *, told: Callable[..., Any] | None = None) -> Non
 
     find: Any = documents_of if told is None else partial(told, documents_of)
     masking_utils.find_packed_sequence_indices = find if packed else lambda _positions: None
+
+
+@contextmanager
+def rows_unpacked() -> Iterator[None]:
+    """Says within it alone that each row is one document, in a process that others use too."""
+    from transformers import masking_utils
+
+    before = masking_utils.find_packed_sequence_indices
+    state_packed(False)
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = before
 
 
 def documents_of(position_ids: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +183,20 @@ def materialise(
         if make is None and found is not None:
             bounds[stored[id(place)]] = found
     check_finite(weights, bounds)
+    _move_buffers(model, buffer_device or device)
+
+
+def fill_from_memory(model: nn.Module, *, value: Callable[[str], torch.Tensor], device: torch.device) -> None:
+    """Gives every meta parameter its values, each rank only its own slices, of whole tensors by parameter name."""
+    for place in _places(model):
+        _fill(place, device=device, read=_slicer(partial(value, place.names[0])))
+    _move_buffers(model, device)
+
+
+def _move_buffers(model: nn.Module, device: torch.device) -> None:
     for module in model.modules():
         for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else buffer.to(buffer_device or device)
+            module._buffers[name] = None if buffer is None else buffer.to(device)
 
 
 Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -119,27 +120,68 @@ def build_model(
     agree_on_model(world, content)
     config = read_config(source)
     saved_dtype = _saved_dtype(job, config, types=types)  # now: building sets the configuration's type to the built one
-    balance = Balance.of(config, device=world.device) if shape.has_experts else None
-    parts = [
-        _part(job, execution, config=config, source=source, types=types, place=place, shape=shape, balance=balance)
-        for place in _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
-    ]
+    parts = cut_parts(
+        partial(_adapted, job, execution, config=config, source=source),
+        execution,
+        world=world,
+        shape=shape,
+        drops=not job.train.disable_dropout,
+        balance=Balance.of(config, device=world.device) if shape.has_experts else None,
+    )
     keys = Keys(parts[0].model, weights.names)
     weights.rename(keys)
 
+    def fill(part: Part) -> None:
+        materialise(
+            part.model,
+            weights=weights,
+            device=torch.device("cpu") if execution.parameters_on_host else world.device,
+            buffer_device=world.device,
+            initialise=partial(initial_adapter, seed=job.train.seed),
+            elsewhere=part.elsewhere,
+            kin=part.kin,
+        )
+        start_magnitudes(part.model)
+
+    result = Result(
+        model=parts[0].model,
+        adapters=parts[0].adapters,
+        source=source,
+        keys=keys,
+        saved_dtype=saved_dtype,
+        chat_template=chat_template,
+    )
+    return spread_parts(
+        parts,
+        execution,
+        world=world,
+        shape=shape,
+        drops=not job.train.disable_dropout,
+        fill=fill,
+        result=result,
+        content={name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)},
+    )
+
+
+def spread_parts(
+    parts: Sequence[Part],
+    execution: Execution,
+    *,
+    world: World,
+    shape: ModelShape,
+    drops: bool,
+    fill: Callable[[Part], None],
+    result: Result,
+    content: dict[str, str],
+) -> TrainedModel:
+    """Parallelizes the parts of this rank. `fill`: gives a part's parameters their values; `result`: what is to be
+    saved, still without parameters; the rest as in `TrainedModel`."""
+
     def materialise_parts() -> None:
         for part in parts:
-            materialise(
-                part.model,
-                weights=weights,
-                device=torch.device("cpu") if execution.parameters_on_host else world.device,
-                buffer_device=world.device,
-                initialise=partial(initial_adapter, seed=job.train.seed),
-                elsewhere=part.elsewhere,
-                kin=part.kin,
-            )
-            start_magnitudes(part.model)
+            fill(part)
 
+    types = TYPES[execution.precision]
     spread = parallelize(
         [part.stage for part in parts],
         execution=execution,
@@ -147,33 +189,24 @@ def build_model(
         compute_dtype=types.compute,
         materialise=materialise_parts,
     )
-    result = Result(
-        model=parts[0].model,
-        adapters=parts[0].adapters,
-        source=source,
-        keys=keys,
-        saved_dtype=saved_dtype,
-        parameters=[named for part in parts for named in part.model.named_parameters()],
-        chat_template=chat_template,
-    )
     copies = frozenset(name for part in parts for name in part.copies)
     return TrainedModel(
         shape=shape,
         spread=spread,
         types=types,
-        drops=not job.train.disable_dropout,
-        result=result,
+        drops=drops,
+        result=replace(result, parameters=[named for part in parts for named in part.model.named_parameters()]),
         ownership=Ownership(world=world, copies=copies),
         elements=parts[0].elements,
-        content={name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)},
-        balance=balance,
+        content=content,
+        balance=parts[0].balance,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
+class Part:
     """The model, or one stage of it, on the meta device; `elsewhere` are weights of other stages, `copies` weights they
-    own."""
+    own; `balance` is the loss of routers, or None."""
 
     model: nn.Module
     adapters: Any
@@ -182,6 +215,7 @@ class _Part:
     kin: Kin
     elsewhere: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
+    balance: Balance | None = None
 
 
 def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
@@ -190,18 +224,32 @@ def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
     return [StagePlace(index=index, count=layout.num_stages, blocks=blocks[index]) for index in layout.stages_of(pp)]
 
 
-def _part(
-    job: Job,
+def cut_parts(
+    make: Callable[[], tuple[nn.Module, Any]],
     execution: Execution,
     *,
-    config: Any,
-    source: Path,
-    types: Types,
+    world: World,
+    shape: ModelShape,
+    drops: bool,
+    balance: Balance | None = None,
+) -> list[Part]:
+    """The parts of this rank, parameters on the meta device. `make`: the whole model anew, and the PEFT model around it
+    or None; `drops`: dropout is allowed in training; `balance`: of routers, or None."""
+    places = _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
+    return [_part(*make(), execution, place=place, shape=shape, drops=drops, balance=balance) for place in places]
+
+
+def _part(
+    model: nn.Module,
+    adapters: Any,
+    execution: Execution,
+    *,
     place: StagePlace,
     shape: ModelShape,
+    drops: bool,
     balance: Balance | None,
-) -> _Part:
-    model, adapters = _adapted(job, execution, config=config, source=source)
+) -> Part:
+    types = TYPES[execution.precision]
     _set_types(model, types)
     anatomy = find_anatomy(model)
     kin, ends = kin_of(model), _shared_ends(anatomy)
@@ -218,19 +266,20 @@ def _part(
         first_block=place.blocks.start,
         makes_loss=place.is_last,
     )
-    root.train(not job.train.disable_dropout)
+    root.train(drops)
     route(model, compute=types.compute, balance=balance)
     if balance is not None:
         mark_real((anatomy.blocks[index] for index in place.blocks), balance)
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
-    return _Part(
+    return Part(
         model=model,
         adapters=adapters,
+        balance=balance,
         stage=Stage(
             index=place.index,
             root=root,
             blocks=[anatomy.blocks[index] for index in place.blocks],
-            width=config.hidden_size,
+            width=anatomy.backbone.config.hidden_size,  # pyright: ignore
             **_outside(anatomy, root, place),
             experts=[experts for index in place.blocks for _, experts in mixtures(anatomy.blocks[index])],
             parts=_slicing(anatomy, place, root=root) if execution.layout.tp > 1 else None,
@@ -272,12 +321,17 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     )
     if job.method == "qlora":
         quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
-    # Slices are read inside the layers' own forwards, a cut backward takes gradients of one result at a time, and what
-    # is compiled to be computed again may leave nothing with a layer, as those do that hold results for each other.
+    join_where_alone(model, execution)
+    return model, adapted
+
+
+def join_where_alone(model: nn.Module, execution: Execution) -> None:
+    """Joins products of adapters. Not where slices are read inside the layers' own forwards, a cut backward takes
+    gradients of one result at a time, or what is compiled is computed again: it may leave nothing with a layer, as
+    those do that hold results for each other."""
     again = execution.compile and execution.gradient_checkpointing != "none"
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble" and not again:
         join_products(model)
-    return model, adapted
 
 
 def _attention(execution: Execution) -> str:

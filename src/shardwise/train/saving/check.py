@@ -6,12 +6,13 @@ transformers or PEFT which tensors it will load.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -55,7 +56,7 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
     if result.adapters is None:
         return _model_faults(folder, stored)
-    base = build_on_meta(read_config(result.source), attn_implementation="eager")
+    base = build_on_meta(copy.deepcopy(cast(Any, result.model).config), attn_implementation="eager")
     expected = expected_tensors(base, folder)
     return _differences([(key,) for key in expected], expected=expected, stored=stored)
 

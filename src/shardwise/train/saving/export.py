@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Result:
     Attributes:
         model: the Hugging Face model whose parameters are live.
         adapters: the PEFT model around it, or None for full fine-tuning.
-        source: folder of the model that training began with.
+        source: folder of the model that training began with; None where it was in memory.
         keys: names of its weights in files.
         saved_dtype: dtype of the files.
         parameters: (Hugging Face name, parameter) of this rank.
@@ -44,10 +44,10 @@ class Result:
 
     model: nn.Module
     adapters: Any
-    source: Path
+    source: Path | None
     keys: Keys
     saved_dtype: torch.dtype
-    parameters: list[tuple[str, nn.Parameter]]
+    parameters: list[tuple[str, nn.Parameter]] = field(default_factory=list[tuple[str, nn.Parameter]])
     chat_template: str | None = None
 
     @property
@@ -141,10 +141,20 @@ def copy_configuration(result: Result, folder: Path) -> None:
             config = copy.copy(result.model.config)
             config.quantization_config = quantised
             config.save_pretrained(folder)
+    _copy_beside(result, folder)
+    if result.chat_template is not None:
+        (folder / "chat_template.jinja").write_text(result.chat_template, encoding="utf-8")
+
+
+def _copy_beside(result: Result, folder: Path) -> None:
+    """Tokenizer and generation settings of the source, or those settings of a model that was in memory."""
+    if result.source is None:
+        settings: Any = getattr(result.model, "generation_config", None)
+        if settings is not None and result.adapters is None:
+            settings.save_pretrained(folder)
+        return
     for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
         if path.is_file():
             target = folder / path.relative_to(result.source)
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
-    if result.chat_template is not None:
-        (folder / "chat_template.jinja").write_text(result.chat_template, encoding="utf-8")

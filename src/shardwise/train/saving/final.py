@@ -26,9 +26,18 @@ from shardwise.train.watching.journal import Journal
 def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trained: bool = True) -> None:
     """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails. `trained`: some
     step had a learning rate above zero; adapters that change nothing are then warned about."""
-    world, result = model.ownership.world, model.result
     journal.enter("saving")
-    with staged(world, run.final) as folder:
+    save_folder(model, run.final, verifying=lambda: journal.enter("verifying"))
+    world, result = model.ownership.world, model.result
+    for sentence in warnings_of(gather(world, values_of(result, ownership=model.ownership)), trained=trained):
+        journal.warn(f"final/ holds what was trained, but {sentence}")
+
+
+def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], None] = lambda: None) -> None:
+    """Writes, checks and commits a folder that `from_pretrained` reads; every rank takes part, and raises SaveError if
+    it fails. `verifying`: called between writing and checking."""
+    world, result = model.ownership.world, model.result
+    with staged(world, target) as folder:
         records = _write(model, folder)
 
         def complete() -> None:
@@ -38,11 +47,9 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
             files = {name: records[name] if name in records else seal(folder / name) for name in names}
             write_json(folder / "manifest.json", {"files": files, "source": model.content})
 
-        together(world, lambda: complete() if world.is_first else None, what="writing final/")
-        journal.enter("verifying")
+        together(world, lambda: complete() if world.is_first else None, what=f"writing {target.name}/")
+        verifying()
         check_folder(model, folder)
-    for sentence in warnings_of(gather(world, values_of(result, ownership=model.ownership)), trained=trained):
-        journal.warn(f"final/ holds what was trained, but {sentence}")
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:

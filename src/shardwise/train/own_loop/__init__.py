@@ -1,0 +1,1 @@
+"""`shardwise.parallelize`: any layout for people with a training loop of their own."""

@@ -1,0 +1,194 @@
+"""A model that a user has in memory: what it is as a job, what of it is refused, and copies without weights of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.stated import UnlistedFamilyError
+from shardwise.errors import InputError, UnsupportedError
+from shardwise.methods.lora import is_adapter, leave_inputs
+from shardwise.models.built.shape import built_shape
+from shardwise.parallel.mesh import World
+from shardwise.spec.layout.execution import Execution, Precision
+from shardwise.spec.model.shape import ModelShape
+from shardwise.train.guards.checks import gather
+from shardwise.train.guards.replicas import part_hashes
+from shardwise.train.model import join_where_alone
+from shardwise.train.precision import TYPES, type_name
+
+#: Ends of the names of all that PEFT's LoRA trains here: of matrices, and of copies of modules.
+_TRAINED_PARTS = (".lora_A.default.weight", ".lora_B.default.weight", ".lora_magnitude_vector.default.weight")
+_COPY = ".modules_to_save.default."
+
+#: Kernels that a model in memory may be set to.
+_ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A causal language model with its weights. `base`: from transformers; `adapters`: the PEFT model around it, or
+    None; `values`: whole tensors by each of their names in `base`."""
+
+    base: nn.Module
+    adapters: Any
+    values: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Given:
+        """Raises UnsupportedError: what it is, is not trained."""
+        adapters = _peft_model(model)
+        base: nn.Module = model if adapters is None else adapters.get_base_model()
+        _refuse_base(base)
+        given = cls(base=base, adapters=adapters, values={name: p.detach() for name, p in _named(base)})
+        if adapters is not None:
+            _refuse_adapters(adapters, base)
+        elif (frozen := next((name for name, p in _named(base) if not p.requires_grad), None)) is not None:
+            raise UnsupportedError(
+                f"{frozen} is frozen (requires_grad is False); parallelize trains all weights, or adapters that PEFT "
+                "puts beside frozen ones: make all trainable, or add adapters by peft.get_peft_model"
+            )
+        return given
+
+    @property
+    def shape(self) -> ModelShape:
+        """Read from its configuration, as from a config.json."""
+        config: Any = cast(Any, self.base).config
+        try:
+            return shape_from_data(json.loads(config.to_json_string()), file="the model's configuration")
+        except UnlistedFamilyError as error:
+            return built_shape(error.data, file=error.file)
+
+    @property
+    def precision(self) -> Precision:
+        """That of its weights as they are. Raises InputError: no precision has such types."""
+        trained = {p.dtype for _, p in _named(self.base) if p.requires_grad}
+        frozen = {p.dtype for _, p in _named(self.base) if not p.requires_grad} or trained
+        for name in ("fp32", "bf16", "mixed"):
+            if trained == {TYPES[name].trainable} and frozen == {TYPES[name].frozen}:
+                return name
+        types = ", ".join(sorted({type_name(dtype) for dtype in trained | frozen}))
+        raise InputError(f"the model's weights are {types}; say which precision to train in: mixed, bf16 or fp32")
+
+    @property
+    def lora(self) -> dict[str, Any] | None:
+        """Its adapters in the words of a job, None without."""
+        if self.adapters is None:
+            return None
+        config = self.adapters.peft_config["default"]
+        ends = {name.partition(".lora_A.")[0].rpartition(".")[2] for name in self.values if ".lora_A." in name}
+        return {
+            "r": config.r,
+            "lora_alpha": config.lora_alpha,
+            "lora_dropout": config.lora_dropout,
+            "target_modules": sorted(ends),
+            "use_rslora": config.use_rslora,
+            "use_dora": config.use_dora,
+            "modules_to_save": list(config.modules_to_save or ()),
+        }
+
+    @property
+    def saved_dtype(self) -> torch.dtype:
+        """As it came; of adapters, the type they are in."""
+        return next(p.dtype for _, p in _named(self.base) if p.requires_grad)
+
+    def agree(self, world: World) -> None:
+        """Takes rank 0's values where ranks have others, as DDP does: PEFT draws adapters anew in every process. Raises
+        InputError: ranks were given different models."""
+        here = [(name, nn.Parameter(value, requires_grad=False)) for name, value in self.values.items()]
+        hashes = {name: value for (name, _, _), value in part_hashes(here).items()}
+        known = [(name, tuple(value.shape), str(value.dtype)) for name, value in self.values.items()]
+        everyone = gather(world, (known, hashes))
+        if any(theirs[0] != everyone[0][0] for theirs in everyone):
+            raise InputError("ranks were given different models: names, shapes or types of their weights differ")
+        for name, value in self.values.items():
+            if len({theirs[1][name] for theirs in everyone}) > 1:
+                whole = value.cpu().contiguous()
+                dist.broadcast(whole, 0, group=world.control)
+                value.copy_(whole)
+
+    def without_weights(self, execution: Execution) -> tuple[nn.Module, Any]:
+        """A copy of the model with parameters on the meta device, and of the PEFT model around it."""
+        memo = {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for _, p in _named(self.base)}
+        whole: Any = copy.deepcopy(self.base if self.adapters is None else self.adapters, memo)
+        if self.adapters is None:
+            return whole, None
+        base = whole.get_base_model()
+        leave_inputs(whole)
+        join_where_alone(base, execution)
+        return base, whole
+
+    def let_go(self) -> None:
+        """Puts the user's own model on the meta device: its weights are those of the parallelized one from here on."""
+        self.values.clear()
+        for module in self.base.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return model.named_parameters(remove_duplicate=False)
+
+
+def _peft_model(model: Any) -> Any:
+    """The model where it is PEFT's. Raises UnsupportedError: it has adapters of another kind."""
+    configs: dict[str, Any] | None = getattr(model, "peft_config", None)
+    if configs is None:
+        return None
+    if not hasattr(model, "get_base_model"):
+        raise UnsupportedError("the model's adapters were added by transformers; add them by peft.get_peft_model")
+    if list(configs) != ["default"]:
+        raise UnsupportedError(f"the model has the adapters {', '.join(configs)}; one is trained, named default")
+    kind = str(getattr(configs["default"].peft_type, "value", configs["default"].peft_type))
+    if kind != "LORA":
+        raise UnsupportedError(f"the model's adapter is {kind}; of PEFT's kinds LORA is trained")
+    return model
+
+
+def _refuse_base(base: Any) -> None:
+    if not hasattr(base, "config") or not hasattr(base, "get_output_embeddings"):
+        raise UnsupportedError(f"{type(base).__name__} is not a causal language model of transformers")
+    if getattr(base, "hf_quantizer", None) is not None or getattr(base, "is_quantized", False):
+        raise UnsupportedError(
+            "the model is quantised; parallelize trains weights in 32 or 16 bits. For QLoRA use `shardwise train` with "
+            "method: qlora"
+        )
+    if len(set((getattr(base, "hf_device_map", None) or {}).values())) > 1:
+        raise UnsupportedError("the model is spread by device_map; load it without, and let the layout spread it")
+    if any(parameter.is_meta for parameter in base.parameters()):
+        raise UnsupportedError("the model's weights are on the meta device; load them, or use `shardwise train`")
+    if any(getattr(module, "gradient_checkpointing", False) is True for module in base.modules()):
+        raise UnsupportedError(
+            "the model has gradient checkpointing enabled; leave it off, and write gradient_checkpointing='full'"
+        )
+    if base.config._attn_implementation not in _ATTENTION:
+        raise UnsupportedError(
+            f"the model's attn_implementation is {base.config._attn_implementation}; use {', '.join(_ATTENTION)}"
+        )
+
+
+def _refuse_adapters(adapters: Any, base: nn.Module) -> None:
+    """Refuses what PEFT trains beside LoRA's matrices and copies of modules."""
+    for name, parameter in _named(base):
+        known = name.endswith(_TRAINED_PARTS) if is_adapter(name) else _COPY in name
+        if (parameter.requires_grad or is_adapter(name)) and not known:
+            raise UnsupportedError(
+                f"the adapter trains {name}; of PEFT's LoRA, matrices of linear layers, DoRA and modules_to_save are "
+                "trained, with bias: none"
+            )
+    variants = {type(one).__name__ for m in base.modules() for one in (getattr(m, "lora_variant", None) or {}).values()}
+    if others := sorted(name for name in variants if "Dora" not in name):
+        raise UnsupportedError(f"the adapter is of the variant {', '.join(others)}; LoRA, rsLoRA and DoRA are trained")
+    if not any(p.requires_grad for p in base.parameters()):
+        raise UnsupportedError("the adapter is frozen; load it with PeftModel.from_pretrained(..., is_trainable=True)")
+    if adapters.peft_config["default"].bias != "none":
+        raise UnsupportedError(f"the adapter's bias is {adapters.peft_config['default'].bias}; use bias: none")

@@ -1,0 +1,265 @@
+"""`parallelize`: a model in memory becomes one over ranks, with a step that is the same under every layout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from shardwise.errors import InputError, UnsupportedError
+from shardwise.models.anatomy import drops_out
+from shardwise.models.known_ahead import hold_rotations, rows_unpacked
+from shardwise.models.load import fill_from_memory
+from shardwise.models.weights import Keys
+from shardwise.parallel.mesh import join_world
+from shardwise.parallel.optimizer.stepped import Detour, LocalParts
+from shardwise.parallel.optimizer.zero1 import Windows
+from shardwise.parallel.ownership import local_part
+from shardwise.spec.adapters.saved_names import saved_refusal
+from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution, Precision, Recompute
+from shardwise.spec.support.trained import execution_refusals
+from shardwise.train.loss_scale import LossScale
+from shardwise.train.model import Part, TrainedModel, cut_parts, spread_parts
+from shardwise.train.optim import gradient_norm
+from shardwise.train.own_loop.given import Given
+from shardwise.train.own_loop.rows import global_batch
+from shardwise.train.saving.export import Result
+from shardwise.train.saving.final import save_folder
+from shardwise.train.step import Step
+
+
+def parallelize(
+    model: nn.Module,
+    layout: str | Mapping[str, Any] | Layout,
+    *,
+    precision: Precision | None = None,
+    gradient_checkpointing: Recompute = "none",
+    micro_batch_size: int | None = None,
+    seed: int = 0,
+) -> Parallelized:
+    """Spreads a model over the ranks that torchrun started; one process needs none.
+
+    Args:
+        model: a causal language model of transformers with its weights, or a PEFT model (LoRA) around one. It is empty
+            afterwards: each rank keeps its part of the weights. Where ranks have different values, rank 0's are taken.
+        layout: a strategy (`single`, `ddp`, `fsdp`, ...), or a product such as `{"dp_shard": 2, "tp": 2}`.
+        precision: `mixed`, `bf16` or `fp32`; None for that of the weights as they are.
+        gradient_checkpointing: `none`, `selective` or `full`.
+        micro_batch_size: rows of one forward of one rank; None for its share of the batch, under a pipeline for a
+            quarter of that with two ranks, a sixth with three, and so on.
+        seed: of dropout.
+
+    Raises:
+        InputError: the layout is none, or not one of as many processes as were started.
+        UnsupportedError: the model, its adapters or the layout is not trained; says what is.
+    """
+    given = Given.of(model)
+    execution = Execution(
+        layout=_layout(layout),
+        micro_batch_size=micro_batch_size or 1,
+        gradient_accumulation_steps=1,
+        precision=precision or given.precision,
+        gradient_checkpointing=gradient_checkpointing,
+        attn_implementation=given.base.config._attn_implementation,  # pyright: ignore
+    )
+    shape = given.shape
+    _refuse(given, execution)
+    world = join_world(execution.layout)
+    given.agree(world)
+    parts = cut_parts(partial(given.without_weights, execution), execution, world=world, shape=shape, drops=True)
+
+    def fill(part: Part) -> None:
+        fill_from_memory(part.model, value=given.values.__getitem__, device=world.device)
+
+    trained = spread_parts(
+        parts,
+        execution,
+        world=world,
+        shape=shape,
+        drops=True,
+        fill=fill,
+        result=Result(
+            model=parts[0].model,
+            adapters=parts[0].adapters,
+            source=None,
+            keys=Keys.of_loaded(parts[0].model),
+            saved_dtype=given.saved_dtype,
+        ),
+        content={},
+    )
+    hold_rotations(trained.spread.modules)
+    made = Parallelized(trained, micro_batch_size=micro_batch_size, seed=seed, drops=drops_out(parts[0].model))
+    made.train(model.training)
+    given.let_go()
+    return made
+
+
+class Parallelized:
+    """A model over ranks. Every rank calls the same methods, in the same order, with the same whole batches."""
+
+    def __init__(self, model: TrainedModel, *, micro_batch_size: int | None, seed: int, drops: bool) -> None:
+        self._model, self._world = model, model.ownership.world
+        self._step = Step(spread=model.spread, world=self._world, keeps_casts=False, scale=LossScale())
+        self._micro_batch_size, self._seed, self._drops, self._steps = micro_batch_size, seed, drops, 0
+        self._parts = LocalParts(model.trained)
+        self._stepped: Detour = self._parts
+        if self._world.layout.shards_states_only:
+            self._stepped = Windows(self._parts, self._world.mesh["dp_shard", "tp"])
+            register_optimizer_step_post_hook(self._after_step)
+
+    @property
+    def device(self) -> torch.device:
+        """Of this rank."""
+        return self._world.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which prints."""
+        return self._world.is_first
+
+    @property
+    def data_world_size(self) -> int:
+        """Over how many shares the rows of a batch are spread."""
+        return self._world.layout.data_world_size
+
+    @property
+    def training(self) -> bool:
+        """Whether dropout is on."""
+        return any(module.training for module in self._model.spread.modules)
+
+    def train(self, mode: bool = True) -> Parallelized:
+        """Switches dropout on or off."""
+        for module in self._model.spread.modules:
+            module.train(mode)
+        return self
+
+    def eval(self) -> Parallelized:
+        """Switches dropout off."""
+        return self.train(False)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """This rank's parts of what is trained, under the names of the whole weights: for a torch optimizer whose step
+        is elementwise. Plain tensors, which have their gradients after `step`."""
+        return iter(self._stepped.named)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """As `named_parameters`, without names."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def zero_grad(self) -> None:
+        """Frees all gradients; the optimizer's own `zero_grad` does as well."""
+        for _, parameter in (*self._stepped.named, *self._parts.named, *self._model.trained):
+            parameter.grad = None
+
+    def step(self, batch: Mapping[str, Any]) -> torch.Tensor:
+        """Forward and backward of a whole batch; its mean loss over trained tokens, the same on every rank: a float64
+        scalar without a graph. Gradients are those of this mean.
+
+        Args:
+            batch: all rows of the step, the same on every rank, as collators of Hugging Face make them: `input_ids`,
+                `labels` and, where rows are padded on the right, `attention_mask`. Each rank trains its share; where
+                rows do not divide, the last ones are filled up with rows that count nowhere.
+
+        Raises:
+            DataError: it is not such a batch, or ranks were given different ones.
+            InputError: gradients of another step are still there.
+        """
+        if any(parameter.grad is not None for parameter in self.parameters()):
+            raise InputError(
+                "gradients of an earlier step are still there: call optimizer.zero_grad() before the next step. To "
+                "accumulate, give step the whole batch and parallelize a micro_batch_size"
+            )
+        self.zero_grad()
+        rows = self._rows(batch)
+        with rows_unpacked(), self._own_randomness():
+            loss = self._step(rows)
+        self._steps += 1
+        for detour in dict.fromkeys((self._parts, self._stepped)):
+            detour.before_step()
+        return loss
+
+    @torch.no_grad()
+    def evaluate(self, batch: Mapping[str, Any]) -> float:
+        """Mean loss over trained tokens of a whole batch, without gradients; call `eval` before it."""
+        rows = self._rows(batch)
+        with rows_unpacked(), self._own_randomness():
+            return self._step.evaluate(rows) / rows.trained_tokens
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most, and returns the norm
+        they had, a float64 scalar. `inf` leaves them as they are."""
+        counted = {name for name, p in self._model.trained if self._model.ownership.counts(name, p)}
+        norm = gradient_norm((p for name, p in self._parts.named if name in counted), device=self.device)
+        gradients = [local_part(p.grad) for _, p in self._parts.named if p.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).float())  # pyright: ignore
+        return norm
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes what `from_pretrained`, or `PeftModel.from_pretrained`, reads: tensor by tensor, without gathering the
+        whole, and compared with the live weights. Every rank calls it. Raises SaveError: a file action failed."""
+        save_folder(self._model, Path(folder).resolve())
+
+    def _rows(self, batch: Mapping[str, Any]) -> Any:
+        steady = self._model.shape.steady_positions
+        return global_batch(batch, world=self._world, micro_batch_size=self._micro_batch_size, steady=steady)
+
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Dropout of a stream of this rank's place, and the user's random state as it was, so that loaders that draw
+        from it stay alike on all ranks."""
+        if not self._drops or not self.training:
+            yield
+            return
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed((self._seed << 32) + self._steps * self._world.size + self._world.stream)
+            yield
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Exchanges what ranks have stepped, where the optimizer holds it."""
+        mine = {id(parameter) for parameter in self.parameters()}
+        if any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
+            self._stepped.after_step()
+
+
+def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
+    """Raises InputError: it is none."""
+    if isinstance(layout, Layout):
+        return layout
+    if layout == "single":
+        return Layout()
+    if layout == "auto":
+        raise InputError("layout auto is chosen by `shardwise plan`; write the layout that it names")
+    stated = job_from_data({"model": "given", "layout": layout if isinstance(layout, str) else dict(layout)})
+    named = stated.stated_layout
+    if not isinstance(named, str):
+        return named or Layout()
+    size, node = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("LOCAL_WORLD_SIZE")
+    try:
+        return Layout.from_strategy(named, world_size=size, gpus_per_node=int(node) if node else None)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _refuse(given: Given, execution: Execution) -> None:
+    """Raises UnsupportedError: `shardwise train` would refuse it too; says why."""
+    lora, shape = given.lora, given.shape
+    asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
+    job = job_from_data(asked if lora is None else {**asked, "method": "lora", "lora": lora})
+    reasons = execution_refusals(job, execution, model=shape)
+    if job.adapters is not None:
+        refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
+        reasons += [reason for reason in refused if reason is not None]
+    if reasons:
+        raise UnsupportedError("; ".join(reasons))

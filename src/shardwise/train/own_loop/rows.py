@@ -1,0 +1,114 @@
+"""A batch as collators of Hugging Face make it becomes this rank's share of a global batch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from shardwise.data.micro_batches import FILLER, GlobalBatch, MicroBatch
+from shardwise.data.store import IGNORED
+from shardwise.errors import DataError
+from shardwise.parallel.mesh import World
+from shardwise.train.guards.checks import gather
+
+_KEYS = ("input_ids", "labels", "attention_mask")
+
+
+def global_batch(
+    batch: Mapping[str, Any], *, world: World, micro_batch_size: int | None, steady: int | None
+) -> GlobalBatch:
+    """This rank's share.
+
+    Args:
+        batch: all rows of the step, the same on every rank: `input_ids`, `labels` and, unless there is no padding,
+            `attention_mask`, each [rows, length].
+        micro_batch_size: rows of one forward; None for all of a rank's, under a pipeline for a share of them.
+        steady: tokens up to which the model's rotary positions do not follow the longest row; None for any number.
+
+    Raises:
+        DataError: it is not such a batch, or not the same on every rank.
+    """
+    rows = _checked(batch, steady=steady)
+    _agree(world, rows)
+    ids, labels = rows["input_ids"], F.pad(rows["labels"][:, 1:], (0, 1), value=IGNORED)
+    trained = int((labels != IGNORED).sum())
+    if not trained:
+        raise DataError("the batch trains no token: of labels, all but those of a row's first token are -100")
+    count, length = ids.shape
+    pad = -length % world.layout.sequence_multiple
+    ids, labels = F.pad(ids, (0, pad)), F.pad(labels, (0, pad), value=IGNORED)
+    ranks = world.layout.data_world_size
+    size = micro_batch_size or _usual_size(-(-count // ranks), world)
+    micros = -(-count // (ranks * size))
+    slots = torch.full((micros * ranks * size,), FILLER)
+    slots[:count] = torch.arange(count)
+    positions = torch.arange(length + pad).expand(size, -1)
+    mine = slots.view(micros, ranks, size)[:, world.data_rank]
+    return GlobalBatch(
+        step=0,
+        epoch=0.0,
+        sample_ids=tuple(range(count)),
+        tokens=count * length,
+        trained_tokens=trained,
+        micro_batches=tuple(
+            MicroBatch(
+                input_ids=ids[samples.clamp(min=0)],
+                position_ids=positions,
+                labels=labels[samples.clamp(min=0)].masked_fill((samples == FILLER).unsqueeze(1), IGNORED),
+                sample_ids=tuple(samples.tolist()),
+            )
+            for samples in mine
+        ),
+    )
+
+
+def _usual_size(share: int, world: World) -> int:
+    """All rows of a rank at once; under a pipeline, where stages work at different micro-batches, two for each rank."""
+    return max(1, share // (2 * world.layout.pp)) if world.layout.pp > 1 else share
+
+
+def _checked(batch: Mapping[str, Any], *, steady: int | None) -> dict[str, torch.Tensor]:
+    """The batch on the CPU. Its mask is only looked at: no padding is trained, or stands before a row."""
+    if lacking := [key for key in _KEYS[:2] if not isinstance(batch.get(key), torch.Tensor)]:
+        raise DataError(f"the batch has no tensor {lacking[0]}; expected {', '.join(_KEYS)}, each [rows, length]")
+    if others := [key for key in batch if key not in _KEYS]:
+        raise DataError(f"the batch holds {', '.join(others)}, which is not trained with; leave it out of the collator")
+    rows = {key: value.to("cpu") for key, value in batch.items() if value is not None}
+    ids, labels = rows["input_ids"], rows["labels"]
+    if any(value.shape != ids.shape or value.ndim != 2 or not value.numel() for value in rows.values()):
+        shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in rows.items())
+        raise DataError(f"the batch holds {shapes}; expected one shape [rows, length], not empty")
+    if steady is not None and ids.shape[1] > steady:
+        raise DataError(
+            f"the batch is {ids.shape[1]} tokens long: beyond {steady} this model's rotary positions follow the "
+            f"longest row, so that the result would depend on the layout; use rows of {steady} tokens or less"
+        )
+    mask = rows.get("attention_mask")
+    if mask is not None:
+        if bool((mask[:, 1:] > mask[:, :-1]).any()):
+            raise DataError("the batch is padded on the left; write tokenizer.padding_side = 'right'")
+        if bool((labels[mask == 0] != IGNORED).any()):
+            raise DataError("labels train padding (where attention_mask is 0); write -100 there")
+    return rows
+
+
+def _agree(world: World, rows: dict[str, torch.Tensor]) -> None:
+    """Raises DataError: ranks were given different batches."""
+    if world.size == 1:
+        return
+    digest = hashlib.sha256()
+    for key in _KEYS:
+        if key in rows:
+            digest.update(f"{key}{tuple(rows[key].shape)}".encode())
+            digest.update(rows[key].long().contiguous().numpy().tobytes())
+    everyone = gather(world, digest.hexdigest())
+    other = next((rank for rank, theirs in enumerate(everyone) if theirs != everyone[0]), None)
+    if other is not None:
+        raise DataError(
+            f"rank 0 and rank {other} were given different batches; each rank takes its share of one whole batch: seed "
+            "the loader alike on all ranks (torch.manual_seed before it), and use no DistributedSampler"
+        )

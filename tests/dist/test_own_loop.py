@@ -1,0 +1,246 @@
+"""`shardwise.parallelize` beside a plain loop of one process with the forward of transformers."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+import shardwise
+from shardwise.errors import DataError, InputError
+from shardwise.spec.layout.axes import Layout
+from tests.dist.cells import TOLERANCE, ZERO1, ZERO2, apart, relative
+from tests.dist.worlds import run_world, said_by, toy_model
+
+STEPS = 6
+
+#: Of AdamW, a hundredth of the usual gradient: a smaller one amplifies rounding where a gradient is next to nothing.
+EPSILON = 1e-5
+
+LAYOUTS: dict[str, Layout] = {
+    "single": Layout(),
+    "ddp": Layout(dp_replicate=2),
+    "zero1": Layout(dp_shard=2, **ZERO1),
+    "zero2": Layout(dp_shard=2, **ZERO2),
+    "fsdp": Layout(dp_shard=2),
+    "tp": Layout(tp=2),
+    "mp": Layout(pp=2, schedule="sequential"),
+    "pp": Layout(pp=2),
+    "gpipe": Layout(pp=2, schedule="gpipe"),
+    "interleaved": Layout(pp=2, schedule="interleaved"),
+    "zero_bubble": Layout(pp=2, schedule="zero_bubble"),
+    "hsdp": Layout(dp_replicate=2, dp_shard=2),
+    "fsdp x tp": Layout(dp_shard=2, tp=2),
+    "fsdp x pp": Layout(dp_shard=2, pp=2),
+    "zero1 x tp": Layout(dp_shard=2, tp=2, **ZERO1),
+    "tp x pp": Layout(tp=2, pp=2),
+    "ddp x pp": Layout(dp_replicate=2, pp=2),
+}
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=5e-4, eps=EPSILON),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looped:
+    """Figures of each step."""
+
+    losses: list[float]
+    norms: list[float]
+
+
+def batches(*, rows: int = 6, length: int = 12) -> list[dict[str, torch.Tensor]]:
+    """Ragged rows as collators make them, padded on the right; not all of a row is trained, and rows may not divide."""
+    generator = torch.Generator().manual_seed(1)
+    made: list[dict[str, torch.Tensor]] = []
+    for step in range(STEPS):
+        ids = torch.randint(1, 97, (rows - step % 2, length - step % 3), generator=generator)
+        lengths = torch.randint(4, ids.shape[1] + 1, (len(ids), 1), generator=generator)
+        mask = (torch.arange(ids.shape[1]) < lengths).long()
+        labels = ids.masked_fill((mask == 0) | (torch.arange(ids.shape[1]) < 2), -100)
+        made.append({"input_ids": ids * mask, "attention_mask": mask, "labels": labels})
+    return made
+
+
+def lora(**changes: Any) -> LoraConfig:
+    settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    return LoraConfig(**(settings | changes))
+
+
+def model_of(folder: Path, adapters: LoraConfig | None) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
+    if adapters is None:
+        return model
+    torch.manual_seed(0)
+    return get_peft_model(model, copy.deepcopy(adapters))
+
+
+def plain(folder: Path, adapters: LoraConfig | None, optimizer: str, saved: Path) -> Looped:
+    """Nothing of ours."""
+    model = model_of(folder, adapters)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    stepped, losses, norms = OPTIMIZERS[optimizer](trained), [], []
+    for batch in batches():
+        loss = model(**batch).loss
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, 1.0).item())
+        stepped.step()
+        stepped.zero_grad()
+        losses.append(loss.item())
+    model.save_pretrained(saved)
+    return Looped(losses=losses, norms=norms)
+
+
+def spread(folder: Path, adapters: LoraConfig | None, optimizer: str, saved: Path, layout: Any, options: Any) -> Looped:
+    """The same loop over ranks."""
+    model = shardwise.parallelize(model_of(folder, adapters), layout, **options)
+    stepped, losses, norms = OPTIMIZERS[optimizer](model.parameters()), [], []
+    for batch in batches():
+        losses.append(model.step(batch).item())
+        norms.append(model.clip_grad_norm_(1.0).item())
+        stepped.step()
+        stepped.zero_grad()
+    model.save_pretrained(saved)
+    return Looped(losses=losses, norms=norms)
+
+
+def must_train_the_same(
+    tmp_path: Path, layout: Layout, adapters: LoraConfig | None, optimizer: str, *, folder: Path, **options: Any
+) -> None:
+    expected = run_world(1, plain, folder, adapters, optimizer, tmp_path / "plain")[0]
+    found = run_world(layout.world_size, spread, folder, adapters, optimizer, tmp_path / "spread", layout, options)
+    for rank in found:
+        assert rank == found[0], "ranks report different figures"
+    assert relative(expected.losses, found[0].losses) <= TOLERANCE
+    assert relative(expected.norms, found[0].norms) <= TOLERANCE
+    wanted, got = (loaded(folder, tmp_path / name, adapters) for name in ("plain", "spread"))
+    assert wanted.keys() == got.keys()
+    for name, weight in wanted.items():
+        assert apart(weight, got[name]) <= TOLERANCE, name
+
+
+def loaded(folder: Path, saved: Path, adapters: Any) -> dict[str, torch.Tensor]:
+    """As `from_pretrained` reads it."""
+    if adapters is None:
+        model: Any = AutoModelForCausalLM.from_pretrained(saved)
+    else:
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), saved)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("own-loop")
+    return {
+        "tied": toy_model(root / "tied", tied=True, num_hidden_layers=4),
+        "untied": toy_model(root / "untied", num_hidden_layers=4),
+    }
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_loop_of_ones_own_trains_the_same(folders, tmp_path, layout, method) -> None:
+    adapters, toy = (None, "tied") if method == "full" else (lora(), "untied")
+    for optimizer in OPTIMIZERS:
+        must_train_the_same(tmp_path / optimizer, LAYOUTS[layout], adapters, optimizer, folder=folders[toy])
+
+
+@pytest.mark.parametrize(
+    ("layout", "adapters", "options"),
+    [
+        ("fsdp", lora(use_dora=True, modules_to_save=["lm_head"]), {"micro_batch_size": 1}),
+        ("fsdp", lora(target_modules=["q_proj", "v_proj"], use_rslora=True), {"gradient_checkpointing": "full"}),
+        ("pp", None, {"micro_batch_size": 1}),
+    ],
+)
+def test_options_and_variants_train_the_same(folders, tmp_path, layout, adapters, options) -> None:
+    must_train_the_same(tmp_path, LAYOUTS[layout], adapters, "sgd", folder=folders["untied"], **options)
+
+
+def _unseeded(folder: Path) -> float:
+    """Adapters that PEFT draws in each process, without a seed."""
+    torch.manual_seed(torch.distributed.get_rank() if torch.distributed.is_initialized() else int(os.environ["RANK"]))
+    made = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), lora(init_lora_weights=False))
+    return shardwise.parallelize(made, "ddp").step(batches()[0]).item()
+
+
+def test_where_ranks_draw_other_adapters_those_of_rank_0_are_trained(folders) -> None:
+    losses = run_world(2, _unseeded, folders["untied"])
+    alone = run_world(1, _unseeded, folders["untied"])
+    assert losses[0] == losses[1] == pytest.approx(alone[0], rel=TOLERANCE)
+
+
+def _sentences(folder: Path) -> dict[str, str]:
+    """Batches and calls that are refused, on two ranks."""
+    rank = int(os.environ["RANK"])
+    model = shardwise.parallelize(model_of(folder, None), "fsdp")
+    good = batches()[0]
+    ids, mask, labels = good["input_ids"], good["attention_mask"], good["labels"]
+    said = {
+        "no labels": said_by(DataError, model.step, {"input_ids": ids}),
+        "other": said_by(DataError, model.step, {**good, "position_ids": ids}),
+        "left": said_by(DataError, model.step, {**good, "attention_mask": mask.flip(1)}),
+        "padding": said_by(DataError, model.step, {**good, "labels": ids}),
+        "nothing": said_by(DataError, model.step, {**good, "labels": torch.full_like(labels, -100)}),
+        "shapes": said_by(DataError, model.step, {**good, "labels": labels[:, 1:]}),
+        "ranks": said_by(DataError, model.step, {**good, "input_ids": ids + rank}),
+        "size": said_by(InputError, shardwise.parallelize, model_of(folder, None), {"tp": 2, "pp": 2}),
+    }
+    model.step(good)
+    return {**said, "again": said_by(InputError, model.step, good)}
+
+
+def test_what_a_step_does_not_take_is_refused_in_a_sentence(folders) -> None:
+    said, _ = run_world(2, _sentences, folders["untied"])
+    assert "has no tensor labels" in said["no labels"]
+    assert "holds position_ids, which is not trained with" in said["other"]
+    assert "padding_side = 'right'" in said["left"]
+    assert "write -100 there" in said["padding"]
+    assert "trains no token" in said["nothing"]
+    assert "expected one shape [rows, length]" in said["shapes"]
+    assert "rank 0 and rank 1 were given different batches" in said["ranks"]
+    assert "2 processes were started; the layout tp x pp needs 4" in said["size"].replace("pp x tp", "tp x pp")
+    assert "call optimizer.zero_grad()" in said["again"]
+
+
+def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path) -> None:
+    def refused(layout: Any = "single", changed: Any = None, **options: Any) -> str:
+        model = changed if changed is not None else AutoModelForCausalLM.from_pretrained(folders["untied"])
+        return said_by(InputError, shardwise.parallelize, model, layout, **options)
+
+    def base() -> Any:
+        return AutoModelForCausalLM.from_pretrained(folders["untied"])
+
+    assert "`shardwise plan`" in refused("auto")
+    assert "fsdpp" in refused("fsdpp")
+    assert "of PEFT's kinds LORA is trained" in refused(
+        changed=get_peft_model(base(), IA3Config(task_type="CAUSAL_LM"))
+    )
+    embedding = get_peft_model(base(), lora(target_modules=["embed_tokens"]))
+    assert "the adapter trains model.embed_tokens.lora_embedding_A" in refused(changed=embedding)
+    assert "meta device" in refused(changed=base().to("meta"))
+    frozen = base()
+    frozen.lm_head.weight.requires_grad_(False)
+    assert "lm_head.weight is frozen" in refused(changed=frozen)
+    checkpointing = base()
+    getattr(checkpointing, "activation_checkpointing_enable", checkpointing.gradient_checkpointing_enable)()
+    assert "gradient_checkpointing='full'" in refused(changed=checkpointing)
+    assert "say which precision" in refused(changed=base().half())
+    assert "not a causal language model" in refused(changed=torch.nn.Linear(2, 2))
+    unstaged = AutoModelForCausalLM.from_pretrained(toy_model(tmp_path, family="gpt2", tied=True))
+    assert "gpt2" in refused(Layout(pp=2), changed=unstaged)
+
+
+def test_a_name_that_the_package_lacks_is_an_ordinary_error() -> None:
+    assert said_by(AttributeError, getattr, shardwise, "parallelise") == (
+        "module 'shardwise' has no attribute 'parallelise'"
+    )
