@@ -236,6 +236,10 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
     assert "gradient_checkpointing='full'" in refused(changed=checkpointing)
     assert "say which precision" in refused(changed=base().half())
     assert "not a causal language model" in refused(changed=torch.nn.Linear(2, 2))
+    asked = {"layout cp": Layout(cp=2), "precision fp16": "single"}
+    for what, layout in asked.items():
+        options = {"precision": "fp16"} if what.endswith("fp16") else {}
+        assert f"{what} is not trained by a loop of one's own; use `shardwise train`" in refused(layout, **options)
     unstaged = AutoModelForCausalLM.from_pretrained(toy_model(tmp_path, family="gpt2", tied=True))
     assert "gpt2" in refused(Layout(pp=2), changed=unstaged)
 

@@ -114,7 +114,7 @@ class Parallelized:
         self._parts = LocalParts(model.trained)
         self._stepped: Detour = self._parts
         if self._world.layout.shards_states_only:
-            self._stepped = Windows(self._parts, self._world.mesh["dp_shard", "tp"])
+            self._stepped = Windows(self._parts, shards=self._world.shards, tp=self._world.mesh["tp"])
             register_optimizer_step_post_hook(self._after_step)
 
     @property
@@ -258,6 +258,9 @@ def _refuse(given: Given, execution: Execution) -> None:
     asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
     job = job_from_data(asked if lora is None else {**asked, "method": "lora", "lora": lora})
     reasons = execution_refusals(job, execution, model=shape)
+    parts = {"a mixture of experts": shape.has_experts, "layout cp": execution.layout.cp > 1}
+    parts["precision fp16"] = execution.precision == "fp16"
+    reasons += [f"{what} is not trained by a loop of one's own; use `shardwise train`" for what in parts if parts[what]]
     if job.adapters is not None:
         refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
         reasons += [reason for reason in refused if reason is not None]

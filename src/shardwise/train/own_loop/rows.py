@@ -60,6 +60,7 @@ def global_batch(
                 position_ids=positions,
                 labels=labels[samples.clamp(min=0)].masked_fill((samples == FILLER).unsqueeze(1), IGNORED),
                 sample_ids=tuple(samples.tolist()),
+                real=torch.ones(size, length + pad, dtype=torch.bool),
             )
             for samples in mine
         ),
