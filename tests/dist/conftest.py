@@ -73,13 +73,6 @@ def _spread(cells: list[pytest.Function]) -> list[pytest.Function]:
     return [row[turn % len(row)] for turn, row in enumerate(kept)]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Prepared data of tests stays out of the user's cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SHARDWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
 @pytest.fixture(scope="session")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Rows of very different lengths, an odd number of them."""

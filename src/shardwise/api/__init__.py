@@ -5,6 +5,7 @@ from shardwise.api.exporting import export, write_export
 from shardwise.api.merging import chat, merge
 from shardwise.api.nodes import train_on_nodes
 from shardwise.api.planning import generation, plan, timeline, write_plan, write_plan_page
+from shardwise.api.probing import Rates, probe
 from shardwise.api.reporting import known_gpus, known_models, report
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
@@ -30,6 +31,7 @@ __all__ = [
     "Phase",
     "Planned",
     "Programs",
+    "Rates",
     "Report",
     "ReportedError",
     "Step",
@@ -46,6 +48,7 @@ __all__ = [
     "known_models",
     "merge",
     "plan",
+    "probe",
     "report",
     "timeline",
     "train",

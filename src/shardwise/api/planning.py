@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwise.api.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
-from shardwise.catalog.probe import this_machine
+from shardwise.catalog.probe import PROBED, probed_machine, this_machine
 from shardwise.errors import HardwareError, InputError, Problem
 from shardwise.plan import (
     MOST_GPUS_OFFERED,
@@ -85,6 +85,8 @@ def _on_offer(job: Job) -> list[list[Cluster]]:
 
 def _hardware(job: Job) -> Cluster | None:
     """What the job names, or this machine; None where hardware is to be compared."""
+    if job.hardware == PROBED:
+        return probed_machine()
     if job.hardware is not None:
         return None if is_open(job.hardware) else parse_hardware(job.hardware)
     here = this_machine()

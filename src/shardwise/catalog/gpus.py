@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwise.catalog.prices import price_of
 from shardwise.catalog.processors import cpu_cluster
+from shardwise.catalog.rates import with_rates
 from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node
 from shardwise.units import MIB
@@ -164,7 +165,7 @@ def parse_hardware(text: str) -> Cluster:
             raise HardwareError(
                 f"hardware is {quoted(text)}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for"
             )
-        return cpu_cluster(num_processes=processes)
+        return with_rates(cpu_cluster(num_processes=processes))
     if text.strip().lower() == "any" or "," in text:
         raise HardwareError(
             f"hardware is {text!r}, which leaves it open, which only `plan` answers; leave hardware out to use this "

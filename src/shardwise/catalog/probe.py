@@ -12,10 +12,13 @@ from typing import Any
 from shardwise.catalog.devices import FoundGpu, holders_of, visible_gpus
 from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, nominal_gpu, reserved_bytes
 from shardwise.catalog.processors import available_memory, cpu_cluster, cpu_model, usable_cores
+from shardwise.catalog.rates import with_rates
 from shardwise.errors import HardwareError
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.units import MIB, format_gib
 
+#: As a job's `hardware`: this machine, with rates that were measured on it.
+PROBED = "probed"
 #: Less than this, held by others, is not worth a word: what a display or a driver's daemon takes.
 _LITTLE_BYTES = 128 * MIB
 
@@ -46,7 +49,7 @@ def this_machine(*, used: int | None = None) -> Cluster:
     """
     gpus = visible_gpus()
     if not gpus:
-        return cpu_cluster()
+        return with_rates(cpu_cluster())
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:
         raise HardwareError(
@@ -56,7 +59,15 @@ def this_machine(*, used: int | None = None) -> Cluster:
     known, unknown = known_or_nominal(names[0])
     gpu, held = _with_free_memory(_part(known.gpu, gpus[0]), gpus[:used])
     cluster = cluster_of(replace(known, gpu=gpu), num_gpus=len(gpus))
-    return replace(cluster, notes=tuple(note for note in (unknown, held) if note))
+    return with_rates(replace(cluster, notes=tuple(note for note in (unknown, held) if note)))
+
+
+def probed_machine() -> Cluster:
+    """This machine with rates that `shardwise probe` measured. Raises HardwareError: it has measured none here."""
+    machine = this_machine()
+    if not machine.gpu.measured:
+        raise HardwareError("hardware is probed, and this machine has not been; run `shardwise probe` first")
+    return machine
 
 
 def known_or_nominal(name: str) -> tuple[KnownGpu, str | None]:

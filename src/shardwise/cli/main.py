@@ -18,6 +18,7 @@ from shardwise.cli.doctor import doctor
 from shardwise.cli.export import export
 from shardwise.cli.merge import merge
 from shardwise.cli.plan import plan
+from shardwise.cli.probe import probe
 from shardwise.cli.report import report
 from shardwise.cli.train import train
 from shardwise.cli.verify import verify
@@ -25,7 +26,7 @@ from shardwise.errors import InputError, ShardwiseError
 
 P = ParamSpec("P")
 
-VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, merge, chat, export, doctor)
+VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, merge, chat, export, doctor, probe)
 
 
 def main(arguments: list[str] | None = None) -> None:

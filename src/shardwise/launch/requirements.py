@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shardwise.catalog.gpus import cluster_of, parse_hardware
-from shardwise.catalog.probe import known_or_nominal, this_machine
+from shardwise.catalog.probe import PROBED, known_or_nominal, probed_machine, this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.torchrun import Place
@@ -41,6 +41,8 @@ def training_cluster(request: Request, *, place: Place | None) -> Cluster:
             return _started_cluster(request.job.hardware, place)
         if request.job.hardware is None:
             return this_machine()
+        if request.job.hardware == PROBED:
+            return probed_machine()
         cluster = _named(request.job.hardware)
         if cluster.num_nodes > 1:
             raise HardwareError(

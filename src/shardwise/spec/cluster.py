@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from shardwise.spec.job.strict import from_plain
@@ -18,12 +18,14 @@ class Link:
         bytes_per_second: what one GPU can send in one direction.
         latency_seconds: fixed cost of one message.
         shared: it is the one port of a node, which all its GPUs share; otherwise each GPU has its own.
+        measured: the rate is what collectives reached on this machine, not a link's nominal one.
     """
 
     name: str
     bytes_per_second: float
     latency_seconds: float
     shared: bool = False
+    measured: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,10 @@ class Gpu:
         context_bytes: held outside the allocator by the driver and libraries.
         usd_per_hour: (lowest, highest) rental price, or None where none is known.
         typical_usd_per_hour: the median over providers, which costs are forecast at; None where it is not known.
-        measured: the figures were measured on this machine, not read from a catalogue.
+        measured: rates were measured on this machine, not read from a catalogue.
+        product_flops: of the best products that were measured, by type, where `dense_flops` is the catalogue's peak.
+        attention_flops: of causal attention, where it was measured; 0 where not.
+        operator_seconds: of the host, for a small operator, where it was measured; 0 where not.
     """
 
     name: str
@@ -51,6 +56,9 @@ class Gpu:
     typical_usd_per_hour: float | None = None
     measured: bool = False
     reserved_bytes: int = 0
+    product_flops: dict[str, float] = field(default_factory=dict[str, float])
+    attention_flops: float = 0.0
+    operator_seconds: float = 0.0
 
     @property
     def usable_bytes(self) -> int:

@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -75,12 +74,6 @@ def sha256_of(path: str | Path) -> str:
 
 #: Raised whenever the meaning or the layout of prepared data changes.
 FORMAT_VERSION = 2
-
-
-def cache_root() -> Path:
-    """`SHARDWISE_CACHE`, else `~/.cache/shardwise`."""
-    stated = os.environ.get("SHARDWISE_CACHE")
-    return Path(stated) if stated else Path.home() / ".cache" / "shardwise"
 
 
 def source_states(sources: Sequence[Source], *, places: Places) -> list[list[FileState]]:

@@ -13,7 +13,6 @@ from typing import Any
 from shardwise.data.prepare.cache import (
     FileState,
     cache_key,
-    cache_root,
     new_entry,
     one_at_a_time,
     source_states,
@@ -27,6 +26,7 @@ from shardwise.data.store import read_manifest
 from shardwise.data.workers.pool import Limits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.errors import DataError, Problem, ShardwiseError
+from shardwise.spec.cache import cache_root
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places, read_places

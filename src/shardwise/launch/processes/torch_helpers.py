@@ -67,12 +67,14 @@ def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0
         raise WorkerFailedError(f"{a} and {b}: {error}") from None
 
 
-def run_program(module: str, arguments: dict[str, Any], *, capture: bool = False) -> str:
+def run_program(
+    module: str, arguments: dict[str, Any], *, capture: bool = False, environment: dict[str, str] | None = None
+) -> str:
     """Runs a program whose stdin, stderr and, unless captured, stdout are the user's; what it wrote there where it is.
     Raises ReportedError: it failed, and has said why; WorkerFailedError: it was killed."""
     require_torch()
     command = leashed([sys.executable, "-m", module, json.dumps(arguments)])
-    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False, env=environment)
     if done.returncode < 0:
         raise WorkerFailedError(f"{module} {how_it_ended(done.returncode)}")
     if done.returncode > 0:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.plan.memory import REDUCTION_BYTES, Work, shard_degree, weight_degree
-from shardwise.plan.time.kernels import (
-    CPU_OPTIMIZER_BYTES_PER_SECOND,
-    HOST_SECONDS_PER_OPERATOR,
-    OFFLOAD_BYTES_PER_SECOND,
-)
+from shardwise.plan.time.kernels import CPU_OPTIMIZER_BYTES_PER_SECOND, OFFLOAD_BYTES_PER_SECOND
 from shardwise.plan.time.links import Group, group_of
 from shardwise.plan.time.passes import NO_TIME, blocks_of_stages, mean, outer_of_stage, shard_group
 from shardwise.plan.time.pieces import Piece, device_of
@@ -106,7 +102,7 @@ def _optimizer(work: Work, trained: float) -> Piece:
     if work.execution.optimizer_on_host and work.setting.cuda:
         return _on_host(work, share * width, states)
     seconds = device.bytes_moved(share * width * ((2 + states) * _OPTIMIZER_PASSES + _CLIPPING_PASSES))
-    host = _OPTIMIZER_OPERATORS * HOST_SECONDS_PER_OPERATOR
+    host = _OPTIMIZER_OPERATORS * device.operator_seconds
     return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
 
 

@@ -69,6 +69,9 @@ CONTENTION = 0.1
 #: the rest launched from generated code.
 HOST_SECONDS_PER_OPERATOR = 12e-6
 COMPILED_OPERATORS_SHARE = 0.25
+#: An operator of a model takes the host so many times what the probe's chain of products with a number does: modules,
+#: arguments and views are Python.
+OPERATOR_OVER_MEASURED = 2.0
 #: Times as long the host takes for an operator that eager selective recompute hands to Python, in forward and again:
 #: blocks of a 4B model took 14.8 ms, and 6 ms otherwise, on a host three times slower than the above.
 DISPATCH_OVER_OPERATOR = 4.0
@@ -100,6 +103,8 @@ class Device:
     @cached_property
     def ceiling(self) -> float:
         """FLOP/s of the best products."""
+        if self.compute in self.gpu.product_flops:
+            return self.gpu.product_flops[self.compute]
         if self.gpu.measured:
             return self.peak
         return self.peak * _share(_CEILINGS, self.gpu.name)
@@ -118,7 +123,15 @@ class Device:
 
     def attention(self, flops: float, *, kind: str) -> float:
         """Seconds of so many FLOPs of one kind of attention."""
+        if self.gpu.attention_flops and kind in ("sdpa", MASKED_ATTENTION):
+            return flops / self.gpu.attention_flops
         return flops / (self.peak * _share(_ATTENTION_SHARES.get(kind, _ATTENTION_SHARES[""]), self.gpu.name))
+
+    @property
+    def operator_seconds(self) -> float:
+        """Of the host, to launch one operator."""
+        measured = OPERATOR_OVER_MEASURED * self.gpu.operator_seconds
+        return measured or HOST_SECONDS_PER_OPERATOR
 
     def bytes_moved(self, count: float) -> float:
         """Seconds of operators that only move so many bytes."""

@@ -9,7 +9,6 @@ from shardwise.plan.memory import FLOAT32_BYTES, Work
 from shardwise.plan.time.kernels import (
     COMPILED_OPERATORS_SHARE,
     DISPATCH_OVER_OPERATOR,
-    HOST_SECONDS_PER_OPERATOR,
     MASKED_ATTENTION,
     Device,
 )
@@ -137,7 +136,7 @@ def _kernel_seconds(work: Work, device: Device) -> tuple[float, float]:
 
 def _launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> Piece:
     """A GPU waits where the host launches more slowly than it computes."""
-    host = operators * HOST_SECONDS_PER_OPERATOR
+    host = operators * device_of(work).operator_seconds
     if work.cluster.gpu.kind == "cpu":
         return Piece(seconds + host + talking, seconds, talking)
     if work.execution.compile:

@@ -185,7 +185,8 @@ class Job(Strict):
 
     Attributes:
         model: hub id, folder, config.json or catalogue name.
-        hardware: `[NODES x] GPUS x NAME` or `cpu:N`; left out: this machine. For `plan` also a list of those, or `any`.
+        hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates; left out: this
+            machine. For `plan` also a list of those, or `any`.
         layout: `auto`, a strategy name, several of them to choose among, or a product of axes.
     """
 

@@ -1,0 +1,127 @@
+"""What `shardwise probe` measured on this machine, and a cluster that has these rates in place of the catalogue's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.catalog.processors import cpu_model, usable_cores
+from shardwise.spec.cache import cache_root
+from shardwise.spec.cluster import Cluster, Gpu, Link
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.run import read_json, write_json
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What a rank reaches with `ranks` at work at once.
+
+    Attributes:
+        processor, cores, gpu: the machine; `gpu` is its GPUs' name, empty where ranks are CPU processes.
+        product_flops: FLOP/s of matrix products, by type and by `m x k x n`.
+        attention_flops: FLOP/s of causal attention in forward, over the scores that count.
+        memory_bytes_per_second: read and written.
+        operator_seconds: of the host, for a small operator.
+        message_seconds: of an all-reduce, by its bytes; empty where there was one rank.
+        disk_bytes_per_second: written and synced.
+        host_to_device_bytes_per_second: from page-locked memory; 0 on a CPU.
+    """
+
+    version: int
+    processor: str
+    cores: int
+    gpu: str
+    ranks: int
+    product_flops: dict[str, dict[str, float]]
+    attention_flops: float
+    memory_bytes_per_second: float
+    operator_seconds: float
+    message_seconds: dict[str, float]
+    disk_bytes_per_second: float
+    host_to_device_bytes_per_second: float
+
+    def best_flops(self) -> dict[str, float]:
+        """FLOP/s of the best product by type."""
+        return {kind: max(by_shape.values()) for kind, by_shape in self.product_flops.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for the hardware file."""
+        return asdict(self)
+
+
+def hardware_file() -> Path:
+    """Where `probe` writes, and `plan` and `train` read."""
+    return cache_root() / "hardware.json"
+
+
+def write_rates(rates: Rates) -> Path:
+    """Writes the hardware file, and returns its place."""
+    hardware_file().parent.mkdir(parents=True, exist_ok=True)
+    write_json(hardware_file(), rates.to_json())
+    return hardware_file()
+
+
+def read_rates(*, gpu: str = "") -> Rates | None:
+    """What was measured on this machine with GPUs of a name, or with CPU processes; None where nothing was, or on
+    another machine or by another version."""
+    data = read_json(hardware_file())
+    if not isinstance(data, dict) or data.get("version") != VERSION:
+        return None
+    try:
+        rates = from_plain(Rates, data)
+    except (TypeError, ValueError):
+        return None
+    here = (cpu_model(), usable_cores(), gpu)
+    return rates if (rates.processor, rates.cores, rates.gpu) == here else None
+
+
+def with_rates(cluster: Cluster) -> Cluster:
+    """A cluster of this machine with the rates that were measured on it, or as it is where none were."""
+    is_cpu = cluster.gpu.kind == "cpu"
+    rates = read_rates(gpu="" if is_cpu else cluster.gpu.name)
+    if rates is None:
+        return cluster
+    node = cluster.node
+    gpu = _processor(node.gpu, rates, processes=node.num_gpus) if is_cpu else _device(node.gpu, rates)
+    return replace(cluster, node=replace(node, gpu=gpu, link=_link(node.link, rates)))
+
+
+def _processor(gpu: Gpu, rates: Rates, *, processes: int) -> Gpu:
+    """A CPU process among so many: cores and the memory's bandwidth are shared between them."""
+    share = rates.ranks / processes
+    return replace(
+        gpu,
+        measured=True,
+        dense_flops={kind: rate * share for kind, rate in rates.best_flops().items()},
+        attention_flops=rates.attention_flops * share,
+        memory_bytes_per_second=rates.memory_bytes_per_second * share,
+        operator_seconds=rates.operator_seconds,
+    )
+
+
+def _device(gpu: Gpu, rates: Rates) -> Gpu:
+    """A GPU: its peak, which MFU is counted by, stays the catalogue's."""
+    return replace(
+        gpu,
+        measured=True,
+        product_flops=rates.best_flops(),
+        attention_flops=rates.attention_flops,
+        memory_bytes_per_second=rates.memory_bytes_per_second,
+        operator_seconds=rates.operator_seconds,
+    )
+
+
+def _link(link: Link, rates: Rates) -> Link:
+    """The link whose all-reduces take what was measured: twice the latency of each hop of the ring, and twice the bytes
+    that pass each rank over the rate."""
+    if rates.ranks == 1 or len(rates.message_seconds) != 2:
+        return link
+    (small, fast), (large, slow) = sorted((int(size), seconds) for size, seconds in rates.message_seconds.items())
+    hops = rates.ranks - 1
+    passing = 2 * hops / rates.ranks * (large - small)
+    return replace(
+        link, measured=True, bytes_per_second=passing / max(slow - fast, 1e-9), latency_seconds=fast / (2 * hops)
+    )

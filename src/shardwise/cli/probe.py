@@ -1,0 +1,61 @@
+"""`shardwise probe`: measures this machine, so that its forecasts are no longer nominal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwise.cli.trials import AsJson
+
+if TYPE_CHECKING:
+    from shardwise.api import Rates
+
+
+def probe(
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", help="CPU processes, or GPUs, at work at once; left out: all there are.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure in half a minute what this machine reaches: products, attention, memory, messages, disk.
+
+    Plans for this machine then use it. Other programs should not be at work meanwhile.
+    """
+    from shardwise import api
+    from shardwise.cli.console import figures_table, make_console, print_json
+
+    rates, file = api.probe(processes=processes)
+    if as_json:
+        print_json(rates.to_json())
+        return
+    console = make_console()
+    where = f"{rates.gpu} GPUs" if rates.gpu else f"CPU processes on {rates.cores} cores of {rates.processor}"
+    console.print(f"{rates.ranks} {where}, at work at once; of each:", soft_wrap=True)
+    table = figures_table("", "")
+    for name, figure in lines(rates):
+        table.add_row(name, figure)
+    console.print(table)
+    console.print(f"plans for this machine use these rates from now on: {file}", soft_wrap=True)
+
+
+def lines(rates: Rates) -> list[tuple[str, str]]:
+    """Names and figures."""
+    found = [
+        (f"{kind} product {shape}", f"{rate / 1e9:,.0f} GFLOP/s")
+        for kind, by_shape in rates.product_flops.items()
+        for shape, rate in by_shape.items()
+    ]
+    found += [
+        ("causal attention, forward", f"{rates.attention_flops / 1e9:,.0f} GFLOP/s"),
+        ("memory, read and written", f"{rates.memory_bytes_per_second / 1e9:,.1f} GB/s"),
+        ("the host, for one operator", f"{rates.operator_seconds * 1e6:,.1f} us"),
+    ]
+    found += [
+        (f"all-reduce of {int(size):,} bytes", f"{seconds * 1e3:,.2f} ms")
+        for size, seconds in rates.message_seconds.items()
+    ]
+    found.append(("disk, written and synced", f"{rates.disk_bytes_per_second / 1e6:,.0f} MB/s"))
+    if rates.host_to_device_bytes_per_second:
+        found.append(("host to device", f"{rates.host_to_device_bytes_per_second / 1e9:,.1f} GB/s"))
+    return found

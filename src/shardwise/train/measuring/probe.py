@@ -1,0 +1,166 @@
+"""Rates of this machine, with as many ranks at work at once as train on it.
+
+`python -m shardwise.train.measuring.probe JSON` starts the ranks and prints the means of what they measured. What a
+rank has alone on a machine is more than it has beside its peers, which share memory, links and processors with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+from torch.multiprocessing.spawn import spawn
+from torch.nn.functional import scaled_dot_product_attention
+
+from shardwise.parallel.mesh import own_device
+from shardwise.train.precision import type_name
+
+#: (m, k, n) of products: a large one, those of a small model, and of an adapter of rank 16.
+SHAPES = {
+    "cpu": ((1024, 1024, 1024), (512, 256, 256), (1024, 1024, 16)),
+    "cuda": ((8192, 4096, 4096), (2048, 1024, 1024), (8192, 4096, 16)),
+}
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+#: Seconds that each figure is measured for, and repetitions at least.
+SECONDS, TIMES = 0.4, 3
+#: Bytes of a copy; of a small and a large message; of a file.
+COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**24), 2**26
+#: Small operators of a chain, which take the host's time and little else.
+OPERATORS = 200
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Prints the rates as JSON. `arguments`: `ranks`, and `folder` for a file that is written and read."""
+    ranks = int(arguments["ranks"])
+    with tempfile.TemporaryDirectory(dir=arguments["folder"]) as folder:
+        spawn(_measure, (ranks, folder), nprocs=ranks)
+        found = [json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in range(ranks)]
+    print(json.dumps(_mean(found)))
+
+
+def _mean(found: list[Any]) -> Any:
+    """The mean of alike numbers, at whatever depth."""
+    if isinstance(found[0], dict):
+        return {key: _mean([one[key] for one in found]) for key in found[0]}
+    return statistics.fmean(found)
+
+
+def _measure(rank: int, ranks: int, folder: str) -> None:
+    """Measures on one rank, and writes rank_N.json."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    device = own_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks)
+    rates = {
+        "product_flops": {type_name(dtype): _products(device, dtype) for dtype in TYPES},
+        "attention_flops": _attention(device),
+        "memory_bytes_per_second": _copies(device),
+        "operator_seconds": _operators(device),
+        "message_seconds": {str(size): _message(device, size) for size in MESSAGES} if ranks > 1 else {},
+        "disk_bytes_per_second": _disk(Path(folder) / f"file_{rank}"),
+        "host_to_device_bytes_per_second": _host_copies(device) if device.type == "cuda" else 0.0,
+    }
+    (Path(folder) / f"rank_{rank}.json").write_text(json.dumps(rates))
+    dist.destroy_process_group()
+
+
+def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
+    """The median of some repetitions, which all ranks begin together."""
+    work()
+    _wait(device)
+    dist.barrier()
+    found, began = [], time.perf_counter()
+    while time.perf_counter() - began < SECONDS or len(found) < TIMES:
+        start = time.perf_counter()
+        work()
+        _wait(device)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _products(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """FLOP/s by `m x k x n`."""
+    found: dict[str, float] = {}
+    for m, k, n in SHAPES[device.type]:
+        left, right = (torch.ones(shape, dtype=dtype, device=device) for shape in ((m, k), (k, n)))
+        found[f"{m}x{k}x{n}"] = 2.0 * m * k * n / _seconds(device, lambda a=left, b=right: torch.mm(a, b))
+    return found
+
+
+def _attention(device: torch.device) -> float:
+    """FLOP/s of causal attention's two products in forward: half of the scores count."""
+    heads, length, width = 8, 1024 if device.type == "cpu" else 4096, 64
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    query = torch.ones(1, heads, length, width, dtype=dtype, device=device)
+    seconds = _seconds(device, lambda: scaled_dot_product_attention(query, query, query, is_causal=True))
+    return 2.0 * heads * length**2 * width / seconds
+
+
+def _copies(device: torch.device) -> float:
+    """Bytes read and written a second."""
+    source = torch.ones(COPIED[device.type] // 4, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * COPIED[device.type] / _seconds(device, lambda: target.copy_(source))
+
+
+def _operators(device: torch.device) -> float:
+    """Seconds of the host for one small operator, forward and backward, through autograd and Python."""
+    start = torch.ones(4, device=device, requires_grad=True)
+
+    def chain() -> None:
+        value = start
+        for _ in range(OPERATORS):
+            value = value * 1.0
+        value.sum().backward()
+
+    return _seconds(device, chain) / (2 * OPERATORS)
+
+
+def _message(device: torch.device, size: int) -> float:
+    """Seconds of an all-reduce of so many bytes. Every rank does the same number of them."""
+    tensor = torch.ones(size // 4, device=device)
+    dist.all_reduce(tensor)
+    found: list[float] = []
+    for _ in range(5 if size > 2**20 else 50):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        _wait(device)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+def _disk(path: Path) -> float:
+    """Bytes a second written and synced."""
+    data, start = os.urandom(2**20) * (WRITTEN // 2**20), time.perf_counter()
+    with path.open("wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+    return WRITTEN / (time.perf_counter() - start)
+
+
+def _host_copies(device: torch.device) -> float:
+    source = torch.ones(2**26, dtype=torch.uint8).pin_memory()
+    return source.nbytes / _seconds(device, lambda: source.to(device, non_blocking=True))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

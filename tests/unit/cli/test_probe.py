@@ -1,0 +1,114 @@
+"""What `probe` measures, and that plans for this machine use it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shardwise import api
+from shardwise.catalog.gpus import find_gpu, parse_hardware
+from shardwise.catalog.processors import cpu_model, usable_cores
+from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, with_rates, write_rates
+from shardwise.cli.main import main
+from shardwise.cli.probe import lines
+from shardwise.errors import HardwareError, InputError
+from shardwise.plan.time.links import Group
+from shardwise.spec.cluster import Cluster, Node
+
+MESSAGES = {"64": 0.4e-3, "16777216": 12e-3}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+
+
+def _rates(**differs: object) -> Rates:
+    known = Rates(
+        version=VERSION,
+        processor=cpu_model(),
+        cores=usable_cores(),
+        gpu="",
+        ranks=2,
+        product_flops={"float32": {"1024x1024x1024": 1e11, "512x256x256": 2e11}, "bfloat16": {"1024x1024x1024": 4e11}},
+        attention_flops=5e10,
+        memory_bytes_per_second=2e10,
+        operator_seconds=3e-6,
+        message_seconds=MESSAGES,
+        disk_bytes_per_second=1e9,
+        host_to_device_bytes_per_second=0.0,
+    )
+    return replace(known, **differs)
+
+
+def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -> None:
+    nominal = parse_hardware("cpu:4")
+    write_rates(_rates())
+    cluster = parse_hardware("cpu:4")
+    gpu = cluster.gpu
+    assert gpu.measured and not nominal.gpu.measured
+    assert gpu.dense_flops == {"float32": 1e11, "bfloat16": 2e11}, "two processes had twice as many cores each"
+    assert (gpu.attention_flops, gpu.memory_bytes_per_second, gpu.operator_seconds) == (2.5e10, 1e10, 3e-6)
+    assert gpu.memory_bytes == pytest.approx(nominal.gpu.memory_bytes, rel=0.2)
+    pair = Group(size=2, link=cluster.node.link)
+    for size, seconds in MESSAGES.items():
+        assert pair.all_reduce(int(size)) == pytest.approx(seconds, abs=5e-5), "but for the start of a collective"
+
+
+def test_plans_for_this_machine_use_what_was_measured() -> None:
+    asked = ["model=SmolLM2-135M", "method=full", "layout=ddp", "train.micro_batch_size=4", "hardware=cpu:2"]
+    before = api.plan(overrides=asked)
+    write_rates(_rates())
+    after = api.plan(overrides=asked)
+    assert before.best is not None and after.best is not None
+    assert after.best.time.step_seconds < before.best.time.step_seconds / 2
+    assert any("nominal" in reason for reason in before.best.reasons)
+    assert not any("nominal" in reason for reason in after.best.reasons)
+    named = api.plan(overrides=[*asked[:-1], "hardware=probed"])
+    assert named.hardware["node"]["gpu"]["measured"] is True
+
+
+@pytest.mark.parametrize("differs", [{"cores": 10**6}, {"processor": "another"}, {"gpu": "H100-SXM"}, {"version": 0}])
+def test_what_was_measured_elsewhere_is_not_used(differs) -> None:
+    write_rates(_rates(**differs))
+    assert read_rates() is None
+    assert not parse_hardware("cpu:2").gpu.measured
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"version": 1}', '{"version": 1, "ranks": "two"}'])
+def test_a_damaged_hardware_file_is_as_if_it_were_not_there(content) -> None:
+    hardware_file().parent.mkdir(parents=True)
+    hardware_file().write_text(content)
+    assert read_rates() is None
+
+
+def test_gpus_keep_the_peak_that_mfu_is_counted_by() -> None:
+    known = find_gpu("H100-SXM")
+    write_rates(_rates(gpu=known.gpu.name, product_flops={"bfloat16": {"8192x4096x4096": 6.2e14}}))
+    gpu = with_rates(Cluster(node=Node(gpu=known.gpu, num_gpus=2, link=known.link))).gpu
+    assert gpu.dense_flops == known.gpu.dense_flops
+    assert gpu.product_flops == {"bfloat16": 6.2e14}
+
+
+def test_hardware_probed_needs_a_probe(capsys) -> None:
+    with pytest.raises(HardwareError, match="this machine has not been; run `shardwise probe` first"):
+        api.plan(overrides=["model=SmolLM2-135M", "hardware=probed"])
+    with pytest.raises(InputError, match=r"--processes is 999, and this machine has \d+ "):
+        api.probe(processes=999)
+
+
+@pytest.mark.slow
+def test_this_machine_is_probed(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["probe", "--processes", "2", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert not ended.value.code
+    rates = read_rates(gpu=found["gpu"])
+    assert rates is not None and rates.to_json() == found
+    assert rates.best_flops()["float32"] > 1e9
+    assert all(name and figure for name, figure in lines(rates))
+    small, large = rates.message_seconds.values()
+    assert 0 < small < large
