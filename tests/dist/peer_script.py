@@ -7,6 +7,7 @@ each. Rows are tokens with shifted labels, as Shardwise prepared them, in their 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,5 @@ def with_deepspeed(settings: dict[str, Any]) -> None:
 if __name__ == "__main__":
     TRAINERS = {"accelerate": with_accelerate, "deepspeed": with_deepspeed}
     TRAINERS[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may be ended inside C++ by the interpreter's shutdown, which aborts the process

@@ -15,10 +15,10 @@ import pytest
 
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
-from tests.dist.conftest import _own_cache, make_job, models, rows
+from tests.dist.conftest import make_job, models, rows
 from tests.nodes.lab import Node, lacking, machines
 
-__all__ = ["_own_cache", "make_job", "models", "rows"]
+__all__ = ["make_job", "models", "rows"]
 
 #: Settings under which a run that cannot go on says so soon.
 STALL_SECONDS = 20.0

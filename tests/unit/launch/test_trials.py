@@ -23,8 +23,8 @@ def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
     return [trial.label for trial in trials], {one.layout: one.reason for one in unable}
 
 
-WAYS = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "gpipe", "interleaved", "zero_bubble")
-PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+mp-4", "fsdp+tp-4", "tp+pp-4"]
+WAYS = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "gpipe", "interleaved", "zero_bubble")
+PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+mp-4", "fsdp+tp-4", "tp+pp-4", "fsdp+cp-4"]
 LARGE = ("hsdp+tp-8", "fsdp+tp+pp-8")
 
 
@@ -33,12 +33,21 @@ def test_processors_hold_every_layout_on_as_few_processes_as_it_needs_and_gpus_w
     fewest = ["single-1", *(f"{way}-{4 if way == 'hsdp' else 2}" for way in WAYS), *PRODUCTS]
     assert found("all", "cpu:1") == (fewest, small)
     able, unable = found("all", "cpu:8")
-    assert able[len(WAYS) + 1 :] == ["ddp+pp-8", "fsdp+pp-8", "fsdp+mp-8", "fsdp+tp-8", "tp+pp-4", *LARGE]
+    assert able[len(WAYS) + 1 :] == [
+        "ddp+pp-8",
+        "fsdp+pp-8",
+        "fsdp+mp-8",
+        "fsdp+tp-8",
+        "tp+pp-4",
+        "hsdp+tp-8",
+        "fsdp+cp-8",
+        LARGE[1],
+    ]
     assert unable == {}
     able, unable = found("all", "2x RTX-6000-Ada")
     assert able == ["single-1", *(f"{way}-2" for way in WAYS if way != "hsdp")]
     assert unable["hsdp-4"] == "it needs 4 processes, and 2x RTX-6000-Ada has room for 2"
-    kinds = ("ddp", "zero1", "fsdp", "tp", "mp", "pp")
+    kinds = ("ddp", "zero1", "fsdp", "tp", "cp", "mp", "pp")
     assert found(None, "cpu:2") == (["single-1", *(f"{kind}-2" for kind in kinds), "fsdp+tp-4", "fsdp+pp-4"], {})
 
 

@@ -62,11 +62,16 @@ def test_a_65b_model_in_4_bit_trains_on_one_48_gb_gpu():
 
 
 def test_eight_bit_states_take_a_quarter_and_small_tensors_stay_wide():
-    model = shape()
-    small = 2 * 4 * (13 * 128)  # norms of 128 elements
-    large = model.num_parameters - 13 * 128
+    """Matrices whose rows are whole blocks of 256 are short; a float32 count of steps lies beside each tensor's."""
+    model = shape(hidden_size=256, intermediate_size=512)
+    tensors = 6 * 9 + 3
+    wide = 13 * 256  # norms
+    short = model.num_parameters - wide
     (one,) = held(job(), model, optimizer="adamw_8bit")
-    assert one.optimizer == small + 2 * large + 2 * 4 * (large // 256)
+    assert one.optimizer == 2 * 4 * wide + 2 * short + 2 * 4 * (short // 256) + 4 * tensors
+    odd = shape(hidden_size=192)
+    (one,) = held(job(), odd, optimizer="adamw_8bit")
+    assert one.optimizer > 2 * 4 * odd.num_parameters * 0.9, "rows of 192 elements are no whole blocks"
 
 
 def test_offload_leaves_nothing_persistent_on_the_gpu_but_what_is_gathered():

@@ -115,8 +115,7 @@ ASKED_FOR = [
     ("llama-3.1-8b", "method: qlora\nlora: {modules_to_save: [down_proj]}\n", "lora.modules_to_save names down_proj"),
     ("gpt2", "method: qlora\n", "qlora does not quantise the transposed matrices of gpt2"),
     ("llama-3.1-8b", "method: qlora\ntrain: {compile: true}\n", "compile is not trained with method qlora"),
-    ("llama-3.1-8b", "train: {precision: fp16}\n", "precision fp16 is not trained"),
-    ("llama-3.1-8b", "train: {optimizer: adamw_8bit}\n", "optimizer adamw_8bit is not trained"),
+    ("llama-3.1-8b", "layout: tp\ntrain: {optimizer: adamw_8bit}\n", "optimizer adamw_8bit is not trained under tp"),
     ("deepseek-v2-lite", "", "deepseek_v2 is a mixture of experts that this version does not train; it trains mixtral"),
     ("mixtral-8x7b", "train: {compile: true}\n", "compile is not trained with a mixture of experts"),
     ("mixtral-8x7b", "layout: {dp_shard: 8, ep: 2}\nmethod: lora\n", "ep is not trained with adapters on the experts"),
@@ -141,7 +140,7 @@ def test_what_is_asked_for_and_not_trained_is_forecast_and_says_so(model, text, 
 
 
 def test_what_is_left_open_is_chosen_among_what_is_trained():
-    for text in ("", "method: lora\n", "goal: cheapest\n"):
+    for text in ("", "method: lora\n", "goal: cheapest\n", "train: {optimizer: adamw_8bit}\n"):
         answer = plan("llama-3.1-8b", "8x H200", text)
         assert not any(c.not_trained for c in answer.candidates)
 

@@ -105,9 +105,10 @@ def _updates(
         update = Update(loss=torch.tensor(loss, dtype=torch.float64), norm=norm, max_norm=limit)
         updates.append(update)
 
-        def check(update: Update = update) -> None:
+        def check(update: Update = update) -> bool:
             if not all(map(math.isfinite, update.figures)):
                 raise _StopError
+            return True
 
         with suppress(_StopError):
             update.launch(optimizer, [parameter], check=check)

@@ -17,7 +17,7 @@ from shardwise.spec.support.trained import open_refusal
 def worth_parts(search: Search, work: Work) -> str | None:
     """The sentence; None where a model's rows are never that long, or its sequences are not cut in parts."""
     layout, length = work.execution.layout, search.question.length
-    if work.cluster.gpu.kind == "cpu":
+    if work.cluster.gpu.kind == "cpu" or layout.ep > 1:
         return None
     if layout.cp > 1:
         halves = (length >> halved for halved in range(length.bit_length()))
