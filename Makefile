@@ -45,7 +45,7 @@ test: $(DEV_READY) ## the suite, without what is marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-pairwise: $(DEV_READY) ## of what is marked slow, the cells that CI runs
-	$(BIN)/python -m pytest -m pairwise $(PARALLEL)
+	$(BIN)/python -m pytest -m pairwise --ignore tests/nodes $(PARALLEL)
 
 test-nodes: $(DEV_READY) ## runs on several machines, which are network namespaces, and on Slurm where it is installed (root; 15 minutes)
 	$(BIN)/python -m pytest -s tests/nodes
