@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
@@ -35,11 +35,10 @@ class Ownership:
 
     def counts(self, name: str, tensor: torch.Tensor) -> bool:
         """Whether this rank owns its part of a parameter or state: it is first on every axis that replicates it."""
-        sharded, mesh = sharded_axes(tensor), self.world.mesh
-        if "ep" in sharded and self.world.expert_mesh is not None:
-            mesh = self.world.expert_mesh
-        alike = {*(mesh.mesh_dim_names or ())} - {"pp"} - sharded
-        return name not in self.copies and all(mesh.get_local_rank(axis) == 0 for axis in alike)
+        sharded, at = sharded_axes(tensor), asdict(self.world.layout.coordinates(self.world.rank))
+        if "ep" in sharded and (mesh := self.world.expert_mesh) is not None:
+            at = {axis: mesh.get_local_rank(axis) for axis in mesh.mesh_dim_names or ()}
+        return name not in self.copies and all(at[axis] == 0 for axis in at.keys() - {"pp"} - sharded)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
