@@ -176,9 +176,12 @@ def check_present(request: Request, cluster: Cluster) -> None:
     if message := stated_attention_refusal(request.job, cluster.gpu):
         lacking = [Problem(where=request.where("train", "attn_implementation"), message=message)]
     missing = [*_missing_files(request), *_missing_packages(request, _TRACKERS)]
-    if request.job.method == "qlora" and find_spec("bitsandbytes") is None:
-        message = "method qlora needs bitsandbytes, which is not installed; run: pip install 'shardwise[qlora]'"
-        missing.append(Problem(where=request.where("method"), message=message))
+    quantised = {("method",): request.job.method == "qlora"}
+    quantised["train", "optimizer"] = request.job.train.optimizer == "adamw_8bit"
+    for place in (place for place, asked in quantised.items() if asked and find_spec("bitsandbytes") is None):
+        what = "method qlora" if place == ("method",) else "optimizer adamw_8bit"
+        message = f"{what} needs bitsandbytes, which is not installed; run: pip install 'shardwise[qlora]'"
+        missing.append(Problem(where=request.where(*place), message=message))
     problems = [*missing, *lacking]
     if problems:
         raise InputError(problems)

@@ -196,3 +196,17 @@ def test_a_kernel_that_the_hardware_has_not_is_refused(attention, hardware, mess
     with pytest.raises(InputError, match=f"train.attn_implementation {message}"):
         check_present(asked(attention), parse_hardware(hardware))
     check_present(asked("eager"), parse_hardware(hardware))
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [({"method": "qlora"}, "method qlora"), ({"train": {"optimizer": "adamw_8bit"}}, "optimizer adamw_8bit")],
+)
+def test_what_needs_bitsandbytes_is_refused_without_it(keys, what, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("shardwise.launch.requirements.find_spec", lambda _name: None)
+    model, rows = tmp_path / "model", tmp_path / "rows.jsonl"
+    model.mkdir()
+    rows.write_text("{}")
+    asked = request(model=str(model), data={"path": str(rows)}, **keys)
+    with pytest.raises(InputError, match=f"{what} needs bitsandbytes, which is not installed; run: pip install"):
+        check_present(asked, parse_hardware("cpu:1"))
