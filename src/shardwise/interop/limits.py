@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.errors import Problem, UnsupportedError
@@ -31,9 +31,7 @@ class Limits:
 
     def refuse(self, chosen: Chosen) -> None:
         """Raises UnsupportedError: with every reason why these files would train something else."""
-        problems = [Problem(where=chosen.path, message=message) for message in self._refusals(chosen)]
-        if problems:
-            raise UnsupportedError(problems)
+        refuse(chosen, self._refusals(chosen))
 
     def _refusals(self, chosen: Chosen) -> Iterator[str]:
         execution, layout = chosen.execution, chosen.layout
@@ -76,6 +74,13 @@ class Limits:
                 f"{layout.data_world_size} ranks, and {self.target} cannot fill up with rows that do not count; plan "
                 "again with another train.global_batch_size or train.micro_batch_size"
             )
+
+
+def refuse(chosen: Chosen, messages: Iterable[str]) -> None:
+    """Raises UnsupportedError with all of the messages, where there are any."""
+    problems = [Problem(where=chosen.path, message=message) for message in messages]
+    if problems:
+        raise UnsupportedError(problems)
 
 
 def left_to_the_script(chosen: Chosen) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise.catalog.models import hub_id
-from shardwise.errors import Problem, UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import Limits
+from shardwise.interop.limits import Limits, refuse
 
 LIMITS = Limits(
     target="torchtitan",
@@ -47,9 +46,7 @@ RECOMPUTES = {"none": "None", "selective": "SelectiveAC.Config()", "full": "Full
 def to_torchtitan(chosen: Chosen) -> Exported:
     """shardwise_titan.py, and the line that trains it from beside it."""
     LIMITS.refuse(chosen)
-    problems = [Problem(where=chosen.path, message=message) for message in _refusals(chosen)]
-    if problems:
-        raise UnsupportedError(problems)
+    refuse(chosen, _refusals(chosen))
     module, base = BASES[hub_id(chosen.job.model)]
     lines = [f'"""{chosen.written}, as {chosen.path} was planned."""', ""]
     lines += [

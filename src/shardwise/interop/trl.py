@@ -7,10 +7,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from shardwise.errors import Problem, UnsupportedError
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import Limits, lora_config, memory_notes
+from shardwise.interop.limits import Limits, lora_config, memory_notes, refuse
 
 LIMITS = Limits(
     target="trl",
@@ -40,9 +39,7 @@ OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd
 def to_trl(chosen: Chosen) -> Exported:
     """sft.py, and accelerate.yaml where weights are sharded."""
     LIMITS.refuse(chosen)
-    problems = [Problem(where=chosen.path, message=message) for message in _refusals(chosen)]
-    if problems:
-        raise UnsupportedError(problems)
+    refuse(chosen, _refusals(chosen))
     files = {"sft.py": script(chosen)}
     run = chosen.torchrun_lines("sft.py")
     if is_sharded(chosen):

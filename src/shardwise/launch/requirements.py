@@ -176,15 +176,20 @@ def check_present(request: Request, cluster: Cluster) -> None:
     if message := stated_attention_refusal(request.job, cluster.gpu):
         lacking = [Problem(where=request.where("train", "attn_implementation"), message=message)]
     missing = [*_missing_files(request), *_missing_packages(request, _TRACKERS)]
-    quantised = {("method",): request.job.method == "qlora"}
-    quantised["train", "optimizer"] = request.job.train.optimizer == "adamw_8bit"
-    for place in (place for place, asked in quantised.items() if asked and find_spec("bitsandbytes") is None):
-        what = "method qlora" if place == ("method",) else "optimizer adamw_8bit"
-        message = f"{what} needs bitsandbytes, which is not installed; run: pip install 'shardwise[qlora]'"
-        missing.append(Problem(where=request.where(*place), message=message))
+    if find_spec("bitsandbytes") is None:
+        missing += _needing_bitsandbytes(request)
     problems = [*missing, *lacking]
     if problems:
         raise InputError(problems)
+
+
+def _needing_bitsandbytes(request: Request) -> Iterator[Problem]:
+    asked = (("method", request.job.method, "qlora"), ("train.optimizer", request.job.train.optimizer, "adamw_8bit"))
+    for key, value, needing in asked:
+        if value == needing:
+            what = f"{key.rpartition('.')[2]} {value} needs bitsandbytes, which is not installed"
+            message = f"{what}; run: pip install 'shardwise[qlora]'"
+            yield Problem(where=request.where(*key.split(".")), message=message)
 
 
 def _missing_files(request: Request) -> Iterator[Problem]:

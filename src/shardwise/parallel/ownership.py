@@ -11,14 +11,18 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise.parallel.mesh import World
 
 
+def sharded_dims(tensor: torch.Tensor) -> dict[int, int]:
+    """Which dim of a tensor each axis of its mesh cuts, by the axis's number; none for a plain tensor."""
+    if not isinstance(tensor, DTensor):
+        return {}
+    cuts = [(axis, cut) for axis, cut in enumerate(tensor.placements) if isinstance(cut, Shard | _StridedShard)]
+    return {axis: cut.dim % tensor.ndim for axis, cut in cuts}
+
+
 def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:
     """The mesh axes along which a tensor is sharded; none for a plain tensor."""
-    if not isinstance(tensor, DTensor):
-        return frozenset()
-    names = tensor.device_mesh.mesh_dim_names or ()
-    placed = zip(names, tensor.placements, strict=True)
-    sharded = [name for name, placement in placed if isinstance(placement, Shard | _StridedShard)]
-    return frozenset(axis for name in sharded for axis in _axes_of(name))
+    names = (tensor.device_mesh.mesh_dim_names or ()) if isinstance(tensor, DTensor) else ()
+    return frozenset(axis for number in sharded_dims(tensor) for axis in _axes_of(names[number]))
 
 
 def _axes_of(name: str) -> tuple[str, ...]:

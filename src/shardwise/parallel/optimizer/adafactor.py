@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from shardwise.parallel.optimizer.stepped import sharded_dims
+from shardwise.parallel.ownership import sharded_dims
 
 
 @dataclass(frozen=True, kw_only=True)

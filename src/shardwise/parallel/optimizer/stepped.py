@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor import DTensor, Replicate
 
-from shardwise.parallel.ownership import local_part
+from shardwise.parallel.ownership import local_part, sharded_dims
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -67,16 +66,6 @@ class LocalParts(Detour):
         """Finds the parts again: at its first forward FSDP2 moves them into padded or page-locked memory."""
         for sharded, part in self._sharded:
             part.data = sharded.to_local()
-
-
-def sharded_dims(tensor: torch.Tensor) -> dict[int, int]:
-    """Which dim each axis of a tensor's mesh cuts; none for a plain tensor."""
-    if not isinstance(tensor, DTensor):
-        return {}
-    cuts = (
-        (axis, placed) for axis, placed in enumerate(tensor.placements) if isinstance(placed, Shard | _StridedShard)
-    )
-    return {axis: placed.dim % tensor.ndim for axis, placed in cuts}
 
 
 def _with_place(state: torch.Tensor, key: str, placed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
