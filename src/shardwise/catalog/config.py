@@ -14,7 +14,15 @@ from typing import Any, cast
 from shardwise.catalog.families.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
 from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS
-from shardwise.catalog.stated import MAX_LAYERS, drops_out, refuse_foreign, steady_positions, storage_type, unlisted
+from shardwise.catalog.stated import (
+    MAX_LAYERS,
+    counts_routes,
+    drops_out,
+    refuse_foreign,
+    steady_positions,
+    storage_type,
+    unlisted,
+)
 from shardwise.errors import ModelError, quoted
 from shardwise.spec.model.shape import ModelShape
 
@@ -232,6 +240,7 @@ def _shape(config: _Config) -> ModelShape:
         layerdrop=config.share("layerdrop"),
         steady_positions=steady_positions(config.data, positions=d.positions),
         drops_out=drops_out({**family.defaults, **config.data}),
+        counts_routes=counts_routes(config.data),
     )
 
 

@@ -72,6 +72,11 @@ def _rates(stated: Mapping[str, Any]) -> Iterator[float]:
             yield value
 
 
+def counts_routes(stated: Mapping[str, Any]) -> bool:
+    """Whether a model's loss has a part for even use of its experts."""
+    return bool(stated.get("output_router_logits")) and stated.get("router_aux_loss_coef", 1.0) != 0
+
+
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
     """The length up to which rotary frequencies do not depend on the longest sequence; None for any."""
     for rotation in _following(stated):

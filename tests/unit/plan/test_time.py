@@ -113,3 +113,15 @@ def test_many_micro_batches_take_as_long_as_if_each_were_walked_through(schedule
     quick = max(rank_ends(schedule, stages=tuple(stages), num_micro_batches=micros, send=send))
     walked = max(walk(schedule, stages=tuple(stages), num_micro_batches=micros, send=send))
     assert quick == pytest.approx(walked, rel=0.01)
+
+
+@pytest.mark.parametrize("layout", [FSDP, Layout(pp=4, schedule="1f1b")], ids=str)
+def test_counting_routes_for_the_loss_of_routers_costs_one_more_forward(layout):
+    sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 2000}
+    plain, counted = (
+        forecast(shape({**sizes, "model_type": "mixtral", **keys}), layout, accumulation=8, method="full")
+        for keys in ({"output_router_logits": False}, {"output_router_logits": True})
+    )
+    assert 1.2 < counted.step_seconds / plain.step_seconds < 1.45
+    none = shape({**sizes, "model_type": "mixtral", "output_router_logits": True, "router_aux_loss_coef": 0.0})
+    assert forecast(none, layout, accumulation=8, method="full") == plain

@@ -70,9 +70,13 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     ends = (micros * seconds[0].forward + (micros - 1) * seconds[0].backward + final.seconds,)
     if layout.pp > 1:
         ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
+    if work.model.counts_routes:
+        counted = (micros + layout.pp - 1) * max(stage.forward for stage in seconds)
+        ends = tuple(counted + end for end in ends)
     endings = endings_of(work)
     last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
     pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
+    pieces_run += [(micros, passes[stage][0]) for stage in stages if work.model.counts_routes]
     pieces_run += [(1, piece) for ending in endings for _, piece in ending.pieces]
     computing = sum(times * piece.computing for times, piece in pieces_run) / layout.pp
     busy = sum(times * piece.busy for times, piece in pieces_run) / layout.pp

@@ -162,6 +162,7 @@ class ModelShape:
         steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
         layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
         drops_out: its code drops something out at random in training.
+        counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
     """
@@ -202,6 +203,7 @@ class ModelShape:
     steady_positions: int | None = None
     layerdrop: float = 0.0
     drops_out: bool = False
+    counts_routes: bool = False
     bare_experts: str | None = None
     built: tuple[Split, ...] | None = None
 
