@@ -42,7 +42,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 MEANINGS = {
     "data": "the rows to train on; keys below",
     "method": "what is trained: every weight, or LoRA adapters; with `qlora` of a model in 4 bits",
-    "lora": "keys below; needs method: lora",
+    "lora": "keys below; of lora and qlora",
     "train": "keys below",
     "goal": "what the planner prefers among the candidates that fit",
     "output_dir": "the run directory",

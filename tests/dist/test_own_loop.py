@@ -17,6 +17,7 @@ import shardwise
 from shardwise.errors import DataError, InputError
 from shardwise.spec.layout.axes import Layout
 from tests.dist.cells import TOLERANCE, ZERO1, ZERO2, apart, relative
+from tests.dist.conftest import TOYS
 from tests.dist.worlds import run_world, said_by, toy_model
 
 STEPS = 6
@@ -42,6 +43,17 @@ LAYOUTS: dict[str, Layout] = {
     "zero1 x tp": Layout(dp_shard=2, tp=2, **ZERO1),
     "tp x pp": Layout(tp=2, pp=2),
     "ddp x pp": Layout(dp_replicate=2, pp=2),
+    "cp": Layout(cp=2),
+    "fsdp x cp": Layout(dp_shard=2, cp=2),
+    "cp x pp": Layout(cp=2, pp=2),
+}
+
+#: Of a mixture of experts.
+ROUTED: dict[str, Layout] = {
+    "single": Layout(),
+    "ep": Layout(dp_replicate=2, ep=2),
+    "fsdp x ep": Layout(dp_shard=2, ep=2),
+    **{name: LAYOUTS[name] for name in ("ddp", "zero1", "fsdp", "mp", "pp")},
 }
 
 OPTIMIZERS: dict[str, Any] = {
@@ -143,6 +155,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "tied": toy_model(root / "tied", tied=True, num_hidden_layers=4),
         "untied": toy_model(root / "untied", num_hidden_layers=4),
+        "experts": toy_model(root / "experts", **TOYS["balanced mixtral"]),
     }
 
 
@@ -152,6 +165,12 @@ def test_a_loop_of_ones_own_trains_the_same(folders, tmp_path, layout, method) -
     adapters, toy = (None, "tied") if method == "full" else (lora(), "untied")
     for optimizer in OPTIMIZERS:
         must_train_the_same(tmp_path / optimizer, LAYOUTS[layout], adapters, optimizer, folder=folders[toy])
+
+
+@pytest.mark.parametrize("adapters", [None, lora(target_modules=["q_proj", "v_proj"])], ids=["full", "lora"])
+@pytest.mark.parametrize("layout", ROUTED)
+def test_experts_and_the_loss_of_their_routers_train_the_same(folders, tmp_path, layout, adapters) -> None:
+    must_train_the_same(tmp_path, ROUTED[layout], adapters, "sgd", folder=folders["experts"])
 
 
 @pytest.mark.parametrize(
@@ -236,10 +255,7 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
     assert "gradient_checkpointing='full'" in refused(changed=checkpointing)
     assert "say which precision" in refused(changed=base().half())
     assert "not a causal language model" in refused(changed=torch.nn.Linear(2, 2))
-    asked = {"layout cp": Layout(cp=2), "precision fp16": "single"}
-    for what, layout in asked.items():
-        options = {"precision": "fp16"} if what.endswith("fp16") else {}
-        assert f"{what} is not trained by a loop of one's own; use `shardwise train`" in refused(layout, **options)
+    assert "precision fp16 scales the loss, which a loop of one's own does not" in refused("single", precision="fp16")
     unstaged = AutoModelForCausalLM.from_pretrained(toy_model(tmp_path, family="gpt2", tied=True))
     assert "gpt2" in refused(Layout(pp=2), changed=unstaged)
 

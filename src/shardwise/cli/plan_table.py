@@ -227,7 +227,7 @@ def rejected(plan: Plan, *, width: int) -> list[str]:
         kind = "not possible" if known is None else "fits too" if known else "too large"
         # The beginning of a reason, up to its details.
         simpler = one.reason.endswith(" is simpler")
-        short = "as fast, not as simple" if simpler else re.split(r" \(|[:;,]| at most ", one.reason, maxsplit=1)[0]
+        short = "as fast, not as simple" if simpler else re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
         groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, list(group.items()), width=width) for kind, group in groups.items() if group]
 

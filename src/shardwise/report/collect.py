@@ -269,7 +269,8 @@ def scalars(data: dict[str, Any] | None) -> tuple[Setting, ...]:
 def _settings(facts: Iterable[tuple[str, Any]]) -> tuple[Setting, ...]:
     found: list[Setting] = []
     for name, value in facts:
-        written = f"{value:g}" if isinstance(value, float) else {True: "yes", False: "no"}.get(value, str(value))
+        plain = ("no", "yes")[value] if isinstance(value, bool) else str(value)
+        written = f"{value:g}" if isinstance(value, float) else plain
         short = written if len(written) <= MAX_CHARACTERS else written[:MAX_CHARACTERS] + "…"
         found.append(Setting(name=name.replace("_", " "), value=short))
     return tuple(found)

@@ -313,7 +313,7 @@ def _shared_ends(anatomy: Anatomy) -> set[int]:
 
 def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
     """The whole model on the meta device, and the PEFT model around it (None for full fine-tuning)."""
-    model = build_on_meta(copy.deepcopy(config), attn_implementation=_attention(execution))
+    model = build_on_meta(copy.deepcopy(config), attn_implementation=attention_of(execution))
     if job.adapters is None:
         return model, None
     adapted = add_adapters(
@@ -334,7 +334,8 @@ def join_where_alone(model: nn.Module, execution: Execution) -> None:
         join_products(model)
 
 
-def _attention(execution: Execution) -> str:
+def attention_of(execution: Execution) -> str:
+    """transformers' name of the kernel."""
     return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 

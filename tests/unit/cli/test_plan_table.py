@@ -91,6 +91,15 @@ def test_what_is_not_chosen_takes_three_lines() -> None:
     assert "  not possible: zero2 (as fast, not as simple), 1 more\n" in narrow
 
 
+def test_a_reason_is_not_cut_inside_a_number() -> None:
+    made = plan()
+    reason = "cp = 2 would leave a rank less than 4,096 tokens of a row, which no GPU wants"
+    one = Rejection(strategy="cp", layout=Layout(cp=2), reason=reason)
+    assert "cp (cp = 2 would leave a rank less than 4,096 tokens of a row)" in drawn(
+        replace(made, rejected=(one,)), width=150
+    )
+
+
 def test_verbose_lists_every_reason_once() -> None:
     made = plan()
     other = Rejection(strategy="cp", layout=Layout(cp=4), reason=made.rejected[0].reason)

@@ -68,6 +68,7 @@ def test_a_plan_says_from_which_length_parts_of_rows_are_worth_it() -> None:
     stated = f"{full}data: {{max_length: 131072}}\nlayout: {{dp_shard: 4, cp: 2}}"
     assert parted(stated) == ["rows of 131,072 tokens fit in parts (cp) alone; whole they do up to 65,536"]
     assert parted(f"{full}layout: {{dp_shard: 4, cp: 2}}") == []
+    assert parted(f"{full}layout: cp") == []  # fits whole where weights are sharded
     assert parted(f"{full}layout: {{tp: 8}}") == []
     # Its positions end where whole rows fit.
     assert parted(full, model="tinyllama-1.1b") == []

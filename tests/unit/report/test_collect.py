@@ -93,6 +93,13 @@ def test_processes_that_did_not_run_are_found_and_the_worst_rank_is_compared(tmp
     assert [row(report, what).measured for what in ("peak memory", "other")] == [30 * GIB, 14 * GIB]
 
 
+def test_numbers_and_booleans_are_told_apart(tmp_path) -> None:
+    run = finished_run(tmp_path / "run")
+    write_json(run.environment, {"threads": 1, "jobs": 0, "pinned": True, "shared": False})
+    facts = {fact.name: fact.value for fact in collect(run).environment}
+    assert facts == {"threads": "1", "jobs": "0", "pinned": "yes", "shared": "no"}
+
+
 def test_a_running_run_is_reported_as_far_as_it_went(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 3))
     assert row(collect(maker.run), "step time").measured == 9.0, "of warm-up steps, where there are no others"

@@ -21,7 +21,8 @@ def worth_parts(search: Search, work: Work) -> str | None:
         return None
     if layout.cp > 1:
         halves = (length >> halved for halved in range(length.bit_length()))
-        most = next((one for one in halves if _seconds(search, _whole(layout), one) < inf), 0)
+        whole = _whole(layout), _sharded(_whole(layout))
+        most = next((one for one in halves if min(_seconds(search, by, one) for by in whole) < inf), 0)
         upto = f"; whole they do up to {most:,}" if most else ""
         return None if most == length else f"rows of {length:,} tokens fit in parts (cp) alone{upto}"
     layouts = {layout, _sharded(layout)}

@@ -22,7 +22,7 @@ from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
 from shardwise.train.guards.checks import gather
 from shardwise.train.guards.replicas import part_hashes
-from shardwise.train.model import join_where_alone
+from shardwise.train.model import attention_of, join_where_alone
 from shardwise.train.precision import TYPES, type_name
 
 #: Ends of the names of all that PEFT's LoRA trains here: of matrices, and of copies of modules.
@@ -119,9 +119,10 @@ class Given:
         """A copy of the model with parameters on the meta device, and of the PEFT model around it."""
         memo = {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for _, p in _named(self.base)}
         whole: Any = copy.deepcopy(self.base if self.adapters is None else self.adapters, memo)
+        base = whole if self.adapters is None else whole.get_base_model()
+        base.config._attn_implementation = attention_of(execution)
         if self.adapters is None:
-            return whole, None
-        base = whole.get_base_model()
+            return base, None
         leave_inputs(whole)
         join_where_alone(base, execution)
         return base, whole

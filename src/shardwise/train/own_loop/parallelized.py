@@ -17,7 +17,9 @@ from shardwise.errors import InputError, UnsupportedError
 from shardwise.models.anatomy import drops_out
 from shardwise.models.known_ahead import hold_rotations, rows_unpacked
 from shardwise.models.load import fill_from_memory
+from shardwise.models.routing import Balance
 from shardwise.models.weights import Keys
+from shardwise.parallel.context import Context
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts
 from shardwise.parallel.optimizer.zero1 import Windows
@@ -76,7 +78,16 @@ def parallelize(
     _refuse(given, execution)
     world = join_world(execution.layout)
     given.agree(world)
-    parts = cut_parts(partial(given.without_weights, execution), execution, world=world, shape=shape, drops=True)
+    if execution.layout.cp > 1:
+        Context(world.mesh["cp"]).register()
+    parts = cut_parts(
+        partial(given.without_weights, execution),
+        execution,
+        world=world,
+        shape=shape,
+        drops=True,
+        balance=Balance.of(given.base.config, device=world.device) if shape.has_experts else None,
+    )
 
     def fill(part: Part) -> None:
         fill_from_memory(part.model, value=given.values.__getitem__, device=world.device)
@@ -109,7 +120,9 @@ class Parallelized:
 
     def __init__(self, model: TrainedModel, *, micro_batch_size: int | None, seed: int, drops: bool) -> None:
         self._model, self._world = model, model.ownership.world
-        self._step = Step(spread=model.spread, world=self._world, keeps_casts=False, scale=LossScale())
+        self._step = Step(
+            spread=model.spread, world=self._world, keeps_casts=False, scale=LossScale(), balance=model.balance
+        )
         self._micro_batch_size, self._seed, self._drops, self._steps = micro_batch_size, seed, drops, 0
         self._parts = LocalParts(model.trained)
         self._stepped: Detour = self._parts
@@ -258,9 +271,8 @@ def _refuse(given: Given, execution: Execution) -> None:
     asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
     job = job_from_data(asked if lora is None else {**asked, "method": "lora", "lora": lora})
     reasons = execution_refusals(job, execution, model=shape)
-    parts = {"a mixture of experts": shape.has_experts, "layout cp": execution.layout.cp > 1}
-    parts["precision fp16"] = execution.precision == "fp16"
-    reasons += [f"{what} is not trained by a loop of one's own; use `shardwise train`" for what in parts if parts[what]]
+    if execution.precision == "fp16":
+        reasons.append("precision fp16 scales the loss, which a loop of one's own does not; use `shardwise train`")
     if job.adapters is not None:
         refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
         reasons += [reason for reason in refused if reason is not None]

@@ -40,7 +40,8 @@ def global_batch(
         raise DataError("the batch trains no token: of labels, all but those of a row's first token are -100")
     count, length = ids.shape
     pad = -length % world.layout.sequence_multiple
-    ids, labels = F.pad(ids, (0, pad)), F.pad(labels, (0, pad), value=IGNORED)
+    real = rows.get("attention_mask", torch.ones_like(ids)).bool()
+    ids, labels, real = F.pad(ids, (0, pad)), F.pad(labels, (0, pad), value=IGNORED), F.pad(real, (0, pad))
     ranks = world.layout.data_world_size
     size = micro_batch_size or _usual_size(-(-count // ranks), world)
     micros = -(-count // (ranks * size))
@@ -60,7 +61,7 @@ def global_batch(
                 position_ids=positions,
                 labels=labels[samples.clamp(min=0)].masked_fill((samples == FILLER).unsqueeze(1), IGNORED),
                 sample_ids=tuple(samples.tolist()),
-                real=torch.ones(size, length + pad, dtype=torch.bool),
+                real=real[samples.clamp(min=0)].masked_fill((samples == FILLER).unsqueeze(1), False),
             )
             for samples in mine
         ),
