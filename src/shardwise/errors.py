@@ -117,6 +117,10 @@ class WorkerFailedError(ShardwiseError):
     """A training process failed; the message holds the first cause: rank, phase, file and line."""
 
 
+class RanOutOfMemoryError(WorkerFailedError):
+    """A rank had no memory left, or the kernel ended it without a word, as it does where the host has none."""
+
+
 class StoppedError(ShardwiseError):
     """The run stopped on a signal after saving; exit code 143 (SIGTERM) or 130 (SIGINT)."""
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from shardwise.api.batch import check_open, find_batch
 from shardwise.api.planning import plan_for
 from shardwise.api.reporting import report
-from shardwise.errors import DoesNotFitError, Problem, ShardwiseError, UnsupportedError
+from shardwise.errors import DoesNotFitError, InputError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step, tell
 from shardwise.launch.lock import locked, take
@@ -35,6 +36,7 @@ from shardwise.launch.requirements import check_present, check_trainable, place_
 from shardwise.launch.run_folder import (
     Before,
     check_same_job,
+    found_before,
     held_to,
     known_data,
     run_of,
@@ -88,6 +90,7 @@ def train(
     on_update: Callable[[Update], None] | None = None,
     max_restarts: int = 0,
     replan: bool = True,
+    find_micro_batch: bool = False,
     programs: Programs | None = None,
 ) -> TrainResult:
     """Trains a job, or goes on where an earlier start of the same job in the same folder stopped.
@@ -100,6 +103,8 @@ def train(
         on_update: called with what is going to run, then with each phase, step and notice.
         max_restarts: how often the workers are started again after a failure, from the last checkpoint.
         replan: a run that comes back with another number of processes is planned again; otherwise refused.
+        find_micro_batch: tries real steps first, upwards from the forecast micro-batch, and trains with the largest
+            that fits; a run that goes on keeps what it found.
 
     Raises:
         InputError: the job, the data, the model or the hardware cannot be used as asked.
@@ -111,8 +116,12 @@ def train(
     programs = programs or Programs()
     place = place_in_group()
     if place is not None:
+        if find_micro_batch:
+            raise InputError("--find-batch starts the processes of each trial itself; run it without torchrun or srun")
         return _join(job, overrides, place=place, on_update=on_update, replan=replan, programs=programs)
     request, run = asked(job, overrides)
+    if find_micro_batch:
+        check_open(request)
     cluster, chosen = accept(request, place=None)
     before = Before.of(run)
     with ExitStack() as held:
@@ -123,14 +132,20 @@ def train(
             return result(run, outcome="already_finished")
         say_if_replanned(run, chosen, replan=replan, on_update=on_update)
         forget_last_launch(run)
+        chosen = found_before(run, chosen)
+        is_open = find_micro_batch and chosen.found_batch is None
         kind, processes = cluster.gpu.kind, _processes(chosen, cluster=cluster)
         with taken_back_on_error(run, before):
             write_first(request, chosen, run=run, on_update=on_update)
             # They import what they need while the data is prepared, and do nothing else before they may begin.
-            waiting = held.enter_context(
-                local_ranks(run, processes=processes, kind=kind, module=programs.worker, lock=lock)
-            )
+            early = local_ranks(run, processes=processes, kind=kind, module=programs.worker, lock=lock)
+            waiting = None if is_open else held.enter_context(early)
             chosen = prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+        if is_open:
+            chosen = find_batch(
+                request, chosen, run=run, cluster=cluster, module=programs.worker, lock=lock, on_update=on_update
+            )
+            write_first(request, chosen, run=run, on_update=on_update)
         run_workers(
             run,
             processes=_processes(chosen, cluster=cluster),
@@ -184,7 +199,7 @@ def _join(
             return result(run, outcome="already_finished")
         say_if_replanned(run, chosen, replan=replan, on_update=on_update)
         forget_last_launch(run)
-        kind = cluster.gpu.kind
+        chosen, kind = found_before(run, chosen), cluster.gpu.kind
         with ExitStack() as held:
             with taken_back_on_error(run, before):
                 write_first(request, chosen, run=run, on_update=on_update)

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from shardwise.api import Notice, Phase, Planned, Step
+from shardwise.spec.plan.found import FoundBatch
 from shardwise.units import format_bytes, format_count, format_ranks, format_seconds
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Progress:
         self._state = State()
         self._logging_steps = 1
         self._live: Live | None = None
-        self._planned: str | None = None
+        self._planned: tuple[str, FoundBatch | None] | None = None
         self._gone = False
 
     def __enter__(self) -> Progress:
@@ -103,10 +104,11 @@ class Progress:
         self._logging_steps = planned.plan.job["train"]["logging_steps"]
         lines = plan_lines(planned)
         # The plan is made again once the rows are counted; it is shown again only if it changed.
-        if lines[0] != self._planned:
+        key = (lines[0], planned.plan.found_batch)
+        if key != self._planned:
             for line in lines:
                 self._console.print(line)
-            self._planned = lines[0]
+            self._planned = key
 
     def _show_live(self) -> None:
         if self._state.phase == "preparing data":

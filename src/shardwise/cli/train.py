@@ -22,6 +22,13 @@ def train(
     no_replan: Annotated[
         bool, typer.Option("--no-replan", help="Refuse to go on with another number of GPUs than a run had.")
     ] = False,
+    find_batch: Annotated[
+        bool,
+        typer.Option(
+            "--find-batch",
+            help="Try real steps first, upwards from the forecast micro-batch; keep the largest that fits.",
+        ),
+    ] = False,
     nodes: Annotated[int, typer.Option(min=1, help="How many machines take part; start the same on each.")] = 1,
     node_rank: Annotated[int | None, typer.Option(min=0, help="Which of them this is, from 0.")] = None,
     master: Annotated[
@@ -37,10 +44,13 @@ def train(
     from shardwise import api
     from shardwise.cli.console import make_console
     from shardwise.cli.progress import Progress
+    from shardwise.errors import InputError
 
     console = make_console()
     with Progress(console) as progress:
         if nodes > 1 or node_rank is not None or master is not None:
+            if find_batch:
+                raise InputError("--find-batch tries steps on one machine; leave out it, or --nodes")
             result = api.train_on_nodes(
                 job,
                 nodes=api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts),
@@ -50,7 +60,12 @@ def train(
             )
         else:
             result = api.train(
-                job, overrides=sets or [], on_update=progress.show, max_restarts=max_restarts, replan=not no_replan
+                job,
+                overrides=sets or [],
+                on_update=progress.show,
+                max_restarts=max_restarts,
+                replan=not no_replan,
+                find_micro_batch=find_batch,
             )
     for line in closing_lines(result):
         console.print(line, soft_wrap=True)

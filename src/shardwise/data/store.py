@@ -18,7 +18,7 @@ little-endian without headers; their lengths are in manifest.json:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,17 @@ class PreparedData:
             labels[here.stop - 1] = IGNORED
             at = here.stop
         return ids, positions, labels
+
+    def longest_alone(self, rows: int) -> PreparedData:
+        """As many rows, each a copy of the longest."""
+        longest = int(self.lengths.argmax())
+        documents = self.documents(longest)
+        each = {name: np.repeat(self.arrays[name][longest], rows) for name in ("lengths", "counts", "sample_source")}
+        samples = {
+            "sample_docs": np.tile(documents, rows),
+            "sample_offsets": np.arange(rows + 1, dtype=np.int64) * len(documents),
+        }
+        return replace(self, arrays={**self.arrays, **each, **samples}, weights=(1.0,) * len(self.weights))
 
     def where(self, index: int) -> str:
         """`file:line` of a sample's first row."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, ShardwiseError, UnsupportedError, WorkerFailedError
+from shardwise.errors import InputError, RanOutOfMemoryError, ShardwiseError, UnsupportedError, WorkerFailedError
 from shardwise.launch.device_faults import device_fault
 from shardwise.launch.processes.rank import STARTED
 from shardwise.spec.run import RunDirectory, read_json
@@ -60,7 +60,8 @@ def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] 
     silent = [e for e in exits if e.rank not in {int(failure["rank"]) for failure in failures}]
     vanished = [e for e in silent if -e.code in VIOLENT or 0 < e.code < _BY_SIGNAL]
     if vanished:
-        return WorkerFailedError(_ended_silently(run, vanished[0]))
+        killed = -vanished[0].code == signal.SIGKILL
+        return (RanOutOfMemoryError if killed else WorkerFailedError)(_ended_silently(run, vanished[0]))
     faults = [(*fault, e) for e in silent if -e.code == signal.SIGABRT and (fault := device_fault(_log(run, e)))]
     earliest = min(map(_time, failures), default=float("inf"))
     if faults and min(faults, key=_first)[0] <= earliest:
@@ -119,7 +120,8 @@ def _written(run: RunDirectory, failure: dict[str, Any]) -> ShardwiseError:
     kind = failure.get("error", "an error")
     cause = message if kind == OUT_OF_MEMORY else f"{kind}: {message}"
     place = f" ({failure['file']}:{failure['line']})" if failure.get("file") and failure.get("line") else ""
-    return WorkerFailedError(
+    raised = RanOutOfMemoryError if kind == OUT_OF_MEMORY else WorkerFailedError
+    return raised(
         f"rank {rank} failed while {failure.get('phase', 'starting')}: {cause}{place}\nits log: {run.rank_log(rank)}"
     )
 

@@ -14,7 +14,8 @@ from shardwise.errors import JobError, Problem, RunDirectoryError
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job
 from shardwise.spec.job.places import write_places
-from shardwise.spec.layout.execution import Precision
+from shardwise.spec.layout.execution import Execution, Precision
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Lengths, Plan
 from shardwise.spec.request import Request, restricted_to
 from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
@@ -115,6 +116,22 @@ def held_to(run: RunDirectory, request: Request) -> Request:
 def _holding_to(before: Job, job: Job) -> Job:
     settled = {name: getattr(before.train, name) for name in SETTLED if getattr(job.train, name) == "auto"}
     return job.model_copy(update={"train": job.train.model_copy(update=settled)})
+
+
+def found_before(run: RunDirectory, chosen: Plan) -> Plan:
+    """The plan of the run there, where that has found its micro-batch by trials and goes on as it began; else the one
+    that was chosen now."""
+    if not (_has_trained(run) and run.plan.is_file()) or chosen.job["train"]["micro_batch_size"] != "auto":
+        return chosen
+    before = read_plan(run.plan)
+    same = before.hardware.get("name") == chosen.hardware.get("name") and _one_by_one(before) == _one_by_one(chosen)
+    return before if before.found_batch is not None and same else chosen
+
+
+def _one_by_one(plan: Plan) -> Execution | None:
+    """What a plan chose, whatever its micro-batch."""
+    alone = {"micro_batch_size": 1, "gradient_accumulation_steps": 1, "reduce_once": False}
+    return None if plan.best is None else replace(plan.best.execution, **alone)
 
 
 def is_finished(run: RunDirectory) -> bool:

@@ -23,6 +23,9 @@ METRIC_KEYS = (
 
 CHECKPOINT_PREFIX = "checkpoint-"
 
+#: In data.json of a trial: how many rows, all copies of the longest, its steps are made of. Nothing of it is saved.
+TRIAL_ROWS = "trial_rows"
+
 #: Set in the environment of workers that `shardwise train` started itself, to the name of that launch.
 LAUNCH = "SHARDWISE_LAUNCH"
 

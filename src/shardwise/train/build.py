@@ -24,7 +24,7 @@ from shardwise.spec.job.places import read_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.run import RunDirectory, read_json, revision_of
+from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, revision_of
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.devices import read_back_places
 from shardwise.train.guards.dtypes import LiveTypes
@@ -42,7 +42,7 @@ from shardwise.train.watching.journal import Journal
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """Everything the loop uses."""
+    """Everything the loop uses. `is_trial`: steps are taken to see whether they fit, and nothing is saved."""
 
     job: Job
     execution: Execution
@@ -58,6 +58,7 @@ class Build:
     metrics: Metrics
     meter: MemoryMeter
     types: LiveTypes
+    is_trial: bool = False
 
 
 def build(
@@ -81,7 +82,9 @@ def build(
     with _naming_the_model(run):
         revision = revision_of(run, job.model)
         model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"), revision=revision)
-    data = open_prepared(prepared["train"])
+    data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
+    if trial_rows is not None:
+        data = data.longest_alone(trial_rows)
     state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
     batches = _batches(job, _batcher(data, execution, world=world, padding_id=prepared["padding_id"]))
@@ -138,6 +141,7 @@ def build(
         metrics=metrics,
         meter=meter,
         types=types,
+        is_trial=trial_rows is not None,
     )
 
 

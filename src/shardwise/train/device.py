@@ -71,10 +71,12 @@ def memory_refusal(gpu: Gpu, forecast: MemoryForecast, *, total: int, free: int)
             f"has {format_gib(total)}, and the plan counts on {format_gib(forecast.capacity_bytes)}; plan again on "
             "this machine, with hardware left out"
         )
-    left = free + gpu.context_bytes
-    if left < forecast.peak_bytes:
+    left, needed = free + gpu.context_bytes, forecast.peak_bytes
+    if needed > forecast.capacity_bytes:  # it is tried, or was, whatever is forecast
+        needed = round(_ENOUGH_MEMORY * forecast.capacity_bytes)
+    if left < needed:
         return (
-            f"has {format_gib(left)} of {format_gib(total)} free, and the plan needs {format_gib(forecast.peak_bytes)} "
+            f"has {format_gib(left)} of {format_gib(total)} free, and the plan needs {format_gib(needed)} "
             "at its peak; free the memory, or start again: what is free then is planned for"
         )
     return None

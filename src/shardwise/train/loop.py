@@ -116,6 +116,8 @@ def _follow(build: Build, batch: GlobalBatch, *, skipped: bool) -> None:
 def _saves(build: Build, step: int, *, last: bool, asked: bool) -> bool:
     """Whether a checkpoint of a step is saved; the last step's is where it is small (adapters) or any are asked for."""
     every = build.job.train.save_steps
+    if build.is_trial:
+        return False
     if last:
         return every > 0 or build.model.result.adapters is not None
     return asked or _due(step, every)

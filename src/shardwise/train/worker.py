@@ -203,7 +203,7 @@ def _finish(
         }
         write_json(run.measured, measured)
     composed.metrics.trackers.close()
-    if not outcome.signal:
+    if not (outcome.signal or composed.is_trial):
         _save_result(composed, outcome, run=run, journal=journal)
     name = "stopped" if outcome.signal else "finished"
     saved_step = outcome.steps if outcome.saved else None

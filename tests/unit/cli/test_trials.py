@@ -146,3 +146,8 @@ def test_compare_prints_what_stands_beside_a_layout_that_failed_and_exits_1(
     plain = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp", "--json")
     assert plain.code == 1
     assert json.loads(plain.out)["failed"][0]["layout"] == "fsdp-2"
+
+
+def test_a_micro_batch_is_tried_on_one_machine(shardwise) -> None:
+    said = shardwise("train", "job.yaml", "--find-batch", "--nodes", 2, "--node-rank", 0, "--master", "n0")
+    assert (said.code, said.err) == (2, "error: --find-batch tries steps on one machine; leave out it, or --nodes\n")

@@ -140,6 +140,20 @@ def test_packs_do_not_mix_sources_and_weights_act_on_them(tmp_path: Path) -> Non
     assert sorted(found) == [0, 1, 1]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_rows_of_a_trial_are_all_the_longest(packed: bool, tmp_path: Path) -> None:
+    weighed = {"sources": [0, 0, 1, 1], "weights": (1.0, 0.3)}
+    data = store(tmp_path, [3, 5, 12, 9], **weighed, packed=packed, max_length=12)
+    alone, longest = data.longest_alone(6), data.lengths.tolist().index(12)
+    assert alone.lengths.tolist() == [12] * 6
+    for sample in range(6):
+        for mine, theirs in zip(alone.sample(sample), data.sample(longest), strict=True):
+            assert mine.tolist() == theirs.tolist()
+    steps = list(batches(alone, global_batch_size=6, max_steps=2).from_(0))
+    assert [sorted(step.sample_ids) for step in steps] == [[*range(6)]] * 2
+    assert [step.trained_tokens for step in steps] == [6 * int(data.trained_counts[longest])] * 2
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_evaluation_sees_every_sample_once_for_any_number_of_ranks(data: PreparedData, ranks: int) -> None:
     shares = [EvalBatches(batcher(data, rank=rank, ranks=ranks)) for rank in range(ranks)]

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from shardwise.errors import InputError, WorkerFailedError
+from shardwise.errors import InputError, RanOutOfMemoryError, WorkerFailedError
 from shardwise.launch.follow import Notice, Phase, Step, Update
 from shardwise.launch.processes.process_tree import PROC
 from shardwise.launch.processes.rank import STARTED
@@ -93,7 +93,7 @@ if rank == 1:
 wait_for(run.logs / "rank_1.pid")
 fail("connection closed by peer")
 """)
-    with pytest.raises(WorkerFailedError) as caught:
+    with pytest.raises(RanOutOfMemoryError) as caught:
         run_workers(run, processes=2, module=module)
     assert str(caught.value).startswith("rank 1 was ended by signal 9 (SIGKILL); the kernel does that when")
     assert str(caught.value).endswith("  | last words"), "there is no checkpoint to go on from"

@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.found import FoundBatch
 from shardwise.spec.plan.offers import Offers
 from shardwise.spec.plan.solved import Solved
 
@@ -140,6 +141,7 @@ class Plan:
         advice: what to do, where none fits.
         solved: the key that the job was solved for, with the value that this is the plan of.
         offers: what else was compared, where the job left its hardware open; this is the plan of the first of them.
+        found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or not.
     """
 
     job: dict[str, Any]
@@ -151,6 +153,7 @@ class Plan:
     advice: tuple[str, ...] = ()
     solved: Solved | None = None
     offers: Offers | None = None
+    found_batch: FoundBatch | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -170,6 +173,7 @@ class Plan:
         """The whole of plan.json; what was not asked for has no key."""
         solved = {} if self.solved is None else {"solved": asdict(self.solved)}
         offers = {} if self.offers is None else self.offers.to_json()
+        found = {} if self.found_batch is None else {"found_batch": asdict(self.found_batch)}
         return {
             "version": VERSION,
             "job": self.job,
@@ -181,6 +185,7 @@ class Plan:
             "advice": list(self.advice),
             **solved,
             **offers,
+            **found,
         }
 
     @classmethod

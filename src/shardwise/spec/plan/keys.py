@@ -14,6 +14,7 @@ from shardwise.spec.job.strict import Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
 from shardwise.spec.plan.forecast import Cost, MemoryForecast, TimeForecast
+from shardwise.spec.plan.found import FoundBatch
 from shardwise.spec.plan.offers import Offer
 from shardwise.spec.plan.solved import Solved
 
@@ -86,5 +87,6 @@ class PlanKeys(_Open):
     rejected: list[_Rejection]
     advice: list[str] = Field(default_factory=list[str])
     solved: Solved | None = None
+    found_batch: FoundBatch | None = None
     hardware_options: list[Offer] = Field(default_factory=list[Offer])
     prices: _Prices | None = None

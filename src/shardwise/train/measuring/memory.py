@@ -115,13 +115,16 @@ class MemoryMeter:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def device_figures(self) -> dict[str, int]:
-        """What a GPU's allocator and driver say beside the peak: the peak of loading, the most that was reserved, and
-        what all processes hold of the GPU now. Nothing on a CPU."""
+        """What a GPU's allocator and driver say beside the peak: the peak of loading, the most that was reserved, what
+        all processes hold of the GPU now, and how often the allocator gave back what it kept to make room. Nothing on a
+        CPU."""
         if self._device.type != "cuda":
             return {}
         free, total = torch.cuda.mem_get_info(self._device)
         reserved = torch.cuda.max_memory_reserved(self._device)
-        return {**self._before, "peak_reserved_bytes": reserved, "device_used_bytes": total - free}
+        retries = torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0)
+        used = {"peak_reserved_bytes": reserved, "device_used_bytes": total - free}
+        return {**self._before, **used, "allocation_retries": retries}
 
     @property
     def peak_bytes(self) -> int:

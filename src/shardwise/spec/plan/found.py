@@ -1,0 +1,72 @@
+"""Found: the largest micro-batch that fitted when steps were taken with it, and what each trial took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from shardwise.units import format_bytes
+
+#: Of the parts of plan.json that nothing executes: a later version may have added keys.
+_OPEN = ConfigDict(extra="ignore", strict=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTrial:
+    """Optimizer steps that were taken with a micro-batch.
+
+    Attributes:
+        peak_bytes: the most that a rank took, on a GPU reserved and with the context; None where one ran out of memory.
+        forecast_bytes: the same, as it was forecast.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    micro_batch_size: int
+    fits: bool
+    peak_bytes: int | None
+    forecast_bytes: int
+
+    @property
+    def took(self) -> str:
+        """What came of it, in words."""
+        return "ran out of memory" if self.peak_bytes is None else f"took {format_bytes(self.peak_bytes)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundBatch:
+    """What `train --find-batch` tried, in that order. `share`: sequences of the global batch for each rank."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    capacity_bytes: int
+    share: int
+    tried: tuple[BatchTrial, ...]
+
+    @property
+    def best(self) -> BatchTrial | None:
+        """The largest that fits."""
+        return max((one for one in self.tried if one.fits), key=lambda one: one.micro_batch_size, default=None)
+
+    @property
+    def next(self) -> BatchTrial | None:
+        """The smallest that does not fit."""
+        return min((one for one in self.tried if not one.fits), key=lambda one: one.micro_batch_size, default=None)
+
+    @property
+    def sentence(self) -> str:
+        """What was tried, and what fits, with the forecast beside it."""
+        tried, best, beyond = ", ".join(str(one.micro_batch_size) for one in self.tried), self.best, self.next
+        of = f"of {format_bytes(self.capacity_bytes)}"
+        if best is None:
+            least = min(self.tried, key=lambda one: one.micro_batch_size)
+            return f"tried micro-batches {tried}: none fits; {least.micro_batch_size} {least.took} {of}"
+        found = (
+            f"tried micro-batches {tried}: {best.micro_batch_size} is the largest that fits, measured "
+            f"{format_bytes(best.peak_bytes or 0)} {of}, forecast {format_bytes(best.forecast_bytes)}"
+        )
+        if beyond is not None:
+            return f"{found}; {beyond.micro_batch_size} {beyond.took}"
+        return f"{found}; it is a rank's share of the global batch"
