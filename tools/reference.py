@@ -88,7 +88,12 @@ METRICS = {
     "mfu": ("share", "model FLOPs per second over the dense peak of all ranks"),
     "gpu_utilization": ("share", "share of the time in which any kernel runs, as nvidia-smi counts; mean of all ranks"),
     "gpu_utilization_by_rank": ("list of shares", "the same of each rank"),
-    "peak_memory_bytes": ("list of bytes", "peak of each rank in this step, as PyTorch's allocator counts"),
+    "peak_memory_bytes": ("list of bytes", "peak of each rank since training began, as PyTorch's allocator counts"),
+    "peak_reserved_bytes": ("list of bytes", "the most that each rank's allocator reserved; null on CPU processes"),
+    "phase_peak_bytes": (
+        "lists of bytes by phase",
+        "peak of each rank in `forward_backward` and `optimizer_step`; on GPUs `loading`, `evaluation`, `saving` too",
+    ),
 }
 
 

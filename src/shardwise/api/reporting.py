@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from shardwise.api.seen import memory_seen
 from shardwise.catalog import gpus, models
 from shardwise.report.collect import collect, write_report
 from shardwise.report.contents import Report
@@ -14,7 +15,7 @@ from shardwise.spec.run import RunDirectory
 def report(run_dir: str | Path) -> Report:
     """Forecast beside measurement of a run directory; also written to report.json and report.html."""
     run = RunDirectory(Path(run_dir))
-    collected = collect(run)
+    collected = collect(run, seen=memory_seen(run))
     write_report(collected, run)
     return collected
 

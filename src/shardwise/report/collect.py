@@ -15,6 +15,7 @@ from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, Outcome, Report, Setting, State
 from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
+from shardwise.report.gap import gap_notes
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
@@ -22,6 +23,7 @@ from shardwise.report.written import NOMINAL_TIMES
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
+from shardwise.spec.plan.seen import SeenMemory
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
@@ -32,16 +34,17 @@ NOISY_CURVES = ("loss", "grad_norm")
 COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
 
-def collect(run: RunDirectory) -> Report:
-    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`. Raises RunDirectoryError: the
-    folder does not exist or is not a run directory."""
+def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
+    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`. `seen`: what is forecast for
+    the rows that were seen while memory was measured. Raises RunDirectoryError: the folder does not exist or is not a
+    run directory."""
     sources = read_sources(run)
     plan, job = sources.plan, sources.job
     candidate = plan.best if plan else None
     ran = planned(plan)
     sources = _without_others_memory(sources, ran)
     steps = taken(sources.metrics, sources.starts, ran)
-    memory = memory_report(sources, candidate, steps)
+    memory = memory_report(sources, candidate, steps, seen=seen if sources.measured else None)
     asked, model = (plan.job, plan.model) if plan else (None, None)
     hardware = (text(plan.hardware, "name") if plan else None) or (job.hardware if job else None)
     return Report(
@@ -71,7 +74,7 @@ def collect(run: RunDirectory) -> Report:
         gaps=sources.gaps,
         files=_files(run),
         resumed=was_resumed(sources),
-        notes=tuple(_notes(sources)),
+        notes=(*_notes(sources), *gap_notes(memory, candidate)),
     )
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from shardwise.report.contents import COMMON_PARTS, OTHER_PARTS, OUTSIDE_PART, Comparison, MemoryReport, RankReport
-from shardwise.report.fields import as_number, as_whole, items, number, sections, text, whole
+from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
 from shardwise.report.sources import Sources
 from shardwise.report.starts import Record, Taken
 from shardwise.report.written import Unit
 from shardwise.spec.plan.forecast import Candidate, RankMemory
+from shardwise.spec.plan.seen import SeenMemory
+from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, PHASES, SAVING
 from shardwise.units import format_seconds
 
 PART_NOTES = {
@@ -21,19 +24,33 @@ PART_NOTES = {
 }
 
 
+#: `spec.run.PHASES`, as a table names them.
+PHASE_NAMES = {
+    LOADING: "in loading",
+    FORWARD_BACKWARD: "in forward and backward",
+    OPTIMIZER: "in the optimizer step",
+    EVALUATION: "in evaluation",
+    SAVING: "in saving",
+}
+
+
 def common_parts(parts: dict[str, int]) -> dict[str, int]:
     """A forecast's parts summed to `COMMON_PARTS`."""
     other = sum(parts.get(name, 0) for name in OTHER_PARTS)
     return {**{name: parts.get(name, 0) for name in COMMON_PARTS[:2]}, "other": other}
 
 
-def memory_report(sources: Sources, candidate: Candidate | None, steps: Taken) -> MemoryReport:
-    """Every rank of the plan or the measurement, in order; `steps` were taken with the candidate's settings."""
+def memory_report(
+    sources: Sources, candidate: Candidate | None, steps: Taken, *, seen: SeenMemory | None = None
+) -> MemoryReport:
+    """Every rank of the plan or the measurement, in order; `steps` were taken with the candidate's settings, and `seen`
+    is what is forecast for the rows of those that were measured."""
     forecast = candidate.memory if candidate else None
     by_rank = {rank: memory for memory in (forecast.ranks if forecast else ()) for rank in memory.ranks}
     measured, busy = _measured_ranks(sources, steps.records), utilization_by_rank(steps.steady)
+    phases = _measured_phases(sources)
     ranks = tuple(
-        _rank_report(rank, by_rank.get(rank), measured.get(rank), busy.get(rank))
+        _seeing(_rank_report(rank, by_rank.get(rank), measured.get(rank), busy.get(rank)), seen, phases.get(rank))
         for rank in sorted(by_rank.keys() | measured.keys())
     )
     peaks = [(rank.measured_peak_bytes or 0, rank.forecast_peak_bytes or 0, -rank.rank) for rank in ranks]
@@ -45,7 +62,42 @@ def memory_report(sources: Sources, candidate: Candidate | None, steps: Taken) -
         peak_instant=getattr(forecast, "peak_instant", None),
         worst_rank=ranks[peaks.index(max(peaks))].rank if ranks else None,
         ranks=ranks,
+        rows_seen=None if seen is None else seen.rows,
     )
+
+
+def _seeing(rank: RankReport, seen: SeenMemory | None, phases: dict[str, int] | None) -> RankReport:
+    """With the peaks of its phases, and what is forecast for the rows that were seen."""
+    forecast, peaks = ({}, {}) if seen is None else (seen.phases, seen.peaks)
+    of = rank.rank
+    full = replace(
+        rank, forecast_seen_bytes=peaks.get(of), forecast_phases=forecast.get(of), measured_phases=phases or None
+    )
+    return replace(full, ratios=_ratios(full))
+
+
+def _ratios(rank: RankReport) -> dict[str, float]:
+    """Forecast over measured, where both are known and something was measured."""
+    peak = rank.measured_peak_bytes
+    parts = common_parts(rank.forecast_parts) if rank.forecast_parts else {}
+    forecast = {"peak": rank.forecast_peak_bytes, "peak_seen": rank.forecast_seen_bytes, **parts}
+    measured = {"peak": peak, "peak_seen": peak, **(rank.measured_parts or {}), **(rank.measured_phases or {})}
+    forecast |= rank.forecast_phases or {}
+    return {
+        name: round(size / found, 4)
+        for name, size in forecast.items()
+        if size is not None and (found := measured.get(name))
+    }
+
+
+def _measured_phases(sources: Sources) -> dict[int, dict[str, int]]:
+    """Measured peaks by rank and phase."""
+    found: dict[int, dict[str, int]] = {}
+    for entry in sections(sources.measured, "ranks"):
+        rank, phases = whole(entry, "rank"), section(entry, "phases") or {}
+        if rank is not None:
+            found[rank] = {phase: size for phase in PHASES if (size := whole(phases, phase)) is not None}
+    return found
 
 
 def _rank_report(
@@ -114,7 +166,33 @@ def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
         measured=None,
         note="outside the allocator, which does not count it",
     )
-    return (peak, *parts, context)
+    return (peak, *_of_rows_seen(memory, worst), *parts, context, *_phases(worst))
+
+
+def _of_rows_seen(memory: MemoryReport, worst: RankReport | None) -> Iterable[Comparison]:
+    """The peak, where what is forecast for the rows that were seen is something else."""
+    if worst is None or worst.forecast_seen_bytes in (None, worst.forecast_peak_bytes):
+        return
+    yield Comparison(
+        what="peak of rows seen",
+        unit="bytes",
+        forecast=worst.forecast_seen_bytes,
+        measured=worst.measured_peak_bytes,
+        note=f"for {memory.rows_seen}, the longest while it was measured",
+    )
+
+
+def _phases(worst: RankReport | None) -> Iterable[Comparison]:
+    """Peaks of the phases that were measured."""
+    forecast = (worst.forecast_phases if worst else None) or {}
+    for phase, size in ((worst.measured_phases if worst else None) or {}).items():
+        yield Comparison(
+            what=PHASE_NAMES[phase],
+            unit="bytes",
+            forecast=forecast.get(phase),
+            measured=size,
+            note="the most at one instant of it, forecast for the rows seen",
+        )
 
 
 def time_comparisons(sources: Sources, candidate: Candidate | None, steps: Taken) -> tuple[Comparison, ...]:

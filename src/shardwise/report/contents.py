@@ -5,7 +5,7 @@ A figure that was not forecast or not measured is None, never zero.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from shardwise.report.written import MISSING, Unit, one_line, write_error, write_value
@@ -105,6 +105,9 @@ class RankReport:
         forecast_parts: bytes at the forecast peak by `spec.plan.forecast.PARTS`, where the plan has the rank.
         measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
         forecast_peak_bytes: without the context, like `measured_peak_bytes`.
+        forecast_seen_bytes: the same for the rows that were seen while it was measured.
+        forecast_phases, measured_phases: peaks by `spec.run.PHASES`, forecast for the rows that were seen.
+        ratios: forecast ÷ measured of `peak`, `peak_seen`, parts and phases, where both are known.
         gpu_utilization: share of the time of the steps after the warm-up.
     """
 
@@ -114,6 +117,10 @@ class RankReport:
     forecast_peak_bytes: int | None
     measured_peak_bytes: int | None
     gpu_utilization: float | None = None
+    forecast_seen_bytes: int | None = None
+    forecast_phases: dict[str, int] | None = None
+    measured_phases: dict[str, int] | None = None
+    ratios: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def written(self) -> str:
@@ -129,7 +136,8 @@ class RankReport:
 class MemoryReport:
     """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None;
     `peak_low_bytes`, `peak_high_bytes`: the forecast's interval, context included; `peak_instant`: when the forecast
-    peak is reached, such as `backward of layer 31`."""
+    peak is reached, such as `backward of layer 31`; `rows_seen`: the longest that were seen while the peaks were
+    measured, in words."""
 
     kind: str | None
     capacity_bytes: int | None
@@ -138,6 +146,7 @@ class MemoryReport:
     peak_instant: str | None
     worst_rank: int | None
     ranks: tuple[RankReport, ...]
+    rows_seen: str | None = None
 
     @property
     def worst(self) -> RankReport | None:

@@ -19,6 +19,12 @@ from typing import Any, cast
 METRIC_KEYS = (
     *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "trained_tokens", "step_seconds"),
     *("tokens_per_second", "mfu", "gpu_utilization", "gpu_utilization_by_rank", "peak_memory_bytes"),
+    *("peak_reserved_bytes", "phase_peak_bytes"),
+)
+
+#: The phases of a run whose peaks of memory are measured apart; on CPU processes those of a step.
+LOADING, FORWARD_BACKWARD, OPTIMIZER, EVALUATION, SAVING = PHASES = (
+    *("loading", "forward_backward", "optimizer_step", "evaluation", "saving"),
 )
 
 CHECKPOINT_PREFIX = "checkpoint-"

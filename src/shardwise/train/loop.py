@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.data.seen import look
+from shardwise.spec.run import EVALUATION, SAVING
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError, check_finite, check_sights
 from shardwise.train.guards.replicas import check_replicas
@@ -38,7 +39,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
     while batch is not None:
         journal.stepping()
         rate = learning_rate(build.optimizer)
-        with build.metrics.working():
+        with build.metrics.working(batch):
             update = _launch(build, batch)
         sight, following = look(batch, build.data), next(upcoming, None)  # while the device works
         skipped = not _check(build, batch, update)
@@ -65,14 +66,21 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
             compared = build.model.parameters if saving or ends else build.model.trained
             check_replicas(build.world, compared, when=f"after step {batch.step}")
         if saving and not ends:
-            build.checkpoints.begin(batch.step)
+            with build.meter.during(SAVING):
+                build.checkpoints.begin(batch.step)
         if ends:
             build.checkpoints.commit()
-            saved = saving and build.checkpoints.save(batch.step)
+            saved = saving and _save(build, batch.step)
             return Outcome(steps=batch.step, signal=0 if last else asked, saved=saved)
         build.metrics.edge()
         batch = following
     return Outcome(steps=total, saved=True)
+
+
+def _save(build: Build, step: int) -> bool:
+    """Saves the last checkpoint of a run."""
+    with build.meter.during(SAVING):
+        return build.checkpoints.save(step)
 
 
 def _launch(build: Build, batch: GlobalBatch) -> Update:
@@ -134,12 +142,13 @@ def evaluate(build: Build, journal: Journal, stop: StopFlag) -> tuple[float | No
         return None, 0
     build.model.set_training(False)
     summed, tokens, asked = 0.0, 0, 0
-    for batch in build.evaluation:
-        summed += build.step.evaluate(batch)
-        tokens += batch.trained_tokens
-        journal.progress.touch()
-        asked = stop.agreed(build.world.control)
-        if asked:
-            break
+    with build.meter.during(EVALUATION):
+        for batch in build.evaluation:
+            summed += build.step.evaluate(batch)
+            tokens += batch.trained_tokens
+            journal.progress.touch()
+            asked = stop.agreed(build.world.control)
+            if asked:
+                break
     build.model.set_training(True)
     return (None if asked else summed / tokens), asked

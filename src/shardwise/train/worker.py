@@ -194,6 +194,7 @@ def _finish(
             "version": 1,
             "execution": composed.execution.to_json(),
             "kind": composed.meter.kind,
+            "rows_seen": composed.meter.rows_seen,
             "ranks": ranks,
             "dtypes": {**types, **composed.types.as_configured()},
             "train_seconds": seconds,
@@ -236,6 +237,7 @@ def _rank_figures(composed: Build) -> dict[str, Any]:
         "weights": mine.weights,
         "optimizer": mine.optimizer,
         "other": peak - mine.weights - mine.optimizer,
+        "phases": composed.meter.phase_peaks,
         **composed.meter.device_figures(),
     }
 

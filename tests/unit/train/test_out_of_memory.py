@@ -16,7 +16,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, MemoryForecast, RankMemory, TimeForecast
-from shardwise.spec.run import RunDirectory, write_json
+from shardwise.spec.run import EVALUATION, RunDirectory, write_json
 from shardwise.train.measuring.memory import Held, MemoryMeter
 from shardwise.train.out_of_memory import Measured, OutOfMemoryError, explained, is_out_of_memory, sentence
 from shardwise.units import GIB
@@ -143,19 +143,52 @@ def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(
         "reset_peak_memory_stats": resets.append,
         "max_memory_reserved": lambda _: 70,
         "mem_get_info": lambda _: (20, 100),
+        "memory_stats": lambda _: {"num_alloc_retries": 3},
     }
     for name, figure in figures.items():
         monkeypatch.setattr(torch.cuda, name, figure)
     weight = torch.nn.Parameter(torch.ones(1))
-    meter = MemoryMeter(torch.device("cuda", 0), parameters=[weight], optimizer=torch.optim.SGD([weight]))
+    optimizer = torch.optim.SGD([weight])
+    meter = MemoryMeter(torch.device("cuda", 0), parameters=[weight], optimizer=optimizer)
     meter.begin()
     peaks.append(60)
     assert resets == [torch.device("cuda", 0)]
     assert meter.peak_bytes == 60
-    assert meter.device_figures() == {"loading_peak_bytes": 90, "peak_reserved_bytes": 70, "device_used_bytes": 80}
+    known = {"loading_peak_bytes": 90, "peak_reserved_bytes": 70, "device_used_bytes": 80, "allocation_retries": 3}
+    assert meter.device_figures() == known
+    with meter.watch([24, 16, 8]):
+        optimizer.register_step_pre_hook(lambda *_: peaks.append(50))
+        optimizer.step()
+        peaks.append(10)
+    with meter.during(EVALUATION):
+        peaks.append(30)
+    assert meter.phase_peaks == {"loading": 90, "forward_backward": 60, "optimizer_step": 50, "evaluation": 30}
+    assert (meter.peak_bytes, meter.reserved_bytes, meter.rows_seen) == (60, 70, [24, 16])
     on_cpu = MemoryMeter(torch.device("cpu"), parameters=[weight], optimizer=torch.optim.SGD([weight]))
     on_cpu.begin()
     assert on_cpu.device_figures() == {}
+
+
+class _Passing(torch.optim.SGD):
+    """Takes 8 MB while it steps."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.empty(2_000_000)
+        return super().step(closure)
+
+
+def test_allocations_on_the_cpu_are_told_apart_by_the_optimizer_s_step() -> None:
+    weight = torch.nn.Parameter(torch.ones(1000))
+    optimizer = _Passing([weight])
+    meter = MemoryMeter(torch.device("cpu"), parameters=[weight], optimizer=optimizer)
+    meter.begin()
+    for step, length in enumerate((8, 16, 32)):
+        with meter.watch([length]):
+            torch.empty(1_000_000 if step < 2 else 4_000_000)
+            optimizer.step()
+    assert meter.phase_peaks == {"forward_backward": 4000 + 4_000_000, "optimizer_step": 4000 + 8_000_000}
+    assert (meter.peak_bytes, meter.reserved_bytes) == (8_004_000, 0)
+    assert meter.rows_seen == [16, 0], "of the two steps that are measured"
 
 
 def test_a_gpu_is_measured_with_what_others_hold_of_it(tmp_path, monkeypatch) -> None:

@@ -3,7 +3,7 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.memory.activations import made_again
-from shardwise.plan.memory.forecast import Peaks, forecast_memory
+from shardwise.plan.memory.forecast import Peaks, forecast_memory, holdings_of, moments
 from shardwise.plan.memory.inventory import Inventory, Unit, take_inventory
 from shardwise.plan.memory.margins import workspace_bytes
 from shardwise.plan.memory.persistent import shard_degree, weight_degree

@@ -2,14 +2,15 @@
 
 On a GPU the allocator counts. On the CPU the same allocations are read from the profiler's memory events of the first
 two steps, the second of which has optimizer states: the peak above the step's beginning, on top of what was held then.
+Phases are told apart by when the optimizer's step begins and ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.autograd.profiler import profile
 
 from shardwise.parallel.optimizer.stepped import CONSTANTS
 from shardwise.parallel.ownership import local_part
+from shardwise.spec.run import FORWARD_BACKWARD, LOADING, OPTIMIZER
 
 #: Steps of this process that are measured on the CPU.
 _MEASURED_STEPS = 2
@@ -91,7 +93,8 @@ class Allocations(profile):
 
 
 class MemoryMeter:
-    """Peak memory of this rank so far."""
+    """Peak memory of this rank so far. `rows_seen`: tokens, with padding, of the longest rows of the steps that were
+    measured: in their first forwards, and in later ones."""
 
     def __init__(
         self, device: torch.device, *, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer
@@ -99,9 +102,14 @@ class MemoryMeter:
         self._device = device
         self._parameters = parameters
         self._optimizer = optimizer
-        self._peak = 0
         self._watched = 0
-        self._before: dict[str, int] = {}
+        self._phase = LOADING
+        self._turns: list[tuple[int, str]] = []
+        self._peaks: dict[str, int] = {}
+        self._reserved = 0
+        self.rows_seen = [0, 0]
+        optimizer.register_step_pre_hook(lambda *_: self._turn(OPTIMIZER))
+        optimizer.register_step_post_hook(lambda *_: self._turn(FORWARD_BACKWARD))
 
     @property
     def kind(self) -> str:
@@ -109,49 +117,90 @@ class MemoryMeter:
         return "cuda_allocated" if self._device.type == "cuda" else "cpu_allocation_events"
 
     def begin(self) -> None:
-        """From here on peaks are those of training; what loading took is kept apart."""
+        """From here on peaks are those of training; what loading took is a phase of its own."""
+        self._turn(FORWARD_BACKWARD)
+
+    def _turn(self, phase: str) -> None:
+        """What is allocated from here on is of another phase."""
         if self._device.type == "cuda":
-            self._before = {"loading_peak_bytes": torch.cuda.max_memory_allocated(self._device)}
+            self._note(self._phase, torch.cuda.max_memory_allocated(self._device))
+            if self._phase != LOADING:
+                self._reserved = max(self._reserved, torch.cuda.max_memory_reserved(self._device))
             torch.cuda.reset_peak_memory_stats(self._device)
+        elif self._watched <= _MEASURED_STEPS:
+            self._turns.append((time_ns(), phase))
+        self._phase = phase
+
+    def _note(self, phase: str, peak: int) -> None:
+        self._peaks[phase] = max(peak, self._peaks.get(phase, 0))
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """What is inside is of a phase of its own, where this device counts it by itself."""
+        self._turn(phase)
+        yield
+        self._turn(FORWARD_BACKWARD)
+
+    @property
+    def phase_peaks(self) -> dict[str, int]:
+        """The most that was allocated at one instant of each phase that was measured."""
+        if self._device.type == "cuda":
+            self._turn(self._phase)
+        return dict(self._peaks)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that a GPU's allocator has reserved; 0 on a CPU, where nothing is."""
+        return self._reserved
 
     def device_figures(self) -> dict[str, int]:
-        """What a GPU's allocator and driver say beside the peak: the peak of loading, the most that was reserved, what
-        all processes hold of the GPU now, and how often the allocator gave back what it kept to make room. Nothing on a
-        CPU."""
+        """What a GPU's allocator and driver say beside the peaks of training: that of loading, the most that was
+        reserved, what all processes hold of the GPU now, and how often the allocator gave back what it kept to make
+        room. Nothing on a CPU."""
         if self._device.type != "cuda":
             return {}
         free, total = torch.cuda.mem_get_info(self._device)
-        reserved = torch.cuda.max_memory_reserved(self._device)
         retries = torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0)
-        used = {"peak_reserved_bytes": reserved, "device_used_bytes": total - free}
-        return {**self._before, **used, "allocation_retries": retries}
+        used = {"peak_reserved_bytes": self._reserved, "device_used_bytes": total - free}
+        return {"loading_peak_bytes": self._peaks.get(LOADING, 0), **used, "allocation_retries": retries}
 
     @property
     def peak_bytes(self) -> int:
         """The most that was allocated at one instant since training began."""
-        if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device)
-        return self._peak
+        return max((peak for phase, peak in self.phase_peaks.items() if phase != LOADING), default=0)
 
     @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Measures the step inside, where this device needs it to be watched."""
-        if self._device.type == "cuda" or self._watched == _MEASURED_STEPS:
+    def watch(self, lengths: Sequence[int]) -> Iterator[None]:
+        """Measures the step inside, where this device needs it to be watched. `lengths`: tokens of a row in each
+        of its forwards, with padding."""
+        is_cuda = self._device.type == "cuda"
+        self._watched += 1
+        if is_cuda or self._watched <= _MEASURED_STEPS:
+            first, later = self.rows_seen
+            self.rows_seen = [max(first, lengths[0]), max(later, *lengths[1:], 0)]
+        if is_cuda or self._watched > _MEASURED_STEPS:
             yield
             return
-        self._watched += 1
         before = held(self._parameters, self._optimizer, device=self._device).total
+        self._turns.clear()
         with Allocations(profile_memory=True) as profiler:
             yield
-        self._peak = max(self._peak, before + _highest(profiler))
+        for phase, highest in _highest_by_phase(profiler, self._turns).items():
+            self._note(phase, before + highest)
 
 
 def _highest(profiler: Any) -> int:
-    """Largest sum of allocations minus frees since the profiler began, in order of time."""
+    """Largest sum of allocations minus frees since the profiler began."""
+    return max(_highest_by_phase(profiler, []).values())
+
+
+def _highest_by_phase(profiler: Any, turns: list[tuple[int, str]]) -> dict[str, int]:
+    """Largest sum of allocations minus frees since the profiler began, in order of time, of each phase of a step; what
+    is alive when one begins is of it too. `turns`: when each but the first began."""
     events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    now = highest = 0
-    for event in events:
-        now += event.nbytes()
-        highest = max(highest, now)
+    changes = [(event.start_ns(), event.nbytes(), "") for event in events] + [(at, 0, phase) for at, phase in turns]
+    highest, now, phase = {FORWARD_BACKWARD: 0}, 0, FORWARD_BACKWARD
+    for _, nbytes, turn in sorted(changes):
+        now, phase = now + nbytes, turn or phase
+        highest[phase] = max(now, highest.get(phase, 0))
     return highest

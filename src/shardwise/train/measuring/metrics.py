@@ -19,7 +19,7 @@ import torch.distributed as dist
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.data.seen import Sight
 from shardwise.parallel.mesh import World
-from shardwise.spec.run import RunDirectory, append_line
+from shardwise.spec.run import PHASES, RunDirectory, append_line
 from shardwise.train.measuring.memory import MemoryMeter
 from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.watching.journal import Journal
@@ -34,7 +34,8 @@ class Pulse:
     """What ranks exchange after each step, in one small collective.
 
     Attributes:
-        peak_memory_bytes: by rank.
+        peak_memory_bytes, peak_reserved_bytes: by rank.
+        phase_peak_bytes: by phase, of those that were measured, and by rank.
         busy: share of the step in which the rank worked, by rank.
         stop: the signal some rank was asked to stop with, or 0.
         is_written: no rank is still writing a checkpoint.
@@ -42,6 +43,8 @@ class Pulse:
     """
 
     peak_memory_bytes: list[int]
+    peak_reserved_bytes: list[int]
+    phase_peak_bytes: dict[str, list[int]]
     busy: list[float]
     stop: int
     is_written: bool
@@ -69,10 +72,10 @@ class Metrics:
     _edge: float = field(default_factory=time.perf_counter)
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self, batch: GlobalBatch) -> Iterator[None]:
         """Measures the work of a step, whose time runs from the last edge on."""
         self._cpu = time.process_time()
-        with self.meter.watch():
+        with self.meter.watch([micro.input_ids.shape[1] for micro in batch.micro_batches]):
             yield
 
     def stepped(self) -> None:
@@ -102,13 +105,19 @@ class Metrics:
         """Exchanges this rank's figures, whether it was asked to stop, and what it saw. `stop`: the signal this rank
         was asked to stop with, or 0; `is_written`: this rank is not writing a checkpoint; `sight`: of the step that is
         done."""
-        mine = torch.tensor([self.meter.peak_bytes, self._busy(), stop, is_written, *sight], dtype=torch.float64)
+        busy, phases = self._busy(), self.meter.phase_peaks
+        memory = [self.meter.peak_bytes, self.meter.reserved_bytes, *(phases.get(phase, 0) for phase in PHASES)]
+        mine = torch.tensor([busy, stop, is_written, *sight, *memory], dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self.world.size)]
         dist.all_gather(everyone, mine, group=self.world.control)
-        peaks, busy, stops, written, *sights = torch.stack(everyone).T.tolist()
+        shares, stops, written, *rest = torch.stack(everyone).T.tolist()
+        sights, (peaks, reserved, *by_phase) = rest[: len(sight)], rest[len(sight) :]
+        each = {phase: [int(peak) for peak in peaks] for phase, peaks in zip(PHASES, by_phase, strict=True)}
         return Pulse(
             peak_memory_bytes=[int(peak) for peak in peaks],
-            busy=busy,
+            peak_reserved_bytes=[int(peak) for peak in reserved],
+            phase_peak_bytes={phase: peaks for phase, peaks in each.items() if any(peaks)},
+            busy=shares,
             stop=int(max(stops)),
             is_written=all(written),
             sights=[Sight(*map(int, sight)) for sight in zip(*sights, strict=True)],
@@ -140,6 +149,8 @@ class Metrics:
             "gpu_utilization": _mean(pulse.busy),
             "gpu_utilization_by_rank": [None if math.isnan(busy) else busy for busy in pulse.busy],
             "peak_memory_bytes": pulse.peak_memory_bytes,
+            "peak_reserved_bytes": pulse.peak_reserved_bytes if any(pulse.peak_reserved_bytes) else None,
+            "phase_peak_bytes": pulse.phase_peak_bytes,
         }
         if eval_loss is not None:
             figures["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None  # JSON has no infinity and no NaN
