@@ -70,16 +70,17 @@ class Cluster:
         self._starts = 0
 
     def train(self, job: Path, run: RunDirectory, *options: str, **environment: str) -> Started:
-        """`shardwise train --nodes` on each."""
+        """`shardwise train --nnodes` on each."""
         count = len(self.nodes)
-        argv = [sys.executable, "-m", "shardwise.cli.main", "train", str(job), *options, "--nodes", str(count)]
+        argv = [sys.executable, "-m", "shardwise.cli.main", "train", str(job), *options, "--nnodes", str(count)]
         ends = [["--node-rank", str(index), "--master", self.nodes[0].name] for index in range(count)]
         return self._start([[*argv, *end] for end in ends], run, environment)
 
-    def torchrun(self, job: Path, run: RunDirectory, *options: str, **environment: str) -> Started:
-        """`torchrun --nnodes` on each, with one process."""
+    def torchrun(self, job: Path, run: RunDirectory, *options: str, processes: int = 1, **environment: str) -> Started:
+        """`torchrun --nnodes` on each, with so many processes."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes))]
-        where = ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.nodes[0].name}:29511"]
+        where = ["--nproc-per-node", str(processes), "--rdzv-backend", "c10d"]
+        where += ["--rdzv-endpoint", f"{self.nodes[0].name}:29511"]
         argv = [*torchrun, *where, "-m", "shardwise.cli.main", "train", str(job), *options]
         return self._start([argv] * len(self.nodes), run, environment)
 

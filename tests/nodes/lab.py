@@ -5,6 +5,7 @@ As on Debian's and Ubuntu's images, a machine finds its own name at 127.0.1.1, a
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -71,12 +72,21 @@ class Node:
         """Puts the cable back."""
         _ip("-n", self.hub, "link", "set", self.port, "up")
 
-    def slow(self, *, rate: str, delay: str) -> None:
-        """Slows what it sends; where the kernel has no `netem`, by the rate alone."""
+    def slow(self, *, rate: str, delay: str) -> str:
+        """Slows what it sends; how. Where the kernel has no `netem`, `tbf` keeps to the rate: what waits for its turn
+        is late by up to 400 ms, and beyond that is dropped."""
         device = ["tc", "-n", self.namespace, "qdisc", "add", "dev", "eth0", "root"]
-        netem = subprocess.run([*device, "netem", "delay", delay, "rate", rate], check=False, capture_output=True)
-        if netem.returncode:
-            subprocess.run([*device, "tbf", "rate", rate, "burst", "32kb", "latency", "400ms"], check=True)
+        netem = ["netem", "delay", delay, "rate", rate]
+        if subprocess.run([*device, *netem], check=False, capture_output=True).returncode == 0:
+            return " ".join(netem)
+        tbf = ["tbf", "rate", rate, "burst", "32kb", "latency", "400ms"]
+        subprocess.run([*device, *tbf], check=True)
+        return " ".join(tbf)
+
+    def sent_bytes(self, device: str) -> int:
+        """By one of its network interfaces."""
+        (found,) = json.loads(_ip("-n", self.namespace, "-s", "-j", "link", "show", device))
+        return int(found["stats64"]["tx"]["bytes"])
 
 
 def lacking() -> str | None:
@@ -112,8 +122,7 @@ def machines(count: int, *, folder: Path) -> Generator[tuple[Node, ...]]:
     )
     try:
         _ip("netns", "add", hub)
-        _ip("-n", hub, "link", "add", "switch", "type", "bridge")
-        _ip("-n", hub, "link", "set", "switch", "up")
+        _add_switch(hub, "switch")
         for node in nodes:
             _add(node, nodes)
         yield nodes
@@ -127,15 +136,33 @@ def machines(count: int, *, folder: Path) -> Generator[tuple[Node, ...]]:
             _ip("netns", "del", hub)
 
 
+def add_network(nodes: Sequence[Node]) -> None:
+    """A second one, with a switch and a cable to each machine, `eth1`."""
+    _add_switch(nodes[0].hub, "switch1")
+    for node in nodes:
+        address = node.address.replace("10.77", "10.78")
+        _plug(node, "eth1", address=address, port=f"{node.port}-1", switch="switch1")
+
+
 def _add(node: Node, nodes: Sequence[Node]) -> None:
     others = "".join(f"{other.address} {other.name}\n" for other in nodes if other != node)
     node.hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n{others}")
     _ip("netns", "add", node.namespace)
     _ip("-n", node.namespace, "link", "set", "lo", "up")
-    _ip(*("-n", node.namespace, "link", "add", "eth0", "type", "veth"), *("peer", "name", node.port, "netns", node.hub))
-    _ip("-n", node.hub, "link", "set", node.port, "master", "switch", "up")
-    _ip("-n", node.namespace, "addr", "add", f"{node.address}/24", "dev", "eth0")
-    _ip("-n", node.namespace, "link", "set", "eth0", "up")
+    _plug(node, "eth0", address=node.address, port=node.port, switch="switch")
+
+
+def _add_switch(hub: str, name: str) -> None:
+    _ip("-n", hub, "link", "add", name, "type", "bridge")
+    _ip("-n", hub, "link", "set", name, "up")
+
+
+def _plug(node: Node, device: str, *, address: str, port: str, switch: str) -> None:
+    """A cable between a machine's device and a switch's port."""
+    _ip(*("-n", node.namespace, "link", "add", device, "type", "veth"), *("peer", "name", port, "netns", node.hub))
+    _ip("-n", node.hub, "link", "set", port, "master", switch, "up")
+    _ip("-n", node.namespace, "addr", "add", f"{address}/24", "dev", device)
+    _ip("-n", node.namespace, "link", "set", device, "up")
 
 
 def _ip(*arguments: str) -> str:

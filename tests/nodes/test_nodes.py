@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 from shardwise import api
 from shardwise.launch.processes.torch_helpers import weights_difference
+from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.nodes.conftest import STALL_SECONDS, Cluster, Started, verdict, wait_for_steps
+from tests.nodes.lab import add_network
 
 #: Of losses and weights, relative to those of one process: the parity contract.
 TOLERANCE = 1e-5
@@ -47,6 +50,11 @@ def assert_equal(found: RunDirectory, expected: RunDirectory) -> None:
     assert difference["first"] is None, difference
 
 
+def run_parameters(run: RunDirectory) -> int:
+    """All trained."""
+    return read_plan(run.plan).model["num_trainable_parameters"]
+
+
 def finished(started: Started) -> None:
     began = time.monotonic()
     assert set(started.codes(200)) == {0}, started.everything()
@@ -64,7 +72,7 @@ def test_a_layout_over_two_machines_equals_one_process(name, two: Cluster, job_f
     assert all(f"finished after {STEPS} steps" in started.said(index) for index in (0, 1))
 
 
-@pytest.mark.parametrize("name", ["hsdp", "fsdp"])
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_over_four_machines_equals_one_process(name, four: Cluster, job_file, alone) -> None:
     layout, _ = LAYOUTS[name]
     path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware="cpu:4")
@@ -72,16 +80,25 @@ def test_a_layout_over_four_machines_equals_one_process(name, four: Cluster, job
     assert_equal(run, alone)
 
 
-def test_torchrun_on_two_machines_equals_one_process_without_a_word_on_interfaces(two, job_file, alone) -> None:
-    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout="fsdp", hardware="cpu:2")
-    finished(two.torchrun(path, run))
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_torchrun_on_two_machines_equals_one_process_without_a_word_on_interfaces(name, two, job_file, alone) -> None:
+    layout, processes = LAYOUTS[name]
+    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware=f"cpu:{processes}")
+    finished(two.torchrun(path, run, processes=processes // 2))
     assert_equal(run, alone)
 
 
-def test_an_interface_that_the_user_names_is_taken(two, job_file) -> None:
-    path, run = job_file(train={"max_steps": 2}, layout="ddp", hardware="cpu:2")
-    finished(two.torchrun(path, run, GLOO_SOCKET_IFNAME="eth0"))
+@pytest.mark.parametrize("how", ["train", "torchrun"])
+def test_an_interface_that_the_user_names_is_taken(how, two: Cluster, job_file) -> None:
+    add_network(two.nodes)
+    path, run = job_file(train={"max_steps": 20}, layout="ddp", hardware="cpu:2")
+    start = two.torchrun if how == "torchrun" else two.train
+    finished(start(path, run, GLOO_SOCKET_IFNAME="eth1"))
     assert "ranks talk over" not in run.rank_log(0).read_text()
+    route, named = (two.nodes[0].sent_bytes(device) for device in ("eth0", "eth1"))
+    gradients = 20 * 4 * run_parameters(run)
+    print(f"\n  {route:,} bytes over the route to node 0, {named:,} over the named interface")
+    assert route < gradients / 10 < gradients / 2 < named
 
 
 @pytest.mark.parametrize("lost", [1, 0])
@@ -158,9 +175,10 @@ def test_a_cable_that_is_cut_for_20_seconds_only_holds_the_run_up(two, job_file)
 
 def test_a_slow_link_only_slows(two, job_file, alone) -> None:
     path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout="fsdp", hardware="cpu:2")
-    for node in two.nodes:
-        node.slow(rate="4mbit", delay="20ms")
+    how = {node.slow(rate="4mbit", delay="20ms") for node in two.nodes}
     finished(two.train(path, run))
+    steps, without = (median(one["step_seconds"] for one in read_metrics(each)) for each in (run, alone))
+    print(f"\n  {how.pop()}: {steps:.2f} s a step, and {without:.2f} s on one process")
     assert_equal(run, alone)
 
 

@@ -29,7 +29,15 @@ def train(
             help="Try real steps first, upwards from the forecast micro-batch; keep the largest that fits.",
         ),
     ] = False,
-    nodes: Annotated[int, typer.Option(min=1, help="How many machines take part; start the same on each.")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            "--nnodes",
+            min=1,
+            help="How many machines take part, 1 unless stated; start the same on each. Also --nnodes.",
+        ),
+    ] = None,
     node_rank: Annotated[int | None, typer.Option(min=0, help="Which of them this is, from 0.")] = None,
     master: Annotated[
         str | None, typer.Option(metavar="ADDRESS[:PORT]", help="Where node 0 is reached; port 29500 unless stated.")
@@ -48,12 +56,13 @@ def train(
 
     console = make_console()
     with Progress(console) as progress:
-        if nodes > 1 or node_rank is not None or master is not None:
+        several = api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts)
+        if several is not None:
             if find_batch:
                 raise InputError("--find-batch tries steps on one machine; leave out it, or --nodes")
             result = api.train_on_nodes(
                 job,
-                nodes=api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts),
+                nodes=several,
                 overrides=sets or [],
                 on_update=progress.show,
                 replan=not no_replan,

@@ -45,19 +45,29 @@ def both(nodes: Nodes) -> Generator[tuple[Peers, Peers]]:
         ({"nodes": 2, "node_rank": 2, "master": "n0"}, "--nodes 2 needs --node-rank, from 0 to 1"),
         ({"nodes": 2, "node_rank": 0, "master": None}, "and --master with the address of node 0"),
         ({"nodes": 2, "node_rank": 0, "master": "n0:x"}, "--master is n0:x; expected ADDRESS or ADDRESS:PORT"),
-        ({"nodes": 1, "node_rank": 0, "master": "n0"}, "say how many with --nodes"),
+        ({"nodes": 1, "node_rank": 1, "master": "n0"}, "say how many with --nodes"),
+        ({"nodes": None, "node_rank": 0, "master": "n0"}, "say how many with --nodes"),
         ({"nodes": 2, "node_rank": 0, "master": "n0", "max_restarts": 1}, "--max-restarts is for one machine"),
     ],
 )
 def test_options_that_are_missing_or_impossible_are_refused(options, sentence) -> None:
     with pytest.raises(InputError) as caught:
-        Nodes.read(**options)
+        Nodes.read(**{"max_restarts": 0, **options})
     assert sentence in str(caught.value)
 
 
 def test_the_master_may_have_a_port() -> None:
-    assert Nodes.read(nodes=2, node_rank=1, master="n0:7") == Nodes(count=2, rank=1, host="n0", port=7)
-    assert Nodes.read(nodes=2, node_rank=1, master="fd00::1").host == "fd00::1"
+    named = Nodes.read(nodes=2, node_rank=1, master="n0:7", max_restarts=0)
+    assert named == Nodes(count=2, rank=1, host="n0", port=7)
+    assert Nodes.read(nodes=2, node_rank=1, master="fd00::1", max_restarts=0) == replace(
+        named, host="fd00::1", port=29500
+    )
+
+
+@pytest.mark.parametrize("options", [(None, None, None), (1, None, None), (1, 0, "n0")])
+def test_one_node_is_a_run_on_this_machine(options) -> None:
+    nodes, rank, master = options
+    assert Nodes.read(nodes=nodes, node_rank=rank, master=master, max_restarts=2) is None
 
 
 def test_two_nodes_that_meet_tell_each_other_how_ranks_ended_and_node_0_how_it_went(both) -> None:

@@ -33,9 +33,12 @@ class Nodes:
     port: int = DEFAULT_PORT
 
     @classmethod
-    def read(cls, *, nodes: int, node_rank: int | None, master: str | None, max_restarts: int = 0) -> Nodes:
-        """Of the options of `train`. Raises InputError: one is missing or impossible."""
-        if nodes < 2:
+    def read(cls, *, nodes: int | None, node_rank: int | None, master: str | None, max_restarts: int) -> Nodes | None:
+        """Of the options of `train`; None for one machine, as a batch script may ask for with all three. Raises
+        InputError: one is missing or impossible."""
+        if (nodes == 1 and not node_rank) or (nodes is node_rank is master is None):
+            return None
+        if nodes is None or nodes < 2:
             raise InputError("--node-rank and --master are for several machines; say how many with --nodes")
         if max_restarts:
             raise InputError("--max-restarts is for one machine; on several, start the same command again on each")
