@@ -1,9 +1,15 @@
-"""A Slurm cluster of the lab's machines: Debian's slurmctld, a slurmd on each, and munge."""
+"""A Slurm cluster of the lab's machines: Debian's slurmctld, a slurmd on each, and munge.
+
+Each has two processors and two GPUs, which are device files of no device: Slurm deals them, and nobody can use them.
+Jobs of the partition `urgent` take the place of others, which have a minute's notice.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Generator, Sequence
@@ -29,14 +35,23 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-SelectType=select/linear
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 SlurmctldTimeout=30
-PartitionName=all Nodes=ALL Default=YES State=UP
+PartitionName=all Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL State=UP PriorityTier=2
 """
+
+#: Major and minor number of /dev/null.
+NULL = (1, 3)
+GPUS = 2
 
 
 def lacking() -> str | None:
@@ -84,7 +99,11 @@ def slurm(nodes: Sequence[Node], *, folder: Path) -> Generator[Slurm]:
     munged = subprocess.Popen(
         ["munged", "--foreground", "--force", f"--key-file={key}", *own], stderr=subprocess.DEVNULL
     )
-    lines = [f"NodeName={node.name} NodeAddr={node.address} CPUs=1 State=UNKNOWN" for node in nodes]
+    lines = [f"NodeName={node.name} NodeAddr={node.address} CPUs=2 Gres=gpu:{GPUS} State=UNKNOWN" for node in nodes]
+    for index in range(GPUS):
+        os.mknod(folder / f"nvidia{index}", 0o666 | stat.S_IFCHR, os.makedev(*NULL))
+    gpus = f"AutoDetect=off\nName=gpu Flags=nvidia_gpu_env File={folder}/nvidia[0-{GPUS - 1}]\n"
+    (folder / "gres.conf").write_text(gpus)
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # which needs none mounted
     (folder / "slurm.conf").write_text(CONFIG.format(first=nodes[0], folder=folder) + "\n".join(lines) + "\n")
     cluster = Slurm(first=nodes[0], folder=folder)

@@ -1,12 +1,18 @@
-"""The script of docs/howto/nodes.md on a real Slurm: it trains, is pre-empted, requeued, and goes on."""
+"""Batch scripts on a real Slurm: a job trains, is pre-empted, requeued, and goes on; a task may see one GPU of several.
+
+The scripts are that of docs/howto/nodes.md, and what `export` writes for a plan.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,52 +20,98 @@ from shardwise import api
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.nodes import slurm as installed
 from tests.nodes.conftest import Cluster, verdict
-from tests.nodes.slurm import slurm
+from tests.nodes.slurm import GPUS, Slurm, slurm
 from tests.nodes.test_nodes import assert_equal
+from tests.unit.fakes import nvidia_smi
 
 pytestmark = pytest.mark.skipif(installed.lacking() is not None, reason=str(installed.lacking()))
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "nodes.md"
 
 
-def script(folder: Path, job: Path) -> Path:
-    """The page's script, on processors and with this interpreter's program."""
+def of_the_page(folder: Path, job: Path) -> dict[str, str]:
+    """The page's script, on processors."""
     found = re.search(r'```sh title="job.sbatch"\n(.*?)```', PAGE.read_text(), re.DOTALL)
     assert found is not None
-    program = f"{shlex.quote(sys.executable)} -m shardwise.cli.main"
-    text = found[1]
-    for written, here in (
-        (" --gpus-per-node=8", ""),
-        ("/shared/cache", str(folder / "cache")),
-        ("exec shardwise", f"exec {program}"),
-        ("job.yaml", str(job)),
-    ):
-        assert written in text, written
-        text = text.replace(written, here)
+    (folder / "job.sbatch").write_text(found[1])
+    program = f"exec {shlex.quote(sys.executable)} -m shardwise.cli.main"
+    return {
+        " --gpus-per-node=8": "",
+        "/shared/cache": str(folder / "cache"),
+        "exec shardwise": program,
+        "job.yaml": str(job),
+    }
+
+
+def exported(folder: Path, job: Path) -> dict[str, str]:
+    """What `export` writes for two processes, which are on one machine where they are processors; here on two."""
+    api.write_plan(api.plan(job), folder / "plan.json")
+    api.write_export(api.export(folder / "plan.json", to="slurm"), folder)
+    (folder / "train.sbatch").rename(folder / "job.sbatch")
+    return {
+        "--nodes=1": "--nodes=2",
+        "--ntasks-per-node=2": "--ntasks-per-node=1",
+        "LOCAL_WORLD_SIZE=2": "LOCAL_WORLD_SIZE=1",
+        "python -m": f"{shlex.quote(sys.executable)} -m",
+    }
+
+
+SCRIPTS = {"of the page": of_the_page, "exported": exported}
+
+
+def script(folder: Path, written: dict[str, str]) -> str:
+    """The path of the script, after what has to be another here."""
     path = folder / "job.sbatch"
+    text = path.read_text()
+    for there, here in written.items():
+        assert there in text, there
+        text = text.replace(there, here)
     path.write_text(text)
-    return path
+    return str(path)
 
 
-def wait_until(job: str, cluster, condition, *, seconds: float = 300.0) -> dict[str, str]:
-    deadline = time.monotonic() + seconds
+def wait_until(job: str, cluster: Slurm, condition: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+    deadline = time.monotonic() + 300
     while not condition(state := cluster.state(job)):
         assert time.monotonic() < deadline, (state, cluster.ask("cat", state["StdOut"]))
         time.sleep(0.5)
     return state
 
 
-def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(two: Cluster, job_file, tmp_path: Path) -> None:
-    train = {"max_steps": 24, "optimizer": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0}
+def ask_to_stop(cluster: Slurm, job: str, folder: Path) -> None:
+    """As an administrator does."""
+    cluster.ask("scancel", "--signal=TERM", job)
+
+
+def preempt(cluster: Slurm, job: str, folder: Path) -> None:
+    """A more urgent job takes both machines."""
+    urgent = (
+        "--partition=urgent",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "--job-name=urgent",
+        f"--output={folder}/urgent",
+    )
+    cluster.ask("sbatch", *urgent, "--wrap=srun hostname")
+
+
+@pytest.mark.parametrize(
+    ("written", "stop"), [("of the page", preempt), ("exported", preempt), ("exported", ask_to_stop)]
+)
+def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
+    written, stop, two: Cluster, job_file, tmp_path: Path
+) -> None:
+    train: dict[str, Any] = {"max_steps": 24, "optimizer": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0}
     path, run = job_file(train=train, layout="fsdp", hardware="cpu:2")
     whole, alone = job_file("alone", train=train, hardware="cpu:1")
+    batch = script(tmp_path, SCRIPTS[written](tmp_path, path))
     with slurm(two.nodes, folder=tmp_path / "slurm") as cluster:
-        job = cluster.ask("sbatch", "--parsable", "--chdir", str(tmp_path), str(script(tmp_path, path))).strip()
+        job = cluster.ask("sbatch", "--parsable", "--chdir", str(tmp_path), batch).strip()
         wait_until(job, cluster, lambda state: len(read_metrics(run)) >= 3)
         began = time.monotonic()
-        cluster.ask("scancel", "--signal=TERM", job)
-        state = wait_until(job, cluster, lambda state: state["Restarts"] == "1")
-        verdict("Slurm: SIGTERM, until the job was saved and requeued", began)
+        stop(cluster, job, tmp_path)
+        wait_until(job, cluster, lambda state: state["Restarts"] == "1")
+        verdict(f"Slurm, script {written}, {stop.__name__}: until the job was saved and requeued", began)
         (step, folder), *_ = run.checkpoints()
         assert 3 <= step < train["max_steps"]
         wait_until(job, cluster, lambda state: state["JobState"] == "PENDING")
@@ -69,5 +121,44 @@ def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(two: Cluster, 
     assert state["JobState"] == "COMPLETED", said
     assert f"stopped after step {step} by SIGTERM; the same command goes on from {folder}" in said
     assert f"first step {step + 1}" in said
+    if stop is preempt:
+        assert sorted((tmp_path / "urgent").read_text().split()) == ["n0", "n0", "n1", "n1"]
     api.train(whole)
     assert_equal(run, RunDirectory(alone.root))
+
+
+#: What a rank finds, short of a GPU: the hardware that a job without `hardware` trains on, and which device is its own.
+LOOK = """
+import json, os
+from pathlib import Path
+from shardwise.launch.processes.torchrun import place_in_group
+from shardwise.launch.requirements import training_cluster
+from shardwise.parallel.mesh import device_index
+from shardwise.spec.request import read_request
+place, visible = place_in_group(), os.environ["CUDA_VISIBLE_DEVICES"]
+cluster = training_cluster(read_request(Path(os.environ["JOB"])), place=place)
+index = device_index(int(os.environ["LOCAL_RANK"]), visible=len(visible.split(",")))
+print(json.dumps([place.rank, visible, index, cluster.name]), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "seen"),
+    [("--gpus-per-task=1", [("0", 0), ("1", 0)]), (f"--gpus-per-node={GPUS}", [("0,1", 0), ("0,1", 1)])],
+)
+def test_a_rank_takes_the_one_gpu_that_its_task_sees_or_the_one_of_its_number(
+    option, seen, two: Cluster, job_file, tmp_path: Path
+) -> None:
+    """Slurm deals the GPUs and says so to each task; those are device files of no GPU, and nvidia-smi is a program of
+    that name."""
+    path, _ = job_file()
+    card = "{0}, GPU-{0}, NVIDIA H100 80GB HBM3, 81559, 570.1, 81037, Disabled\n"
+    nvidia_smi(tmp_path, gpus="".join(card.format(index) for index in range(GPUS)))
+    (tmp_path / "look.py").write_text(LOOK)
+    place = "RANK=$SLURM_PROCID WORLD_SIZE=4 LOCAL_RANK=$SLURM_LOCALID LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=1"
+    here = f"PATH={tmp_path}:$PATH JOB={path}"
+    line = f"exec env {place} {here} {shlex.quote(sys.executable)} {tmp_path}/look.py"
+    with slurm(two.nodes, folder=tmp_path / "slurm") as cluster:
+        said = cluster.ask("srun", "--nodes=2", f"--ntasks-per-node={GPUS}", option, "bash", "-c", line)
+    found = sorted(json.loads(line) for line in said.splitlines() if line.startswith("["))
+    assert found == [[rank, *seen[rank % GPUS], "2 x 2x H100-SXM"] for rank in range(2 * GPUS)]
