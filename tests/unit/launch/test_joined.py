@@ -11,6 +11,7 @@ from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.processes import torchrun as joined
 from shardwise.launch.processes.torchrun import (
     Place,
+    exit_written_on_error,
     place_in_group,
     wait_for_rank_0,
     write_begin,
@@ -33,6 +34,9 @@ def test_without_a_launchers_variables_the_user_started_this_process() -> None:
 def test_a_place_is_read_from_the_launchers_variables() -> None:
     place = place_in_group(STARTED)
     assert (place.rank, place.size, place.local_size) == (1, 4, 2)
+    assert place.launch == place_in_group({**STARTED, "RANK": "3"}).launch
+    fewer = place_in_group({**STARTED, "WORLD_SIZE": "3"})
+    assert place.launch != fewer.launch, "a start with fewer machines, which is planned again"
 
 
 @pytest.mark.parametrize("wrong", [{"RANK": "one"}, {"RANK": "4"}, {"LOCAL_WORLD_SIZE": "9"}, {"WORLD_SIZE": ""}])
@@ -92,3 +96,29 @@ def test_the_start_file_of_another_launch_is_not_read(run) -> None:
     write_begin(run, FIRST, kind="cpu")
     waiting.join(timeout=5)
     assert not waiting.is_alive()
+
+
+def test_a_start_over_several_machines_leaves_nothing_that_the_next_of_its_name_would_read(run, monkeypatch) -> None:
+    monkeypatch.setattr(joined, "READ_WITHIN_SECONDS", 1.0)
+    first, second = (replace(place, local_size=1) for place in (FIRST, SECOND))
+    codes: list[object] = []
+
+    def follow() -> None:
+        with pytest.raises(SystemExit) as caught:
+            wait_for_rank_0(run, second)
+        codes.append(caught.value.code)
+
+    waiting = threading.Thread(target=follow)
+    waiting.start()
+    with exit_written_on_error(run, first):
+        write_exit(run, first, exit_code=0)  # it has come to its end before
+    waiting.join(timeout=5)
+    assert codes == [0]
+    with pytest.raises(InputError), exit_written_on_error(run, first):
+        raise InputError("a mistake")
+    with exit_written_on_error(run, first):
+        write_begin(run, first, kind="cpu")
+    assert list(run.logs.glob("start-*")) == []
+    with exit_written_on_error(run, FIRST):
+        write_begin(run, FIRST, kind="cpu")
+    assert len(list(run.logs.glob("start-*"))) == 1, "of one machine names are never the same"

@@ -27,6 +27,8 @@ POLL_SECONDS = 0.2
 #: How long the other ranks look for a sign of rank 0: torchrun starts all at once, and others one after the other.
 PATIENCE_SECONDS, TORCHRUNS_PATIENCE_SECONDS = 600.0, 120.0
 STOPPED_WITHIN_SECONDS = 20.0
+#: How long rank 0 leaves it to be read that there is nothing to begin.
+READ_WITHIN_SECONDS = 5.0
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
@@ -57,7 +59,14 @@ def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
             f"the environment says RANK={rank}, WORLD_SIZE={size}, LOCAL_WORLD_SIZE={local_size}; "
             "a rank lies below the world size"
         )
-    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
+    names = (
+        "WORLD_SIZE",
+        "TORCHELASTIC_RUN_ID",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "SLURM_JOB_ID",
+    )
     parts = [environment.get(name, "") for name in names]
     if local_size == size:
         # Ports and run ids repeat from one start to the next; the process that started all ranks does not.
@@ -80,12 +89,25 @@ def write_exit(run: RunDirectory, place: Place, *, exit_code: int) -> None:
 
 @contextmanager
 def exit_written_on_error(run: RunDirectory, place: Place) -> Generator[None]:
-    """Rank 0: whatever ends it, the other ranks exit with its exit code."""
+    """Rank 0: whatever ends it, the other ranks exit with its exit code. No start file is left where a later start may
+    have the same name, as torchrun's on several machines have: its ranks would take it for their own."""
+    file = _start_file(run, place)
     try:
         yield
     except BaseException as error:
-        write_exit(run, place, exit_code=error.exit_code if isinstance(error, ShardwiseError) else 1)
+        if not _begun(file):
+            write_exit(run, place, exit_code=error.exit_code if isinstance(error, ShardwiseError) else 1)
         raise
+    finally:
+        if place.local_size < place.size:
+            if not _begun(file):
+                time.sleep(READ_WITHIN_SECONDS)
+            with suppress(OSError):
+                file.unlink()
+
+
+def _begun(file: Path) -> bool:
+    return bool((read_json(file) or {}).get("begin"))
 
 
 def write_preparing(run: RunDirectory, place: Place) -> None:
