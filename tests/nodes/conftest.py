@@ -69,6 +69,12 @@ class Cluster:
         self.started: list[Popen[bytes]] = []
         self._starts = 0
 
+    def part(self, count: int) -> Cluster:
+        """The first of the machines."""
+        folder = self.folder / f"of-{count}"
+        folder.mkdir()
+        return Cluster(self.nodes[:count], folder=folder)
+
     def train(self, job: Path, run: RunDirectory, *options: str, **environment: str) -> Started:
         """`shardwise train --nnodes` on each."""
         count = len(self.nodes)
@@ -76,13 +82,29 @@ class Cluster:
         ends = [["--node-rank", str(index), "--master", self.nodes[0].name] for index in range(count)]
         return self._start([[*argv, *end] for end in ends], run, environment)
 
-    def torchrun(self, job: Path, run: RunDirectory, *options: str, processes: int = 1, **environment: str) -> Started:
-        """`torchrun --nnodes` on each, with so many processes."""
+    def torchrun(
+        self,
+        job: Path,
+        run: RunDirectory,
+        *options: str,
+        processes: int = 1,
+        exported: bool = False,
+        **environment: str,
+    ) -> Started:
+        """`torchrun --nnodes` on each, with so many processes: as docs/howto/nodes.md has it, or as `export` does."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes))]
-        where = ["--nproc-per-node", str(processes), "--rdzv-backend", "c10d"]
-        where += ["--rdzv-endpoint", f"{self.nodes[0].name}:29511"]
-        argv = [*torchrun, *where, "-m", "shardwise.cli.main", "train", str(job), *options]
-        return self._start([argv] * len(self.nodes), run, environment)
+        torchrun += ["--nproc-per-node", str(processes)]
+        train = ["-m", "shardwise.cli.main", "train", str(job), *options]
+        first = self.nodes[0].name
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{first}:29500"]
+        argv = [[*torchrun, *meeting, *train]] * len(self.nodes)
+        if exported:
+            of = [
+                ["--node-rank", str(rank), "--master-addr", first, "--master-port", "29500"]
+                for rank in range(len(argv))
+            ]
+            argv = [[*torchrun, *place, *train] for place in of]
+        return self._start(argv, run, environment)
 
     def _start(self, commands: list[list[str]], run: RunDirectory, environment: Mapping[str, str]) -> Started:
         self._starts += 1

@@ -12,7 +12,7 @@ import pytest
 from shardwise import api
 from shardwise.launch.processes.torch_helpers import weights_difference
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.spec.run import RunDirectory, read_lines, read_metrics
 from tests.nodes.conftest import STALL_SECONDS, Cluster, Started, verdict, wait_for_steps
 from tests.nodes.lab import add_network
 
@@ -84,7 +84,7 @@ def test_a_layout_over_four_machines_equals_one_process(name, four: Cluster, job
 def test_torchrun_on_two_machines_equals_one_process_without_a_word_on_interfaces(name, two, job_file, alone) -> None:
     layout, processes = LAYOUTS[name]
     path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware=f"cpu:{processes}")
-    finished(two.torchrun(path, run, processes=processes // 2))
+    finished(two.torchrun(path, run, processes=processes // 2, exported=name in ("ddp", "hsdp")))
     assert_equal(run, alone)
 
 
@@ -141,6 +141,49 @@ def test_a_machine_of_torchrun_that_dies_ends_the_other(two, job_file) -> None:
     assert started.codes(100, without=[1]) == [1], started.everything()
     verdict("node 1 of torchrun killed", began)
     assert "error: rank 0 failed while training" in started.said(0), started.everything()
+
+
+def test_torchrun_goes_on_in_a_later_start_that_reads_nothing_of_an_earlier_one(two, job_file) -> None:
+    path, run = job_file(
+        train={"max_steps": STEPS, "save_steps": 2, "save_total_limit": 9}, layout="fsdp", hardware="cpu:2"
+    )
+    mistaken = two.torchrun(path, run, "--set", "train.micro_batch_size=7", exported=True)
+    assert 0 not in mistaken.codes(100), mistaken.everything()
+    finished(two.torchrun(path, run, exported=True))
+    longer = two.torchrun(path, run, "--set", f"train.max_steps={STEPS + 2}", exported=True)
+    finished(longer)
+    assert f"first step {STEPS + 1}" in longer.said(0)
+    began = time.monotonic()
+    finished(two.torchrun(path, run, "--set", f"train.max_steps={STEPS + 2}", exported=True))
+    verdict("torchrun: finished already", began)
+    assert read_metrics(run)[-1]["step"] == STEPS + 2
+
+
+def test_a_run_that_loses_a_machine_for_good_goes_on_with_what_is_left(two, job_file) -> None:
+    """The job leaves the hardware open: each machine has what the box has."""
+    train = {"max_steps": 30, "save_steps": 4, "optimizer": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0}
+    path, run = job_file(train=train)
+    whole, alone = job_file("alone", train=train, hardware="cpu:1")
+    for node in two.nodes:
+        node.slow(rate="20mbit", delay="5ms")
+    started = two.train(path, run)
+    wait_for_steps(started, 6)
+    two.nodes[1].kill()
+    assert started.codes(60, without=[1]) == [1], started.everything()
+    left = two.part(1)
+    refused = left.train(path, run, "--no-replan")
+    assert refused.codes(60) == [2], refused.everything()
+    again = left.train(path, run)
+    finished(again)
+    first, second = read_lines(run.starts)
+    was, now, step = first["world_size"], second["world_size"], second["first_step"] - 1
+    assert was == 2 * now
+    came = f"the run in {run.root} was planned for cpu:{was} and comes back with cpu:{now}"
+    assert f"error: {came}, and --no-replan is set" in refused.said(0)
+    assert f"{came}: it was planned again" in again.said(0)
+    assert f"goes on from checkpoint-{step} with the same global batch and the same samples" in again.said(0)
+    api.train(whole)
+    assert_equal(run, alone)
 
 
 def test_a_cable_that_is_cut_for_good_is_named_on_both_sides(two, job_file) -> None:

@@ -124,7 +124,7 @@ def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
         cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # not two minutes later
         state = wait_until(job, cluster, lambda state: state["JobState"] in ENDED)
         said = Path(state["StdOut"]).read_text()
-    assert state["JobState"] == "COMPLETED", said
+    assert state["JobState"] == "COMPLETED", said + (tmp_path / "slurm" / "slurmctld.log").read_text()
     assert f"stopped after step {step} by SIGTERM; the same command goes on from {folder}" in said
     assert f"first step {step + 1}" in said
     if stop is preempt:
