@@ -238,6 +238,31 @@ def test_a_run_directory_that_is_not_shared_is_said_on_both(two, job_file, tmp_p
     assert list(run.root.iterdir()) == [], "a start that is refused leaves nothing behind"
 
 
+def test_a_run_directory_that_is_not_shared_is_said_on_both_under_torchrun(two, job_file) -> None:
+    path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
+    two.nodes[1].hide(run.root)
+    began = time.monotonic()
+    started = two.torchrun(path, run)
+    assert started.codes(200) == [1, 1], started.everything()
+    verdict("run directory not shared, torchrun", began)
+    assert f"rank 1 leaves no sign in {run.logs} within 120 s" in started.said(0), started.everything()
+    assert f"rank 1 on n1 sees no sign of rank 0 in {run.logs} after 120 s" in started.said(1)
+    assert all("output_dir must lie on a disk that all nodes share" in started.said(index) for index in (0, 1))
+
+
+def test_a_cache_that_is_not_shared_is_said_under_torchrun(two, job_file, tmp_path: Path) -> None:
+    path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
+    cache = tmp_path / "cache"
+    two.nodes[1].hide(cache)
+    began = time.monotonic()
+    started = two.torchrun(path, run, SHARDWISE_CACHE=str(cache))
+    assert started.codes(100) == [1, 1], started.everything()
+    verdict("cache not shared, torchrun", began)
+    said = "is not there on n1; run shardwise train again to prepare it, and on several nodes set SHARDWISE_CACHE to a"
+    assert said in started.said(0), started.everything()
+    assert said in run.rank_log(1).read_text()
+
+
 def test_a_cache_that_is_not_shared_is_said_on_both(two, job_file, tmp_path: Path) -> None:
     path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
     cache = tmp_path / "cache"

@@ -20,6 +20,7 @@ from shardwise.launch.processes.data_preparation import prepare_data
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import (
     Place,
+    await_others,
     become_worker,
     exit_written_on_error,
     place_in_group,
@@ -183,7 +184,7 @@ def _join(
     """Is one of the ranks that something else started; only rank 0 returns, the others become workers."""
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place)
-        become_worker(run, kind=kind, module=programs.worker)
+        become_worker(run, place, kind=kind, module=programs.worker)
     request, run = asked(job, overrides)
     # A goal that would choose fewer ranks than were started has no say.
     request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
@@ -207,6 +208,7 @@ def _join(
                 prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
             write_begin(run, place, kind=kind)
             requests = held.enter_context(StopRequests())
+            await_others(run, place, requests=requests)
             follow_ranks(run, first, processes=place.size, requests=requests, on_update=on_update)
     return result(run, outcome="finished")
 

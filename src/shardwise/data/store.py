@@ -17,6 +17,7 @@ little-endian without headers; their lengths are in manifest.json:
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,6 +144,12 @@ def open_prepared(described: Mapping[str, Any]) -> PreparedData:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """manifest.json of prepared data whose files are there and as long as they were. Raises DataError: they are not."""
     manifest = read_json(folder / "manifest.json")
+    if not folder.is_dir():
+        message = (
+            f"is not there on {socket.gethostname()}; run shardwise train again to prepare it, and on several nodes "
+            "set SHARDWISE_CACHE to a folder on a disk that all of them share"
+        )
+        raise DataError.at(folder, message)
     if manifest is None or manifest.get("version") != VERSION:
         message = f"is not prepared data of version {VERSION}; run shardwise train again to prepare it"
         raise DataError.at(folder, message)

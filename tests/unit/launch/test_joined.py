@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -9,8 +10,10 @@ import pytest
 
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.processes import torchrun as joined
+from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import (
     Place,
+    await_others,
     exit_written_on_error,
     place_in_group,
     wait_for_rank_0,
@@ -85,6 +88,23 @@ def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_si
     write_begin(run, FIRST, kind="cpu")
     waiting.join(timeout=5)
     assert not waiting.is_alive()
+
+
+def test_rank_0_waits_for_a_sign_of_each_rank_and_names_those_that_leave_none(run, monkeypatch) -> None:
+    monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    run.rank_pid(1).write_text("1\n")
+    with StopRequests() as requests:
+        await_others(run, FIRST, requests=requests)
+        with pytest.raises(RunDirectoryError) as caught:
+            await_others(run, replace(FIRST, size=4), requests=requests)
+        assert str(caught.value) == (
+            f"ranks 2-3 leave no sign in {run.logs} within 0.3 s; output_dir must lie on a disk that all nodes share, "
+            "at the same path"
+        )
+        monkeypatch.setattr(joined, "PATIENCE_SECONDS", 60.0)
+        signal.raise_signal(signal.SIGTERM)
+        await_others(run, replace(FIRST, size=4), requests=requests)
 
 
 def test_the_start_file_of_another_launch_is_not_read(run) -> None:

@@ -20,8 +20,10 @@ from typing import NoReturn
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError
 from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, visible_devices
 from shardwise.launch.processes.rank import rank_argv
+from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.cluster import DeviceKind
-from shardwise.spec.run import RunDirectory, read_json, write_json
+from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
+from shardwise.units import format_ranks
 
 POLL_SECONDS = 0.2
 #: How long the other ranks look for a sign of rank 0: torchrun starts all at once, and others one after the other.
@@ -29,6 +31,8 @@ PATIENCE_SECONDS, TORCHRUNS_PATIENCE_SECONDS = 600.0, 120.0
 STOPPED_WITHIN_SECONDS = 20.0
 #: How long rank 0 leaves it to be read that there is nothing to begin.
 READ_WITHIN_SECONDS = 5.0
+
+_SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
@@ -127,14 +131,13 @@ def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
         SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has said why.
         RunDirectoryError: rank 0 leaves no sign.
     """
-    patience = TORCHRUNS_PATIENCE_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else PATIENCE_SECONDS
-    began = time.monotonic()
+    patience, began = _patience(), time.monotonic()
     while "begin" not in (start := read_json(_start_file(run, place)) or {}):
         time.sleep(POLL_SECONDS)
         if not start and time.monotonic() - began > patience:
             raise RunDirectoryError(
                 f"rank {place.rank} on {socket.gethostname()} sees no sign of rank 0 in {run.logs} after {patience:g} "
-                "s; output_dir must lie on a disk that all nodes share, at the same path"
+                f"s; {_SHARED}"
             )
     if not start["begin"]:
         if start["exit_code"]:
@@ -143,13 +146,33 @@ def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
     return "cuda" if start["kind"] == "cuda" else "cpu"
 
 
+def await_others(run: RunDirectory, place: Place, *, requests: StopRequests) -> None:
+    """Rank 0, when all may begin: waits for a sign of each rank, or for a signal. Raises RunDirectoryError: some leave
+    none."""
+    patience, began = _patience(), time.monotonic()
+    while requests.first is None:
+        missing = [rank for rank in range(1, place.size) if not run.rank_pid(rank).exists()]
+        if not missing:
+            return
+        if time.monotonic() - began > patience:
+            who = f"{format_ranks(missing)} {'leave' if len(missing) > 1 else 'leaves'}"
+            raise RunDirectoryError(f"{who} no sign in {run.logs} within {patience:g} s; {_SHARED}")
+        requests.wait(POLL_SECONDS)
+
+
+def _patience() -> float:
+    return TORCHRUNS_PATIENCE_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else PATIENCE_SECONDS
+
+
 def wait_to_be_stopped() -> None:
     """The other ranks: give rank 0 time to print the error. A rank that fails makes torchrun stop all of them."""
     time.sleep(STOPPED_WITHIN_SECONDS)
 
 
-def become_worker(run: RunDirectory, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
-    """Replaces this process by the worker, whose output goes where other runs have it."""
+def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
+    """Replaces this process by the worker, whose output goes where other runs have it; leaves a sign for rank 0."""
+    with suppress(OSError):
+        write_text(run.rank_pid(place.rank), f"{os.getpid()}\n")
     argv = rank_argv(run, module=module)
     sys.stdout.flush()
     sys.stderr.flush()
