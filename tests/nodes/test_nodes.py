@@ -147,7 +147,7 @@ def test_torchrun_goes_on_in_a_later_start_that_reads_nothing_of_an_earlier_one(
     path, run = job_file(
         train={"max_steps": STEPS, "save_steps": 2, "save_total_limit": 9}, layout="fsdp", hardware="cpu:2"
     )
-    mistaken = two.torchrun(path, run, "--set", "train.micro_batch_size=7", exported=True)
+    mistaken = two.torchrun(path, run, "--set", "hardware=cpu:4", exported=True)
     assert 0 not in mistaken.codes(100), mistaken.everything()
     finished(two.torchrun(path, run, exported=True))
     longer = two.torchrun(path, run, "--set", f"train.max_steps={STEPS + 2}", exported=True)
