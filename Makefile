@@ -47,7 +47,7 @@ test: $(DEV_READY) ## the suite, without what is marked slow
 test-pairwise: $(DEV_READY) ## of what is marked slow, the cells that CI runs
 	$(BIN)/python -m pytest -m pairwise --ignore tests/nodes $(PARALLEL)
 
-test-nodes: $(DEV_READY) ## runs on several machines, which are network namespaces, and on Slurm where it is installed (root; 15 minutes)
+test-nodes: $(DEV_READY) ## runs on several machines, which are network namespaces, and on Slurm where it is installed (root; 25 minutes)
 	$(BIN)/python -m pytest -s tests/nodes
 
 test-all: $(DEV_READY) ## everything: every cell of the large tables, then what is timed, alone (about an hour)

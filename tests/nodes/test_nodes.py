@@ -200,6 +200,18 @@ def test_a_cable_that_is_cut_for_good_is_named_on_both_sides(two, job_file) -> N
         assert "the network between is cut, or the machine hangs" in said
 
 
+def test_a_cable_that_is_cut_is_said_under_torchrun_on_node_0(two, job_file) -> None:
+    """What torchrun itself does on the other node, without its store, is not ours to say."""
+    path, run = job_file(train=LONG, layout="fsdp", hardware="cpu:2")
+    started = two.torchrun(path, run)
+    wait_for_steps(started, 20)
+    began = time.monotonic()
+    two.nodes[1].cut()
+    assert started.processes[0].wait(60) == 1, started.everything()
+    assert verdict("cable cut for good, torchrun", began) <= STALL_SECONDS + 5
+    assert f"nothing has moved for {STALL_SECONDS:g} s: ranks wait for each other: ranks 0-1 wait" in started.said(0)
+
+
 def test_a_cable_that_is_cut_for_20_seconds_only_holds_the_run_up(two, job_file) -> None:
     path, run = job_file(train=LONG, layout="fsdp", hardware="cpu:2")
     started = two.train(path, run, SHARDWISE_STALL_SECONDS="90")

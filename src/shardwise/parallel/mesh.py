@@ -229,6 +229,8 @@ def _new_group(ranks: Sequence[int]) -> dist.ProcessGroup:
 
 
 def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
+    # Without `device_id`: with it torch splits groups off the world's communicator, and the messages of a group share
+    # one stream, where those of different neighbours wait for each other.
     backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
     if size == 1 and "MASTER_ADDR" not in os.environ:
         # One process needs no rendezvous and opens no port.

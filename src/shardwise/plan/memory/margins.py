@@ -41,7 +41,9 @@ _STAYING = frozenset({"weights", "gradients", "optimizer"})
 
 
 def context_bytes(cluster: Cluster, layout: Layout) -> int:
-    """The driver's context, and one communicator for each axis with several ranks, and for the world."""
+    """The driver's context, and one communicator for each axis with several ranks, and for the world. That of a
+    pipeline stands for those of its pairs, for no collective goes along the axis: at most four, and the two ends' own
+    (about 100 MB each by reports from the field, not measured here; a run's `device_used_bytes` has the truth)."""
     gpu = cluster.gpu
     if gpu.kind == "cpu":
         return gpu.context_bytes
