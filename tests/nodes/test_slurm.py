@@ -11,7 +11,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +81,6 @@ def wait_until(job: str, cluster: Slurm, condition: Callable[[dict[str, str]], b
     return state
 
 
-def runs_steps(cluster: Cluster) -> bool:
-    """Whether anything of a job is still there; how it ends must not be taken for the end of the job's next start."""
-    names: list[str] = []
-    for pid in (pid for node in cluster.nodes for pid in node.pids()):
-        with suppress(OSError):  # it has ended
-            names.append(Path(f"/proc/{pid}/comm").read_text().strip())
-    return "slurmstepd" in names
-
-
 def ask_to_stop(cluster: Slurm, job: str, folder: Path) -> None:
     """As an administrator does."""
     cluster.ask("scancel", "--signal=TERM", job)
@@ -130,8 +120,9 @@ def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
         verdict(f"Slurm, script {written}, {stop.__name__}: until the job was saved and requeued", began)
         (step, folder), *_ = run.checkpoints()
         assert 3 <= step < train["max_steps"]
-        wait_until(job, cluster, lambda state: state["JobState"] == "PENDING" and not runs_steps(two))
-        cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # not two minutes later
+        wait_until(job, cluster, lambda state: state["JobState"] == "PENDING")
+        # Not two minutes later; nor within the second in which slurmd has revoked the job's credential.
+        cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+5")
         state = wait_until(job, cluster, lambda state: state["JobState"] in ENDED)
         said = Path(state["StdOut"]).read_text()
     assert state["JobState"] == "COMPLETED", said + (tmp_path / "slurm" / "slurmctld.log").read_text()
