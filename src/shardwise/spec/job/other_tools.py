@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-_PRECISION = "write train.precision: mixed (or bf16)"
 _BATCH = "write train.global_batch_size (train.micro_batch_size is what one GPU takes at once)"
 
 #: A key, or a key and its value -> the end of the sentence that refuses it. docs/howto/migrate.md has the same as a
 #: table.
 FROM_OTHER_TOOLS: dict[str, str] = {
-    **dict.fromkeys(("bf16", "fp16"), _PRECISION),
+    "bf16": "write train.precision: mixed (or bf16)",
+    "fp16": "write train.precision: fp16",
     **dict.fromkeys(("per_device_train_batch_size", "train_batch_size", "batch_size"), _BATCH),
     **dict.fromkeys(("max_seq_length", "max_seq_len", "sequence_len"), "write data.max_length"),
     **dict.fromkeys(("dataset", "datasets", "dataset_name"), "write data.path"),
