@@ -47,3 +47,8 @@ def test_a_second_moment_that_loses_a_percent_in_every_step_carries_a_matrix_pas
     one = 0.05 * NORM / math.sqrt(TRAINED)
     apart = carried(lambda _: one, damped.train) - carried(lambda _: one, damped.train, forgets=0.99)
     assert abs(apart) * math.sqrt(size) > damped.floor(RECORDS, tolerance=TOLERANCE)
+
+
+def test_adafactor_is_trained_again_as_it_is_for_it_has_no_epsilon_of_adamw() -> None:
+    assert look(TrainSpec(optimizer="adafactor")).overrides == ()
+    assert look().overrides[0].text.startswith("train.adam_epsilon=")

@@ -120,8 +120,8 @@ class TrainSpec(Strict):
     def _adam_constants_have_an_effect(self) -> Self:
         fields = type(self).model_fields
         changed = [n for n in ("adam_beta1", "adam_beta2", "adam_epsilon") if getattr(self, n) != fields[n].default]
-        if changed and self.optimizer == "sgd":
-            raise ValueError(f"{changed[0]} is set, which optimizer sgd does not have; remove it")
+        if changed and self.optimizer in ("sgd", "adafactor"):
+            raise ValueError(f"{changed[0]} is set, which optimizer {self.optimizer} does not have; remove it")
         return self
 
 
