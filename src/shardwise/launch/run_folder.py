@@ -12,13 +12,13 @@ from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
 from shardwise.spec.job.file import read_job
-from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job
+from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
 from shardwise.spec.job.places import write_places
 from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Lengths, Plan
 from shardwise.spec.request import Request, restricted_to
-from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
+from shardwise.spec.run import RunDirectory, read_json, read_metrics, write_json, write_text
 
 #: What `auto` becomes once in a run: it changes the result, so that no later start may choose again.
 SETTLED = ("precision", "optimizer", "save_dtype")
@@ -29,7 +29,8 @@ BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
 
 def check_same_job(run: RunDirectory, job: Job) -> None:
     """A folder that holds a run may only go on with that run, and one that holds something else is left alone. Raises
-    RunDirectoryError: it holds the run of another job or other files, or the record of its job is damaged."""
+    RunDirectoryError: it holds the run of another job or other files, one that has trained more steps than the job asks
+    for, or the record of its job is damaged."""
     if not run.resolved.exists():
         _check_empty(run)
         return
@@ -52,6 +53,23 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
         raise RunDirectoryError(
             f"{run.root} holds a run with {name} = {json.dumps(old)}, and this job has {json.dumps(new)}; "
             f"to go on with that run set it back, to start a new one set another output_dir"
+        )
+    _check_length(run, job.train)
+
+
+def _check_length(run: RunDirectory, train: TrainSpec) -> None:
+    """Raises RunDirectoryError: the run there has trained, or saved, more steps than are asked for."""
+    trained = max([step for step, _ in run.checkpoints()], default=0)
+    if is_finished(run):
+        trained = max(trained, int((read_json(run.outcome) or {}).get("step") or 0))
+    last = (read_metrics(run) or [{}])[-1]
+    if not trained or not (train.max_steps or last.get("epoch")):
+        return
+    asked = train.num_steps(round(last["step"] / last["epoch"]) if last.get("epoch") else 0)
+    if asked < trained:
+        raise RunDirectoryError(
+            f"{run.root} has trained {trained} steps, and this job asks for {asked}; raise train.max_steps or "
+            "train.num_train_epochs, or set another output_dir"
         )
 
 
@@ -146,6 +164,12 @@ def has_another_length(run: RunDirectory, job: Job) -> bool:
     before, now = read_job(run.resolved).train, job.train
     if (before.max_steps, before.num_train_epochs) == (now.max_steps, now.num_train_epochs):
         return False
+    if not run.checkpoints() and (unfinished := run.unfinished()):
+        raise RunDirectoryError(
+            f"{run.root} holds a finished run whose checkpoints have no manifest, which is written last: "
+            f"{', '.join(unfinished)}. They are unfinished, so that it cannot go on to another length. Train "
+            f"{run.final} further in another output_dir"
+        )
     if not run.checkpoints():
         raise RunDirectoryError(
             f"{run.root} holds a finished run without a checkpoint, so that it cannot go on to another length; full "

@@ -105,6 +105,14 @@ def test_another_job_may_not_go_on_in_the_same_folder(make, job) -> None:
     assert result.run.resolved.read_bytes() == before
 
 
+def test_a_finished_run_that_is_asked_for_fewer_steps_stays_finished(make, job) -> None:
+    run = api.train(job(), programs=FAKE).run
+    before = {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file()}
+    with pytest.raises(RunDirectoryError, match=r"has trained 3 steps, and this job asks for 2; raise train\.max"):
+        api.train(job(), overrides=["train.max_steps=2"], programs=FAKE)
+    assert {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.slow
 def test_a_finished_run_whose_result_is_damaged_is_no_success(make, job) -> None:
     run = api.train(job(), programs=FAKE).run

@@ -15,7 +15,7 @@ from shardwise.launch.final_files import has_result
 from shardwise.launch.run_folder import check_same_job
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.result import HASHED_BYTES, result_fault
-from shardwise.spec.run import RunDirectory, write_json
+from shardwise.spec.run import RunDirectory, append_line, write_json
 
 JOB = job_from_data({"model": "m"})
 CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
@@ -49,9 +49,25 @@ def test_a_finished_run_goes_on_where_the_job_asks_for_another_length(finished: 
     longer = job_from_data({"model": "m", "train": {"max_steps": 6}})
     with pytest.raises(RunDirectoryError, match=r"without a checkpoint.* where train\.save_steps is set"):
         has_result(finished, longer)
+    finished.checkpoint(3).mkdir()
+    with pytest.raises(RunDirectoryError, match=r"no manifest, which is written last: checkpoint-3\. They are unf"):
+        has_result(finished, longer)
     write_json(finished.checkpoint(3) / "manifest.json", {})
     check_same_job(finished, longer)
     assert not has_result(finished, longer)
+
+
+@pytest.mark.parametrize("state", ["finished", "stopped"])
+def test_fewer_steps_than_were_trained_are_refused_before_anything_is_touched(finished: RunDirectory, state) -> None:
+    """By steps, by epochs of two steps each, and of a stopped run by what it saved."""
+    write_json(finished.outcome, {"outcome": state, "step": 3})
+    write_json(finished.checkpoint(3) / "manifest.json", {})
+    append_line(finished.metrics, {"step": 3, "epoch": 1.5})
+    for length, asked in (({"max_steps": 2}, 2), ({"num_train_epochs": 1}, 2), ({"num_train_epochs": 0.2}, 1)):
+        with pytest.raises(RunDirectoryError, match=f"has trained 3 steps, and this job asks for {asked}; raise train"):
+            check_same_job(finished, job_from_data({"model": "m", "train": length}))
+    for length in ({"max_steps": 3}, {"num_train_epochs": 1.5}, {"num_train_epochs": 2}):
+        check_same_job(finished, job_from_data({"model": "m", "train": length}))
 
 
 def _flip(path: Path, *, keeps_time: bool = False) -> None:

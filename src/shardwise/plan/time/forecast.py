@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from shardwise.plan.memory import Work
 from shardwise.plan.time.pieces import device_of
 from shardwise.plan.time.step import step_of
@@ -32,10 +30,6 @@ def forecast_time(work: Work, *, num_rows: int | None = None) -> TimeForecast:
 def num_steps(work: Work, *, num_rows: int | None) -> int | None:
     """Optimizer steps of the whole run: `max_steps`, or the epochs over the rows; None where neither is known."""
     train = work.job.train
-    if train.max_steps is not None:
-        return train.max_steps
-    if num_rows is None:
+    if train.max_steps is None and num_rows is None:
         return None
-    per_epoch = -(-num_rows // train.global_batch_size)
-    # Rounded first, so that three tenths of ten steps are three and not four.
-    return max(1, math.ceil(round(per_epoch * train.num_train_epochs, 6)))
+    return train.num_steps(-(-(num_rows or 0) // train.global_batch_size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -103,6 +104,11 @@ class TrainSpec(Strict):
     attn_implementation: Attention | Auto = "auto"
     compile: bool | Auto = "auto"
     save_dtype: SaveType | Auto = "auto"
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Optimizer steps in all."""
+        # Rounded first, so that three tenths of ten steps are three and not four.
+        return self.max_steps or max(1, math.ceil(round(self.num_train_epochs * steps_per_epoch, 6)))
 
     @model_validator(mode="after")
     def _one_warmup(self) -> Self:
