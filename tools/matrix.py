@@ -14,7 +14,7 @@ from pathlib import Path
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import EXPERT_FAMILIES, NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
-from shardwise.spec.support.trained import OFFLOADS, OPTIMIZERS, PRECISIONS, refusal
+from shardwise.spec.support.trained import OFFLOADS, OPTIMIZERS, OWN_LINEAR_LAYERS, PRECISIONS, refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
 
@@ -105,7 +105,8 @@ def page() -> str:
         "  whose weights are sharded, (CPU) in `tests/dist/test_parity.py`.",
         "- QLoRA quantises every linear layer but the head as bitsandbytes does (NF4, double quantisation), and gives",
         "  each rank its part: tensor parallel cuts between blocks of 64 elements, or is refused. Not with DoRA,",
-        "  `compile`, or the transposed matrices of GPT-2.",
+        "  `compile`, the transposed matrices of GPT-2, matrices without whole blocks, or linear layers of a class of",
+        f"  their own: {', '.join(OWN_LINEAR_LAYERS)}.",
         "- Context parallel (`cp`): every dense family but those whose attention compares positions itself or caps its",
         f"  scores ({', '.join(NOT_IN_PARTS)}), with `sdpa`, packed rows and windows included, stages and slices",
         "  where these are trained, (CPU) in `tests/dist/test_context.py`. Blocks are not compiled there.",

@@ -111,7 +111,8 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
             what = (
                 "it is trained as a copy" if linear.weight.requires_grad else f"it has no whole blocks of {NF4_BLOCK}"
             )
-            raise UnsupportedError(f"qlora cannot quantise {name}, a matrix of {tuple(linear.weight.shape)}: {what}")
+            shape = tuple(linear.weight.shape)
+            raise UnsupportedError(f"qlora cannot quantise {name}, a matrix of {shape}: {what}; use method: lora")
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, NF4Linear(linear, dtype=dtype))
 

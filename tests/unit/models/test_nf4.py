@@ -75,7 +75,11 @@ class Model(nn.Module):
     [
         ({}, False, "the model has no linear layer that qlora could quantise; use method: lora"),
         ({"up": nn.Linear(64, 64)}, True, r"cannot quantise up, a matrix of \(64, 64\): it is trained as a copy"),
-        ({"up": nn.Linear(9, 9)}, False, r"cannot quantise up, a matrix of \(9, 9\): it has no whole blocks of 64"),
+        (
+            {"up": nn.Linear(9, 9)},
+            False,
+            r"cannot quantise up, a matrix of \(9, 9\): it has no whole blocks of 64; use ",
+        ),
     ],
 )
 def test_what_cannot_be_quantised_is_refused(parts: dict[str, nn.Module], trained: bool, message: str) -> None:

@@ -114,6 +114,7 @@ ASKED_FOR = [
     ("llama-3.1-8b", "method: qlora\nlora: {use_dora: true}\n", "qlora is not trained with lora.use_dora"),
     ("llama-3.1-8b", "method: qlora\nlora: {modules_to_save: [down_proj]}\n", "lora.modules_to_save names down_proj"),
     ("gpt2", "method: qlora\n", "qlora does not quantise the transposed matrices of gpt2"),
+    ("falcon-7b", "method: qlora\n", "qlora does not quantise falcon, whose linear layers are no nn.Linear; use lora"),
     ("llama-3.1-8b", "method: qlora\ntrain: {compile: true}\n", "compile is not trained with method qlora"),
     ("llama-3.1-8b", "layout: tp\ntrain: {optimizer: adamw_8bit}\n", "optimizer adamw_8bit is not trained under tp"),
     ("deepseek-v2-lite", "", "deepseek_v2 is a mixture of experts that this version does not train; it trains mixtral"),

@@ -22,6 +22,7 @@ from shardwise.spec.support.trained import (
     misfit,
     not_trained,
     refusal,
+    refused_everywhere,
 )
 
 LLAMA = read_model("tinyllama-1.1b")
@@ -183,3 +184,18 @@ THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 )
 def test_a_kernel_is_refused_where_a_gpu_has_none(name: str, attention: Attention, said: str | None) -> None:
     assert attention_refusal(attention, find_gpu(name).gpu) == (said and f"train.attn_implementation is {said}")
+
+
+def test_matrices_without_whole_blocks_are_not_quantised() -> None:
+    """Two products of widths are whole blocks for one MLP width and not for another."""
+    config = {"model_type": "llama", "hidden_size": 40, "num_attention_heads": 4, "num_key_value_heads": 4}
+    narrow, whole = (
+        shape_from_data({**config, "intermediate_size": width, "num_hidden_layers": 2}, file="config.json")
+        for width in (100, 64)
+    )
+    job = job_from_data({"model": "m", "method": "qlora"})
+    assert refused_everywhere(job, whole) == []
+    assert refused_everywhere(job, narrow) == [
+        "method qlora does not quantise mlp.gate_proj, a matrix of 100 x 40: it has no whole blocks of 64; use lora"
+    ]
+    assert refused_everywhere(job_from_data({"model": "m", "method": "lora"}), narrow) == []

@@ -44,6 +44,9 @@ _QLORA_COMPILED = "compile is not trained with method qlora"
 #: Elements that share a scale in NF4 (Dettmers et al., 2023): tensor parallelism cuts between such blocks.
 NF4_BLOCK = 64
 
+#: Families whose linear layers are of a class of their own, which bitsandbytes passes over.
+OWN_LINEAR_LAYERS = ("falcon",)
+
 
 def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
     """Why a layout cannot be trained with a method; None where it can.
@@ -306,6 +309,13 @@ def _not_quantised(job: Job, model: ModelShape) -> list[str]:
     matrices = [matrix for kind in model.kinds for matrix in kind.matrices]
     if any(matrix.transposed for matrix in matrices):
         reasons.append(f"method qlora does not quantise the transposed matrices of {model.family}; use lora")
+    if model.family in OWN_LINEAR_LAYERS:
+        reasons.append(f"method qlora does not quantise {model.family}, whose linear layers are no nn.Linear; use lora")
+    linear = [m for m in (*matrices, *model.outer_matrices) if m.adaptable and not m.stacked]
+    if broken := [m for m in linear if m.rows * m.columns % NF4_BLOCK]:
+        one = broken[0]
+        shape = f"{one.name}, a matrix of {one.rows} x {one.columns}"
+        reasons.append(f"method qlora does not quantise {shape}: it has no whole blocks of {NF4_BLOCK}; use lora")
     copied = [name for name in job.adapters.modules_to_save if any(names_it(m.name, name) for m in matrices)]
     if copied:
         reasons.append(f"method qlora trains no copy of a quantised matrix; lora.modules_to_save names {copied[0]}")
