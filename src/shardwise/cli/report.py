@@ -40,6 +40,9 @@ def print_report(report: Report, console: Console) -> None:
     """The whole report."""
     console.print(f"{report.name}: {report.headline}", style="bold")
     console.print(report.outcome.sentence)
+    for setting in report.job:
+        if setting.name == "learning rate schedule":  # it has changed on the way
+            console.print(f"{setting.name}: {setting.value}", soft_wrap=True)
     console.print()
     console.print(comparison_table(report.comparisons))
     for line in (*([""] if report.notes else []), *report.notes, *loss_lines(report)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
+from shardwise.cli.console import make_console
+from shardwise.cli.report import print_report
 from shardwise.report.collect import collect
 from shardwise.report.contents import Outcome
 from tests.unit.report.runs import RunMaker, make_job
@@ -14,6 +17,15 @@ from tests.unit.report.runs import RunMaker, make_job
 def test_a_name_cannot_control_the_terminal(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "run", job=make_job(model="a\x1b]0;title\x07\nb\u009b31m")).planned().started()
     assert collect(maker.run).headline.startswith("a\ufffd]0;title\ufffd b\ufffd31m, lora")
+
+
+def test_the_terminal_says_where_a_run_went_on_to_another_length(tmp_path: Path) -> None:
+    maker, out = RunMaker(root=tmp_path / "run").planned().started(), io.StringIO()
+    print_report(collect(maker.run), make_console(out))
+    assert "schedule" not in out.getvalue()
+    maker.num_steps = 80
+    print_report(collect(maker.began(51).run), make_console(out))
+    assert "\nlearning rate schedule: of 50 steps, of 80 steps from step 51 on\n" in out.getvalue()
 
 
 @pytest.mark.parametrize(
