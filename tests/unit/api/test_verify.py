@@ -105,6 +105,10 @@ def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
         api.verify(job("layout: {dp_shard: 4, tp: 2}"), layouts=["hsdp+tp", "job"])
     with pytest.raises(InputError, match="tp-2: compile is not trained under tp; use compile: false"):
         api.verify(job("train: {compile: true}"), layouts=["tp"])
+    with pytest.raises(
+        UnsupportedError, match=r"job\.yaml:\d+: verify does not compare under fp16: .* fp32 to compare"
+    ):
+        api.verify(job("train: {precision: fp16}"), layouts=["fsdp"])
     for wrong in ({"steps": 0}, {"tolerance": float("nan")}, {"tolerance": 1.0}):
         with pytest.raises(InputError, match="expected at least 1"):
             api.verify(job(), **wrong)  # type: ignore[arg-type]
