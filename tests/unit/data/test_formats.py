@@ -57,6 +57,18 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     said = r"expected question and answer \(format: question_answer\). .* data.columns .*, as {question: text}"
     with pytest.raises(RowError, match=said):
         recognise(["text"], wanted="question_answer")
+    for columns, example in ((["q", "a", "id"], "{prompt: q, completion: a}"), (["id", "body"], "{text: body}")):
+        with pytest.raises(RowError) as caught:
+            recognise(columns)
+        assert str(caught.value).endswith(f"Say in data.columns what its columns are, as {example}")
+
+
+def test_a_column_that_a_job_names_and_the_file_has_not_is_told() -> None:
+    with pytest.raises(RowError) as caught:
+        recognise(["q", "a", "id"], renames={"prompt": "q", "completion": "b"})
+    assert str(caught.value).startswith("has the columns q, a, id; expected messages; or ")
+    assert str(caught.value).endswith(". data.columns names b, which it does not have")
+    assert recognise(["q", "a"], renames={"prompt": "q", "completion": "a"}).name == "prompt_completion"
 
 
 def test_text_parts_are_joined_and_tools_are_passed_on() -> None:

@@ -133,7 +133,11 @@ def _survey(asked: Preparation, index: int) -> _File:
     line, columns = found
     names = renamed({column: column for column in columns}, asked.job.data.columns)
     try:
-        form = recognise(tuple(names), wanted=asked.sources[asked.source_of_file[index]].format)
+        form = recognise(
+            columns,
+            wanted=asked.sources[asked.source_of_file[index]].format,
+            renames=asked.job.data.columns,
+        )
     except RowError as error:
         return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)

@@ -58,17 +58,30 @@ class Format:
         return self.required + self.optional
 
 
-def recognise(columns: Sequence[str], *, wanted: RowFormat = "auto") -> Format:
+def recognise(
+    columns: Sequence[str], *, wanted: RowFormat = "auto", renames: Mapping[Any, str] | None = None
+) -> Format:
     """The first format of the table whose required columns are there, or the wanted one. Raises RowError: no format
-    matches, or the wanted one does not."""
+    matches, or the wanted one does not.
+
+    Args:
+        columns: as the file has them.
+        renames: `data.columns`.
+    """
+    names = renamed(dict.fromkeys(columns), renames or {})
     candidates = FORMATS if wanted == "auto" else tuple(form for form in FORMATS if form.name == wanted)
     for form in candidates:
-        if set(form.required) <= set(columns):
+        if set(form.required) <= set(names):
             return form
     expected = "; or ".join(" and ".join(form.required) for form in candidates)
     asked = "" if wanted == "auto" else f" (format: {wanted})"
     found = f"has the columns {', '.join(columns)}; expected {expected}{asked}"
-    example = f"{{{candidates[-1].required[0]}: {columns[0]}}}"
+    if absent := [theirs for theirs in (renames or {}).values() if theirs not in columns]:
+        raise RowError(f"{found}. data.columns names {', '.join(absent)}, which it does not have")
+    likely = [name for name in columns if name.lower() not in ("id", "index")] or list(columns)
+    # Two columns are rather a question and its answer than plain text.
+    required = candidates[-1].required if len(likely) == 1 or wanted != "auto" else ("prompt", "completion")
+    example = "{" + ", ".join(f"{ours}: {theirs}" for ours, theirs in zip(required, likely, strict=False)) + "}"
     raise RowError(f"{found}. Say in data.columns what its columns are, as {example}")
 
 
