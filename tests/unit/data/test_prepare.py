@@ -104,6 +104,15 @@ def test_a_text_file_holds_a_document_a_line(tmp_path, plain_model, capsys) -> N
     assert train_part(data_json).where(1) == f"{path}:3"
 
 
+def test_an_empty_text_in_a_folder_is_passed_over(tmp_path, plain_model, capsys) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "one.txt").write_text("once upon\n")
+    (tmp_path / "books" / "two.txt").touch()
+    prepared(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "books")})
+    said = capsys.readouterr().err
+    assert "1 rows, text" in said and "other files not read: 1" in said
+
+
 def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, plain_model) -> None:
     path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
     data = {"path": path, "eval_fraction": 0.25, "packing": True}

@@ -118,6 +118,7 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
         raise DataError(problems)
     known = [path for path in found if path.suffix.lower() in KINDS]
     tables = [path for path in known if path.suffix.lower() != ".txt"]
+    known = [path for path in known if path.stat().st_size]  # an empty text is no document
     known = tables or known  # beside rows, a text file is a licence or a note
     if not known:
         raise DataError.at(label, f"is a folder without rows; expected files that end in {', '.join(KINDS)}")
