@@ -98,7 +98,7 @@ def stranger(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 MIXTURE = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
-EXPERTS = "mixtures of experts are counted from the catalogue only"
+EXPERTS = "of mixtures of experts this version trains mixtral, olmoe, qwen2_moe, qwen3_moe"
 STRANGERS: list[tuple[str, dict[str, Any], str]] = [
     (
         "mamba",

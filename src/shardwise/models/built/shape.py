@@ -30,6 +30,7 @@ from shardwise.models.built.seen import Seen
 from shardwise.models.built.sliced import slices_alike
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split
+from shardwise.spec.support.splits import EXPERT_FAMILIES
 
 #: Keys by which configurations say how many experts there are.
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
@@ -152,7 +153,8 @@ def _refuse_experts(stated: dict[str, Any]) -> None:
     """Refuses more than one expert, where no key switches them off."""
     key = next((key for key in _EXPERT_KEYS if isinstance(stated.get(key), int) and stated[key] > 1), None)
     if key is not None and stated.get("is_moe", True):
-        raise UnsupportedError(f"{key} is {stated[key]}: mixtures of experts are counted from the catalogue only")
+        trained = ", ".join(EXPERT_FAMILIES)
+        raise UnsupportedError(f"{key} is {stated[key]}: of mixtures of experts this version trains {trained}")
 
 
 def _built(config: Any) -> Anatomy:
