@@ -209,7 +209,9 @@ def test_what_does_not_fit_is_refused_before_weights_are_loaded_with_the_length_
     short, long = run_world(1, _refusals, trained("untied"))[0]
     assert "39 tokens and an answer of 89 take 48.0 KiB of keys and values beside 2" in short
     assert short.endswith(" of memory are free: 50 tokens fit; lower --max-new-tokens, or add memory")
-    assert long.startswith("the conversation has ") and long.endswith(" tokens, and the model reads 128")
+    assert (
+        long.startswith("the conversation has ") and "tokens, and the model reads 128; write a shorter prompt" in long
+    )
 
 
 def _placed(run: RunDirectory, free: float) -> set[Any]:

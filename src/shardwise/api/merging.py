@@ -54,6 +54,8 @@ def chat(
     """Answers on stdout: one prompt, or each line of stdin. Raises as `merge` does."""
     run = RunDirectory(Path(run_dir))
     finished_job(run)
+    if prompt is not None and not prompt.strip():
+        raise InputError("the prompt is empty; write a question, or leave --prompt out to ask line by line")
     if part == "merged" and not run.merged.is_dir():
         raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
     if part == "merged" and _read(run.merged).get("adapter") != read_json(run.final / "manifest.json"):

@@ -32,11 +32,11 @@ def print_generation(found: Generation, console: Console) -> None:
 def verdict(found: Generation) -> str:
     """Whether what is asked fits, in a sentence."""
     asked = found.asked
-    what = f"{asked.sequences:,} sequences of {asked.length:,} tokens" if asked.sequences > 1 else "one sequence of "
-    what += "" if asked.sequences > 1 else f"{asked.length:,} tokens"
+    what = f"{asked.sequences:,} sequences" if asked.sequences > 1 else "one sequence"
+    what += f" of {asked.length:,} tokens {'take' if asked.sequences > 1 else 'takes'} {format_gib(asked.total_bytes)}"
     if found.hardware is None or found.capacity_bytes is None:
-        return f"Generating with {found.model} fits on no GPUs on offer: {what} take {format_gib(asked.total_bytes)}"
+        return f"Generating with {found.model} fits on no GPUs on offer: {what}"
     price = "" if found.usd_per_hour is None else f", {format_dollars(found.usd_per_hour)} an hour"
     fits = "fits on" if asked.fits else "does not fit on"
-    takes = f"take {format_gib(asked.total_bytes)} of {format_gib(found.capacity_bytes)}"
-    return f"Generating with {found.model} {fits} {found.hardware}{price}: {what} {takes}"
+    capacity = format_gib(found.capacity_bytes)
+    return f"Generating with {found.model} {fits} {found.hardware}{price}: {what} of {capacity}"

@@ -63,7 +63,8 @@ class Chat:
         new = min(self._most, self._positions - length)
         fits = max(0, int(USABLE * self.free - self.weights) // self.token)
         if new < 1:
-            raise DoesNotFitError(f"the conversation has {length:,} tokens, and the model reads {self._positions:,}")
+            reads = f"the conversation has {length:,} tokens, and the model reads {self._positions:,}"
+            raise DoesNotFitError(f"{reads}; write a shorter prompt, or begin a new conversation")
         if length + new > fits:
             takes = [format_gib(size) for size in ((length + new) * self.token, self.weights, self.free)]
             raise DoesNotFitError(

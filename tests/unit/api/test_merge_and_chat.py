@@ -11,7 +11,7 @@ from typer import BadParameter
 from shardwise import api
 from shardwise.cli.chat import chat
 from shardwise.cli.merge import merged_lines
-from shardwise.errors import ShardwiseError
+from shardwise.errors import InputError, ShardwiseError
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.run import RunDirectory, write_json
 
@@ -50,6 +50,9 @@ def test_chat_refuses_what_is_not_there(tmp_path) -> None:
         api.chat(tmp_path)
     with pytest.raises(ShardwiseError, match=r"merged does not exist; `shardwise merge .*run` writes it"):
         api.chat(_run(tmp_path).root, part="merged")
+    for prompt in ("", " "):
+        with pytest.raises(InputError, match="the prompt is empty; write a question, or leave --prompt out"):
+            api.chat(tmp_path / "run", prompt=prompt)
     run = RunDirectory(tmp_path / "run")
     write_json(run.merged / "manifest.json", {"adapter": {"files": {}}})
     with pytest.raises(ShardwiseError, match=r"merged holds another adapter than .*final, .*merge .*run` again"):

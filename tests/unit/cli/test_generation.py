@@ -54,7 +54,7 @@ def test_what_fits_is_said_with_a_table(capsys) -> None:
         capsys, "--model", "llama-3.1-70b", "--method", "qlora", "--hardware", "1x H100-SXM", "--global-batch-size", "1"
     )
     assert code == 0
-    assert "one sequence of 1,024 tokens" in said and "in 4 bits, with adapters" in said
+    assert "one sequence of 1,024 tokens takes " in said and "in 4 bits, with adapters" in said
 
 
 def test_open_hardware_is_answered_with_the_cheapest_that_holds_it(capsys) -> None:
